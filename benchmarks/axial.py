@@ -23,7 +23,8 @@ import torch
 from side_by_side import Run, about, add_row, add_row_arguments, ratio_of, rounds, summary
 from torch import Tensor, nn
 
-from vitkit.models import Attention, AxialBlock, AxialMixer, create, named
+from vitkit.models import Attention, create, named
+from vitkit.models.ancestors.mixers import AxialBlock, AxialMixer
 
 CASES = {  # batch, side of the grid, width
     "Axial-B/16": (8, 14, 768),

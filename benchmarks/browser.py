@@ -31,8 +31,7 @@ from PIL import Image
 
 from vitkit.data import open_image
 from vitkit.inspection import logits_and_rollout
-from vitkit.weights import load
-from vitkit.weights.outputs import activate_array
+from vitkit.weights import activate_array, load
 
 PACKAGES = ("torch", "pillow", "onnxruntime", "playwright", "vitkit")
 # What the page answers a photograph, its bytes in base64: plain values for this script

@@ -25,8 +25,9 @@ import record
 import torch
 from PIL import Image, ImageEnhance, ImageOps
 
-from vitkit.data import Source, find_bursts, merge_parts, open_image, open_parts, open_splits
-from vitkit.evaluation import Features, Probing, features
+from vitkit.data import Source, merge_parts, open_image, open_parts, open_splits
+from vitkit.data.sources.bursts import find_bursts
+from vitkit.evaluation import Features, Probing, compute_features
 from vitkit.weights import load
 
 PACKAGES = ("torch", "numpy", "scipy", "vitkit")
@@ -132,9 +133,9 @@ def trial(classifier, data: str, labels: str, named: str, seed: int) -> dict[str
     objects = drawn(data, labels, seed)
     with tempfile.TemporaryDirectory() as folder, record.computing():
         truth = plant(Path(folder), objects, named, seed)
-        new = features(classifier, objects.source).x[objects.new]  # from the cache
+        new = compute_features(classifier, objects.source).x[objects.new]  # from the cache
         whole = open_parts(folder).sources[""]
-        shots = features(classifier, whole, cached=False).x
+        shots = compute_features(classifier, whole, cached=False).x
         every = {whole.name(i): shots[i] for i in range(len(whole))}
         result = {}
         for groups, what in (("none", "without groups"), ("auto", "with groups")):

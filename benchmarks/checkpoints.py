@@ -65,13 +65,7 @@ from vitkit.objectives import Supervised
 from vitkit.system.processes.ranks import process_group, shard
 from vitkit.system.storage.files import sync
 from vitkit.training.state import tensors as state_tensors
-from vitkit.training.state.checkpoints import (
-    check_file,
-    checksum,
-    complete,
-    new_folder,
-    read_facts,
-)
+from vitkit.training.state.checkpoints import check_file, checksum, complete, new_folder, read_facts
 from vitkit.training.state.state import State
 
 PACKAGES = ("torch", "safetensors", "vitkit")

@@ -18,9 +18,11 @@ import numpy as np
 import record
 from scipy.stats import studentized_range
 
+from vitkit.apps.studies.laws import fit
+from vitkit.apps.studies.uncertainty import LEVEL, range_test
 from vitkit.evaluation import SHARE, Metric
-from vitkit.exporting import Agreement, keeps_accuracy, wrong
-from vitkit.studies import LEVEL, fit, range_test
+from vitkit.exporting import Agreement
+from vitkit.exporting.bounds import keeps_accuracy, wrong
 
 PACKAGES = ("numpy", "scipy", "vitkit")
 PARTS = ("studies", "laws", "exports")

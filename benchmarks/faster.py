@@ -24,14 +24,22 @@ import numpy as np
 import record
 import torch
 
-from vitkit.acceleration import Arithmetic, Body, Judge, Line, Point, Shape, Subject
-from vitkit.acceleration.bodies import calibration, model_of, opened, reading_of
-from vitkit.acceleration.losses import SAME, losses
-from vitkit.acceleration.subjects import CALIBRATED
-from vitkit.benching import Contender, Plan, measure
+from vitkit.apps.faster.bodies import (
+    Arithmetic,
+    Body,
+    Shape,
+    calibration,
+    model_of,
+    opened,
+    reading_of,
+)
+from vitkit.apps.faster.losses import SAME, Judge, losses
+from vitkit.apps.faster.pareto import Line, Point
+from vitkit.apps.faster.subjects import CALIBRATED, Subject
 from vitkit.data import merge_parts, open_parts, subset
 from vitkit.evaluation import Features, tango
-from vitkit.quick import question, solved
+from vitkit.exporting import Contender, Plan, measure
+from vitkit.finetuning import question, solved
 from vitkit.weights import Classifier, fitted_to, load
 
 PACKAGES = ("torch", "onnxruntime", "openvino", "nncf", "numpy", "vitkit")

@@ -18,7 +18,7 @@ import record
 import torch
 
 from vitkit.data import eval_batches, open_source, subset
-from vitkit.evaluation import features
+from vitkit.evaluation import compute_features
 from vitkit.weights import load
 
 PACKAGES = ("torch", "numpy", "pillow", "vitkit")
@@ -38,7 +38,7 @@ def main() -> None:
             classifier.features(batch.images)
 
     def extract() -> None:
-        features(classifier, source, cached=False)
+        compute_features(classifier, source, cached=False)
 
     bare()  # once, so that memory is there
     rates = {"forward": [], "features": []}

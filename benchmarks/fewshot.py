@@ -18,7 +18,9 @@ import record
 import torch
 from sklearn.linear_model import Ridge
 
-from vitkit.evaluation import GRID, ridge, targets
+from vitkit.evaluation import targets
+from vitkit.evaluation.probes.closed_forms import ridge
+from vitkit.evaluation.probes.fewshot import GRID
 
 PACKAGES = ("torch", "numpy", "scikit-learn", "vitkit")
 

@@ -21,7 +21,7 @@ import numpy as np
 import record
 from PIL import Image
 
-from vitkit.cli import main
+from vitkit.cli.entry import main
 
 PACKAGES = ("torch", "tyro", "vitkit")
 NEVER = (

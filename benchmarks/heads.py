@@ -30,18 +30,10 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from vitkit.data import merge_parts, open_parts
-from vitkit.evaluation import Features, features, row_products
-from vitkit.quick import (
-    TOKEN,
-    best,
-    candidate,
-    kinds_for,
-    part_of,
-    question,
-    shared_products,
-    solved,
-    widest_of,
-)
+from vitkit.evaluation import Features, compute_features, row_products
+from vitkit.finetuning import question, solved
+from vitkit.finetuning.candidates import best, candidate
+from vitkit.finetuning.head_inputs import TOKEN, kinds_for, part_of, shared_products, widest_of
 from vitkit.weights import Classifier, fitted_to, load
 
 PACKAGES = ("torch", "numpy", "scikit-learn", "vitkit")
@@ -101,9 +93,9 @@ def measured(model: str, data: str, splits: int) -> dict:
     classifier, _ = fitted_to(published, replace(widest, classes=0), test.labels)
     with record.computing():
         began = time.perf_counter()
-        every = features(classifier.for_inference(), learned)
+        every = compute_features(classifier.for_inference(), learned)
         seconds = time.perf_counter() - began
-        others = features(classifier.for_inference(), test)
+        others = compute_features(classifier.for_inference(), test)
 
     result = {
         "images": len(learned),

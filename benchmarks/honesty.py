@@ -31,7 +31,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from vitkit.data import merge_parts, open_parts
-from vitkit.evaluation import Probe, features, fit_unknown, left_out_quality, probe
+from vitkit.evaluation import Probe, compute_features, fit_probe, fit_unknown, left_out_quality
 from vitkit.weights import load
 
 PACKAGES = ("torch", "numpy", "scikit-learn", "vitkit")
@@ -119,7 +119,7 @@ def images_of(classifier, data: str) -> Images:
     for source in sources[1:]:
         every = merge_parts(every, source)
     with record.computing():
-        return Images(*features(classifier, every))
+        return Images(*compute_features(classifier, every))
 
 
 # As many images of each class
@@ -155,7 +155,7 @@ def drawn(every: Images, shots: dict[int, int], seed: int) -> tuple[Images, Imag
 def honest(learned: Images, new: Images, is_balanced: bool) -> dict:
     """What is printed of a head, and what is true of it."""
     classes, y = np.unique(learned.y, return_inverse=True)
-    fitted = probe("linear", learned.x, y, len(classes), is_balanced)
+    fitted = fit_probe("linear", learned.x, y, len(classes), is_balanced)
     metric = left_out_quality(fitted, y, is_balanced)[0]
     truth = np.searchsorted(classes, new.y)
     right = answers(fitted, new.x) == truth
@@ -241,7 +241,7 @@ def rare(every: Images, draws: int) -> Iterator[dict]:
         known, y = np.unique(learned.y, return_inverse=True)
         truth = np.searchsorted(known, new.y)
         position = int(np.searchsorted(known, few))
-        fitted = probe("linear", learned.x, y, len(known), balanced=True)
+        fitted = fit_probe("linear", learned.x, y, len(known), balanced=True)
         of_methods = {"vitkit": answers(fitted, new.x)}
         for name, method in METHODS.items():
             of_methods[name] = method().fit(learned.x, y).predict(new.x)
@@ -284,7 +284,7 @@ def noise(draws: int) -> Iterator[dict]:
         y = np.tile(np.arange(classes), each)
         for seed in range(draws):
             x = np.random.default_rng(seed).normal(size=(len(y), WIDTH)).astype(np.float32)
-            fitted = probe("linear", x, y, classes)
+            fitted = fit_probe("linear", x, y, classes)
             shares.append(100 * left_out_quality(fitted, y, balanced=False)[0].value)
         yield {
             "classes": classes,

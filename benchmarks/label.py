@@ -22,10 +22,11 @@ import numpy as np
 import record
 from sklearn.cluster import KMeans
 
+from vitkit.apps.label import next_to_label
+from vitkit.apps.label.head import solve, unsureness
+from vitkit.apps.label.sitting import Sitting
 from vitkit.data import Source, merge_parts, open_parts
-from vitkit.evaluation import features
-from vitkit.labelling import Sitting, next_to_label
-from vitkit.labelling.head import solve, unsureness
+from vitkit.evaluation import compute_features
 from vitkit.weights import load
 
 PACKAGES = ("torch", "numpy", "scikit-learn", "vitkit")
@@ -90,7 +91,7 @@ def both(classifier, data: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.
 
 def seen(classifier, source: Source) -> tuple[np.ndarray, np.ndarray]:
     with record.computing():
-        found = features(classifier, source)
+        found = compute_features(classifier, source)
     return np.array(found.x), found.y
 
 

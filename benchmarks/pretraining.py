@@ -32,9 +32,11 @@ from vitkit.data import Augmentation, Preprocessing
 from vitkit.evaluation import Metric
 from vitkit.models import ViTConfig
 from vitkit.objectives import MaskedPatches, Supervised
+from vitkit.recipes import Data, Optim, Recipe
 from vitkit.recipes import recipe as named
 from vitkit.system.span import Span
-from vitkit.training import Data, Optim, Recipe, last_metrics, read_metrics, report, train
+from vitkit.training import report, run_recipe
+from vitkit.training.record.metrics import last_metrics, read_metrics
 
 # The model and its training, without data and objective: for two cores, and for a GPU
 PACKAGES = ("torch", "vitkit")
@@ -124,7 +126,7 @@ def pretrain(way: str, options: argparse.Namespace) -> list[dict]:
         evaluate_every=Span(options.steps // 5),
     )
     run_dir = options.workdir / way
-    train(recipe, run_dir, options.device)
+    run_recipe(recipe, run_dir, options.device)
     report(run_dir)
     lines = read_metrics(run_dir / "metrics.jsonl")
     evaluations = [line for line in lines if line["event"] == "evaluation"]
@@ -150,7 +152,7 @@ def finetune(way: str, seed: int, options: argparse.Namespace) -> dict:
         recipe = with_side(recipe, options.side)
     run_dir = options.workdir / recipe.name
     began = time.perf_counter()
-    train(recipe, run_dir, options.device)
+    run_recipe(recipe, run_dir, options.device)
     seconds = round(time.perf_counter() - began, 1)
     return {"from": way, "seed": seed, "seconds": seconds, **values(last_metrics(run_dir))}
 

@@ -29,11 +29,12 @@ import torch
 from torch import Tensor, nn
 
 from vitkit.models import build, called, vit
+from vitkit.weights import Hints, Published
 from vitkit.weights.classifier import Description
-from vitkit.weights.files import Lazy, Opened
+from vitkit.weights.files.content import Lazy
+from vitkit.weights.files.directory import Opened
 from vitkit.weights.formats import recognise
-from vitkit.weights.hints import Hints
-from vitkit.weights.published import FILE, Published
+from vitkit.weights.published import FILE
 from vitkit.weights.rules import read
 
 # What tags of timm's say of the pre-training, in order

@@ -27,7 +27,7 @@ from pathlib import Path
 import numpy as np
 import record
 
-from vitkit.curation import Packing, pack
+from vitkit.curation.packing import Packing, pack_shards
 from vitkit.data import (
     Augmentation,
     Preprocessing,
@@ -101,7 +101,7 @@ def write_shards(folder: Path, options) -> int:
         (draws.integers(0, 256, (SIDE, SIDE, 3), dtype=np.uint8), i % 5) for i in range(count)
     ]
     packing = Packing(shard=-(-count // options.shards))
-    pack({"train": from_dataset(images)}, folder / "packed", packing, 0)
+    pack_shards({"train": from_dataset(images)}, folder / "packed", packing, 0)
     (folder / "foreign").mkdir()
     size = 0
     for shard in (folder / "packed").glob("*.tar"):

@@ -22,7 +22,8 @@ from scipy.special import softmax
 from sklearn.metrics import average_precision_score
 
 from vitkit.data import merge_parts, open_splits
-from vitkit.evaluation import features, probe, shown_classes, wrong_labels
+from vitkit.evaluation import compute_features, fit_probe
+from vitkit.evaluation.reports.label_noise import shown_classes, wrong_labels
 from vitkit.weights import load
 
 PACKAGES = ("torch", "numpy", "scipy", "cleanlab", "vitkit")
@@ -65,7 +66,7 @@ def _training_features(classifier, data: str) -> tuple[np.ndarray, np.ndarray]:
     source = splits.train
     if splits.val is not None:
         source = merge_parts(splits.train, splits.val)
-    x, y = features(classifier, source)
+    x, y = compute_features(classifier, source)
     return np.array(x), np.unique(y, return_inverse=True)[1]
 
 
@@ -79,7 +80,7 @@ def mean_of_draws(x: np.ndarray, classes: np.ndarray, share: float, kind: str, d
         labels, planted = plant(classes, share, kind, confused, random)
         if len(np.unique(labels)) < count:
             continue  # no image of a class is left, so no fit knows it
-        logits = probe("linear", x, labels, count).left_out.numpy()
+        logits = fit_probe("linear", x, labels, count).left_out.numpy()
         found.append(judged(logits, labels, planted))
     names = [name for name in found[0] if all(name in each for each in found)]
     return {name: float(np.mean([each[name] for each in found])) for name in names}
@@ -88,7 +89,7 @@ def mean_of_draws(x: np.ndarray, classes: np.ndarray, share: float, kind: str, d
 def most_confused(x: np.ndarray, classes: np.ndarray) -> np.ndarray:
     """The class (K,) that gets the most probability of each class's images, after it."""
     count = classes.max() + 1
-    probabilities = probe("linear", x, classes, count).left_out.softmax(1).numpy()
+    probabilities = fit_probe("linear", x, classes, count).left_out.softmax(1).numpy()
     confusion = np.zeros((count, count))
     np.add.at(confusion, classes, probabilities)
     np.fill_diagonal(confusion, -1)

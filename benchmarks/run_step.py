@@ -22,11 +22,12 @@ from side_by_side import Run, about, add_row, add_row_arguments, ratio_of, round
 
 from vitkit.data import Augmentation, Batch, Preprocessing
 from vitkit.models import create, named
+from vitkit.recipes import Data, Facts, Optim, Recipe, resolve
 from vitkit.system.span import Span
-from vitkit.training import Data, Facts, Optim, Recipe, resolve
+from vitkit.training import operations
 from vitkit.training.footprint import count
 from vitkit.training.outcomes import Outcomes
-from vitkit.training.plan import GIB, memory, operations
+from vitkit.training.plan import GIB, memory
 from vitkit.training.state.state import State
 from vitkit.training.step import advance, gradient, set_rates
 

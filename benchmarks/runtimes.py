@@ -51,22 +51,12 @@ from torch import nn
 from torch.export import Dim, ExportedProgram
 
 from vitkit.data import Preprocessing
-from vitkit.exporting import (
-    ENDINGS,
-    LARGEST_BATCH,
-    OPSET,
-    Export,
-    Trial,
-    calibrated_openvino,
-    described,
-    load_nncf,
-    prepared_images,
-    quantise_onnx,
-    quiet,
-    sample_trial,
-    write,
-)
-from vitkit.runtimes import Compute, open_onnx, open_openvino
+from vitkit.exporting import Trial, sample_trial
+from vitkit.prediction import prepared_images
+from vitkit.runtimes import ENDINGS, Compute, Export, described, write
+from vitkit.runtimes.graphs.int8 import calibrated_openvino, load_nncf, quantise_onnx
+from vitkit.runtimes.graphs.writers import LARGEST_BATCH, OPSET, quiet
+from vitkit.runtimes.libraries import open_onnx, open_openvino
 from vitkit.weights import Classifier
 
 PEERS = ("timm", "transformers")

@@ -13,20 +13,10 @@ from dataclasses import dataclass, field, replace
 import tyro
 
 from vitkit.models import vit
+from vitkit.recipes import Data, Facts, Recipe, resolve
 from vitkit.system.span import Span
-from vitkit.training import (
-    GIB,
-    Count,
-    Data,
-    Facts,
-    Machine,
-    Memory,
-    Recipe,
-    count,
-    memory,
-    resolve,
-    spent,
-)
+from vitkit.training.footprint import Count, count
+from vitkit.training.plan import GIB, Machine, Memory, memory, spent
 
 IMAGES = 10**9
 TITLES = ("model", "GPUs", "weights to optimiser, GiB", "micro-batch", "all, GiB", "images/s")

@@ -32,10 +32,10 @@ import numpy as np
 import pyarrow.parquet as pq
 import record
 
+from vitkit.apps.serve.function import open_model
 from vitkit.prediction import Item, prepare
 from vitkit.runtimes import Runtime
 from vitkit.system.machine import cpus
-from vitkit.verbs import open_model
 
 
 def main() -> None:

@@ -36,9 +36,10 @@ from rich.console import Console
 from side_by_side import wait_for_gpu
 
 from vitkit.models import vit
-from vitkit.recipes import digits, scratch
+from vitkit.recipes import Recipe, digits
+from vitkit.recipes.small import scratch
 from vitkit.system.span import Span
-from vitkit.training import Recipe, train
+from vitkit.training import run_recipe
 
 PACKAGES = ("vitkit", "torch", "torchvision")
 PARTS = {
@@ -155,7 +156,7 @@ def measure(recipe: Recipe, device: str) -> dict[str, float]:
         for part, name in PARTS.items():
             function = clock.timed(part, resolve_name(name))
             patches.enter_context(mock.patch(name, function))
-        train(recipe, Path(folder) / "run", device, Console(quiet=True))
+        run_recipe(recipe, Path(folder) / "run", device, Console(quiet=True))
     return clock.milliseconds()
 
 

@@ -32,7 +32,7 @@ from vitkit.evaluation import (
     answers_of_logits,
     classification,
     exchanged,
-    probe,
+    fit_probe,
 )
 from vitkit.weights import Classifier
 
@@ -132,7 +132,7 @@ def evaluated(seen: Seen, draws: int) -> Iterator[dict]:
 def _head(learned: Seen, classes: np.ndarray) -> Callable[[np.ndarray], torch.Tensor]:
     """A closed-form head's logits for every class of the set: very low for those it has not learned."""
     known, y = np.unique(learned.y, return_inverse=True)
-    fitted = probe("linear", learned.x, y, len(known), groups=learned.objects)
+    fitted = fit_probe("linear", learned.x, y, len(known), groups=learned.objects)
 
     def logits(x: np.ndarray) -> torch.Tensor:
         found = torch.full((len(x), int(classes.max()) + 1), -30.0)

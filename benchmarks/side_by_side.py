@@ -41,8 +41,8 @@ from vitkit.models import (
 from vitkit.recipes import recipe
 from vitkit.system import matmul
 from vitkit.weights import format_of
-from vitkit.weights import write as in_their_names
 from vitkit.weights.formats.timm import resnets, vit
+from vitkit.weights.rules import write as in_their_names
 
 PEERS = ("timm", "transformers", "torchvision")
 PACKAGES = ("vitkit", "torch", *PEERS)

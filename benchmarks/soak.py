@@ -39,9 +39,9 @@ import record
 from soak_traffic import Stage, ask_honestly, attack, be_silent, metrics_of
 
 import vitkit
+from vitkit.apps.serve.function import open_model
 from vitkit.prediction import predict
 from vitkit.runtimes import Runtime
-from vitkit.verbs import open_model
 
 FILES = 60  # photographs that are sent
 HONEST = 4  # clients

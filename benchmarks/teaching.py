@@ -13,7 +13,7 @@ import numpy as np
 import record
 import torch
 
-from vitkit.evaluation import Moments, probe
+from vitkit.evaluation import Moments, fit_probe
 
 PACKAGES = ("torch", "numpy")
 SIZES = ((300, 192, 3), (1_000, 192, 10), (1_000, 768, 10), (10_000, 192, 10), (1_000, 13_824, 10))
@@ -42,7 +42,7 @@ def measured(images: int, width: int, classes: int, rounds: int) -> dict:
     x = np.random.default_rng(0).normal(size=(images, width)).astype(np.float32)
     y = np.arange(images) % classes
     row = {"photographs": images, "features": width, "classes": classes}
-    row["everything"] = seconds(lambda: probe("linear", x, y, classes), rounds)
+    row["everything"] = seconds(lambda: fit_probe("linear", x, y, classes), rounds)
     if width <= WIDEST:
         rows = torch.from_numpy(x)
         moments = Moments.of(rows, torch.from_numpy(y), classes)

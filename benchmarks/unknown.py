@@ -36,16 +36,13 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 from vitkit.data import Source, open_parts, subset
-from vitkit.evaluation import (
+from vitkit.evaluation import compute_features, fit_probe, fit_unknown, last_token
+from vitkit.evaluation.probes.unknown import (
     ENOUGH,
     REJECTED,
     conformal_limit,
-    features,
     fit_limits,
-    fit_unknown,
-    last_token,
     left_out_distances,
-    probe,
     whitened_classes,
 )
 from vitkit.models import ViTConfig
@@ -182,7 +179,7 @@ def read(
             rows = np.flatnonzero(np.isin(source.targets, classes))
         part = subset(source, np.sort(random.permutation(rows)[: most // len(sources)]))
         with autocast(classifier.device, "float32"):
-            parts.append(features(classifier, part))
+            parts.append(compute_features(classifier, part))
         pixels += [part.picture] * len(part)
     x = torch.from_numpy(np.concatenate([part.x for part in parts]))
     y = None
@@ -337,7 +334,7 @@ def fitted(classifier: Classifier, head: str, x: Tensor, y: np.ndarray) -> Fit:
     """The head on these images."""
     classes, y = np.unique(y, return_inverse=True)
     x = reads(classifier, head, x)
-    solved = probe("linear", x.numpy(), y, len(classes))
+    solved = fit_probe("linear", x.numpy(), y, len(classes))
     last = (0, x.shape[1])
     middle = last
     if head == "blocks":

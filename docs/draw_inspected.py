@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 from PIL import Image
 
-from vitkit.cli import main
+from vitkit.cli.entry import main
 
 # What has many colours as JPEG, lines and dots as PNG
 COLOURFUL = ("filters", "positions", "rollout", "relevance", "colours", "similarity")

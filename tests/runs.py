@@ -17,7 +17,7 @@ from vitkit.data import Batch
 from vitkit.models import create
 from vitkit.objectives import Supervised
 from vitkit.objectives.supervised import SupervisedLearner
-from vitkit.training import Facts
+from vitkit.recipes import Facts
 from vitkit.training.state.checkpoints import checkpoints, step_of
 from vitkit.training.state.state import State
 

@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 import torch
 
+from vitkit.apps.serve.http.body import Limits
+from vitkit.apps.serve.http.server import Plan, Server, bound_socket
+from vitkit.apps.serve.http.service import Settings
 from vitkit.data import Preprocessing
 from vitkit.models import ViTConfig, create
 from vitkit.runtimes import eager
-from vitkit.serving.http.body import Limits
-from vitkit.serving.http.server import Plan, Server, bound_socket
-from vitkit.serving.http.service import Settings
 from vitkit.weights import Classifier
 
 LABELS = ("cat", "dog", "newt", "owl", "bat")

@@ -14,10 +14,10 @@ from rich.console import Console
 
 from vitkit.data import Augmentation, Preprocessing
 from vitkit.data.sources import bursts, outlines
-from vitkit.inspection.pages.html import Block
+from vitkit.inspection import Block
 from vitkit.models import ViTConfig, exaflops
+from vitkit.recipes import Data, Optim, Recipe
 from vitkit.system.span import Span
-from vitkit.training import Data, Optim, Recipe
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
@@ -27,7 +27,7 @@ def runs_keep_no_file():
     """A run exports its model at its end on CPUs without bfloat16, which takes seconds: tests of other things
     do without, so that they are the same on every machine."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("vitkit.verbs.files.export.auto_is_float32", lambda: False)
+        patch.setattr("vitkit.exporting.function.auto_is_float32", lambda: False)
         yield
 
 

@@ -15,7 +15,8 @@ from margins import at_most
 from PIL import Image
 
 import vitkit
-from vitkit.cli import entry, main
+from vitkit.cli import entry
+from vitkit.cli.entry import main
 from vitkit.cli.help import EVERYDAY
 from vitkit.cli.table import COMMANDS
 from vitkit.data import Preprocessing

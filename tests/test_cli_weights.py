@@ -16,9 +16,8 @@ from vitkit.data import Preprocessing
 from vitkit.data.images.readers import Encoded
 from vitkit.models import create, vit
 from vitkit.system.functions.parameters import options
-from vitkit.weights import Classifier, save
+from vitkit.weights import Classifier, format_of, save
 from vitkit.weights.destination import tensors_in
-from vitkit.weights.formats import format_of
 
 TI16 = "weights/vit_tiny_patch16_224.augreg_in21k_ft_in1k.safetensors"
 

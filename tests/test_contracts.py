@@ -1,4 +1,4 @@
-"""What holds everywhere in the house: ranks, settings that are read, light imports, documented public names."""
+"""What holds in all packages: layers, settings that are read, light imports, documented public names."""
 
 import ast
 import functools
@@ -14,27 +14,20 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from house import RANKS, ROOT, drawn
+from architecture import LAYERS, ROOT, drawn, is_application, package_of
 
 import vitkit
 from vitkit import Classifier, create, save
-from vitkit.cli import main
+from vitkit.cli.entry import main
 from vitkit.cli.table import COMMANDS
 from vitkit.data import Augmentation, Columns, Preprocessing
-from vitkit.models import (
-    Backbone,
-    LeNet,
-    ResNet,
-    ResNetConfig,
-    VisionTransformer,
-    ViTConfig,
-)
+from vitkit.models import Backbone, LeNet, ResNet, ResNetConfig, VisionTransformer, ViTConfig
 from vitkit.objectives import MaskedAutoencoder, MaskedPatches, SelfDistillation, Supervised
-from vitkit.training import Data, Optim, Recipe
+from vitkit.recipes import Data, Optim, Recipe
 
 FILES = sorted(ROOT.rglob("*.py"))
-PUBLIC_ROOMS = [room for room in RANKS if room not in ("system", "cli", "__main__", "__init__")]
-PUBLIC_ROOMS += ["system.storage", "system.processes", "system.machine", "system.span"]
+PUBLIC_PACKAGES = [name for name in LAYERS if name not in ("system", "cli", "__main__", "__init__")]
+PUBLIC_PACKAGES += ["system.storage", "system.processes", "system.machine", "system.span"]
 
 
 @functools.cache
@@ -42,8 +35,8 @@ def tree_of(file: Path) -> ast.Module:
     return ast.parse(file.read_text())
 
 
-def room(file: Path) -> str:
-    return file.relative_to(ROOT).parts[0].removesuffix(".py")
+def package(file: Path) -> str:
+    return package_of(".".join(file.relative_to(ROOT).with_suffix("").parts))
 
 
 def imported(tree: ast.AST, for_types: bool = True) -> set[str]:
@@ -104,46 +97,68 @@ class C:
     assert imported(tree) == {f"vitkit.{letter}" for letter in "abcdefghi"}
 
 
-def test_imports_come_from_lower_ranks_or_the_same_room():
+def test_imports_come_from_lower_layers_or_the_same_package():
     for file in FILES:
-        here = room(file)
+        here = package(file)
+        if here == "apps":  # says what applications are, and imports nothing
+            assert not imported(tree_of(file))
+            continue
         for module in imported(tree_of(file)):
-            there = module.split(".")[1]
+            there = package_of(module)
             if there == "__version__":
                 continue
-            assert there == here or RANKS[there] < RANKS[here], (
-                f"{file.name} (rank {RANKS[here]}) imports {module} (rank {RANKS[there]})"
+            assert there == here or LAYERS[there] < LAYERS[here], (
+                f"{file.relative_to(ROOT)} (layer {LAYERS[here]}) imports {module} (layer {LAYERS[there]})"
             )
 
 
-def test_the_page_of_the_house_is_as_the_code():
+def test_no_application_is_imported_but_by_the_public_names_and_the_command_line():
+    """Neither by the core nor by another application: what two of them share belongs in the core."""
+    for file in FILES:
+        here = package(file)
+        for module in imported(tree_of(file)):
+            there = package_of(module)
+            if is_application(there):
+                assert there == here or here in ("cli", "__init__"), (
+                    f"{file.relative_to(ROOT)} imports {module}"
+                )
+
+
+def test_the_list_of_packages_is_as_the_code():
     page = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text()
-    assert drawn() in page, "print it by `cd tests && python -m house`, and put it into the page"
+    assert drawn() in page, (
+        "print it by `cd tests && python -m architecture`, and put it into the page"
+    )
 
 
-def test_other_rooms_are_entered_by_the_door():
-    """`from vitkit.evaluation import Metric`, never from a file inside; system/ has no door, and that of
-    commands is cli.py."""
+def test_other_packages_are_imported_by_their_public_names():
+    """`from vitkit.evaluation import Metric`, never from a module of it; system/ has no public names of its
+    own, and the command line is imported by nobody."""
     for file in FILES:
         for module in imported(tree_of(file)):
-            there, *inside = module.split(".")[1:]
-            if there not in ("system", "cli", room(file)):
-                assert not inside, f"{file.relative_to(ROOT)} reaches into {module}"
+            there = package_of(module)
+            if there not in ("system", "cli", package(file)):
+                assert module == f"vitkit.{there}", (
+                    f"{file.relative_to(ROOT)} reaches into {module}"
+                )
 
 
-@pytest.mark.parametrize("name", [name for name in RANKS if (ROOT / name / "__init__.py").exists()])
-def test_a_door_has_what_it_names(name):
-    door = importlib.import_module(f"vitkit.{name}")
-    files = {file.stem for file in (ROOT / name).iterdir() if file.suffix in (".py", "")}
-    for public in getattr(door, "__all__", ()):
+@pytest.mark.parametrize(
+    "name", [name for name in LAYERS if ROOT.joinpath(*name.split("."), "__init__.py").exists()]
+)
+def test_a_package_has_the_names_that_it_lists(name):
+    listed = importlib.import_module(f"vitkit.{name}")
+    folder = ROOT.joinpath(*name.split("."))
+    files = {file.stem for file in folder.iterdir() if file.suffix in (".py", "")}
+    for public in getattr(listed, "__all__", ()):
         assert not public.startswith("_")
         assert public not in files, f"Python would put the file {public} in the name's place"
-        assert getattr(door, public) is not None
+        assert getattr(listed, public) is not None
 
 
 def test_no_files_import_each_other_in_a_circle():
     """Whether at the top or within a function; imports for types alone do not count. A package's name is
-    its door, which imports nothing itself."""
+    its list of public names, which imports nothing itself."""
     edges = {}
     names = {module_of(file): file for file in FILES}
     for name, file in names.items():
@@ -207,7 +222,7 @@ def test_every_parameter_of_a_command_is_used(command):
 
 
 def imported_by(*argv: str) -> set[str]:
-    """The packages, and the rooms of vitkit, that a command imports in a process of its own."""
+    """The packages, those of vitkit too, that a command imports in a process of its own."""
     code = (
         "import sys; from vitkit.cli import main; status = main(sys.argv[1:]); "
         "sys.stderr.write(' '.join(sys.modules)); sys.exit(status)"
@@ -223,7 +238,8 @@ PICTURES_AND_TABLES = {"torchvision", "matplotlib", "sklearn", "scipy", "pyarrow
 COMPILERS = {"torch._dynamo", "torch._inductor", "torch.distributed.checkpoint"}
 PEERS = {"timm", "transformers", "datasets", "huggingface_hub", "fsspec"}
 TRAINING = {
-    f"vitkit.{room}" for room in ("training", "objectives", "recipes", "quick", "studies", "suites")
+    f"vitkit.{name}"
+    for name in ("training", "objectives", "recipes", "finetuning", "apps.studies", "apps.suites")
 }
 HEAVY = PICTURES_AND_TABLES | COMPILERS | PEERS | TRAINING
 
@@ -274,16 +290,17 @@ def test_an_exported_file_answers_without_pytorch(tmp_path, photographs):
     PyTorch."""
     pytest.importorskip("onnxscript")
     pytest.importorskip("onnxruntime")
-    from vitkit.exporting.exporting import Export, export
+    from vitkit.exporting import write_export
+    from vitkit.runtimes import Export
 
     model = create("mu/16", classes=2, image=(32, 32))
     model.head.weight.data.normal_()
     classifier = Classifier(model, Preprocessing(size=(32, 32)), ("blue", "red"))
-    export(classifier, tmp_path / "model.onnx", Export(least=0))
+    write_export(classifier, tmp_path / "model.onnx", Export(least=0))
     image = str(next(photographs.glob("red/*.jpg")))
     check_imports_no_pytorch(imported_by("predict", str(tmp_path / "model.onnx"), image))
     code = (
-        "import sys; from vitkit.verbs.serving.serve import open_model; "
+        "import sys; from vitkit.apps.serve.function import open_model; "
         "open_model(sys.argv[1]); print(*sys.modules)"
     )
     run = subprocess.run(
@@ -383,8 +400,8 @@ def test_modules_only_define():
             assert not bare, f"{file}:{node.lineno} does something at import"
 
 
-def public_things(room):
-    module = importlib.import_module(f"vitkit.{room}")
+def public_things(package):
+    module = importlib.import_module(f"vitkit.{package}")
     names = getattr(module, "__all__", None) or [
         n
         for n, v in vars(module).items()
@@ -393,12 +410,12 @@ def public_things(room):
     for public in names:
         thing = getattr(module, public)
         if inspect.isclass(thing) or inspect.isfunction(thing):
-            yield f"{room}.{public}", thing
+            yield f"{package}.{public}", thing
 
 
-@pytest.mark.parametrize("room", PUBLIC_ROOMS)
-def test_public_names_are_documented_and_typed(room):
-    for name, thing in public_things(room):
+@pytest.mark.parametrize("name", PUBLIC_PACKAGES)
+def test_public_names_are_documented_and_typed(name):
+    for name, thing in public_things(name):
         check_documented_and_typed(name, thing)
 
 
@@ -472,7 +489,7 @@ def test_every_module_is_importable_and_says_what_it_is():
         assert importlib.import_module(info.name).__doc__, f"{info.name} does not say what it is"
 
 
-def test_lazy_names_are_the_rooms_own():
+def test_lazy_names_are_those_that_are_listed():
     for name in vitkit.__all__:
         assert getattr(vitkit, name)
     with pytest.raises(AttributeError, match="nothing"):
@@ -480,7 +497,7 @@ def test_lazy_names_are_the_rooms_own():
 
 
 @pytest.mark.slow
-def test_rooms_need_no_import_of_their_own():
+def test_packages_need_no_import_of_their_own():
     code = "import vitkit; print(vitkit.recipes.digits().name, vitkit.data.open_source.__name__)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.split() == ["digits", "open_source"]
@@ -489,13 +506,13 @@ def test_rooms_need_no_import_of_their_own():
 
 
 def test_public_names_stay_what_they_are():
-    """A room called `train` would replace the function of that name when it is imported."""
+    """A module called `train` would replace the function of that name when it is imported."""
     first = {name: getattr(vitkit, name) for name in vitkit.__all__}
     for info in pkgutil.walk_packages([str(ROOT)], "vitkit."):
         importlib.import_module(info.name)
     assert {name: getattr(vitkit, name) for name in vitkit.__all__} == first
     modules = {name for name, thing in first.items() if inspect.ismodule(thing)}
-    assert modules == {file.parent.name for file in ROOT.glob("*/__init__.pyi")}
+    assert modules == {"apps"} | {file.parent.name for file in ROOT.glob("*/__init__.pyi")}
 
 
 def test_only_the_command_line_reads_argv_or_exits():
@@ -506,7 +523,7 @@ def test_only_the_command_line_reads_argv_or_exits():
 
 def test_json_is_parsed_in_one_place():
     """Where a file that is nested too deeply is a ValueError; but for what vitkit has just written."""
-    written = {"studies/throughput.py", "weights/destination.py"}
+    written = {"apps/studies/throughput.py", "weights/destination.py"}
     for file in FILES:
         if str(file.relative_to(ROOT)) not in written | {"system/storage/files.py"}:
             assert "json.loads(" not in file.read_text(), file

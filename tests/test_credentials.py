@@ -17,7 +17,7 @@ from quick_ones import quick_ones
 from served import make_classifier
 
 import vitkit
-from vitkit.cli import main
+from vitkit.cli.entry import main
 from vitkit.data import open_splits
 from vitkit.system.storage.addresses import (
     _typed,

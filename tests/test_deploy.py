@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from vitkit.apps.serve import serve
 from vitkit.system.functions.parameters import options, parameters
-from vitkit.verbs.serving.serve import serve
 
 ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "deploy"

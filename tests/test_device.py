@@ -18,14 +18,14 @@ from models.networks import FAMILY, batch_for, random_model
 from processes import Forked
 from runs import Eventful, events, losses, same, weights
 
-from vitkit.cli import main
+from vitkit.cli.entry import main
 from vitkit.data import Augmentation
 from vitkit.models import create, vit
 from vitkit.models.attention import fused
 from vitkit.objectives import MaskedAutoencoder, MaskedPatches, SelfDistillation, Supervised
 from vitkit.system.errors import Interrupted
 from vitkit.system.machine import autocast, pick_device
-from vitkit.training import train
+from vitkit.training import run_recipe
 
 DEVICE = pick_device(os.environ.get("VITKIT_TEST_DEVICE", "auto"))
 if DEVICE.type == "cpu":
@@ -142,8 +142,8 @@ def test_a_run_has_the_loss_curve_of_the_cpu(objective, tiny, quiet, tmp_path):
     # Without dropout, whose random numbers are the device's own
     model = replace(tiny.model, dropout=0.0, stochastic_depth=0.0)
     recipe = replace(tiny, model=model, objective=OBJECTIVES[objective])
-    train(recipe, tmp_path / "cpu", "cpu", quiet)
-    train(recipe, tmp_path / "device", DEVICE, quiet)
+    run_recipe(recipe, tmp_path / "cpu", "cpu", quiet)
+    run_recipe(recipe, tmp_path / "device", DEVICE, quiet)
     torch.testing.assert_close(
         losses(tmp_path / "device"), losses(tmp_path / "cpu"), rtol=1e-2, atol=1e-2
     )
@@ -158,11 +158,11 @@ def test_a_run_that_was_interrupted_ends_with_the_same_bits(
     precision, compiled, tiny, quiet, tmp_path
 ):
     recipe = replace(tiny, precision=precision, compile=compiled, objective=Eventful())
-    train(recipe, tmp_path / "whole", DEVICE, quiet)
+    run_recipe(recipe, tmp_path / "whole", DEVICE, quiet)
 
     with events(stop=[17]), pytest.raises(Interrupted):
-        train(recipe, tmp_path / "resumed", DEVICE, quiet)
-    train(recipe, tmp_path / "resumed", DEVICE, quiet)
+        run_recipe(recipe, tmp_path / "resumed", DEVICE, quiet)
+    run_recipe(recipe, tmp_path / "resumed", DEVICE, quiet)
 
     # A GPU's attention in float32 adds up gradients in an order that is not always the same
     if DEVICE.type == "cuda" and precision == "float32":
@@ -189,11 +189,11 @@ def test_a_deterministic_run_that_was_interrupted_ends_with_the_same_bits(
         precision=precision,
         deterministic=True,
     )
-    train(recipe, tmp_path / "whole", DEVICE, quiet)
+    run_recipe(recipe, tmp_path / "whole", DEVICE, quiet)
 
     with events(stop=[17]), pytest.raises(Interrupted):
-        train(recipe, tmp_path / "resumed", DEVICE, quiet)
-    train(recipe, tmp_path / "resumed", DEVICE, quiet)
+        run_recipe(recipe, tmp_path / "resumed", DEVICE, quiet)
+    run_recipe(recipe, tmp_path / "resumed", DEVICE, quiet)
     assert same(weights(tmp_path / "whole"), weights(tmp_path / "resumed"))
 
 
@@ -207,7 +207,7 @@ def test_images_that_stay_on_the_device_train_as_decoded_ones_do(
     data = replace(tiny.data, augmentation=augmentation)
     for name, gigabytes, workers in (("decoded", 0.0, 2), ("on the device", 1.0, 0)):
         changed = replace(data, keep_decoded=gigabytes, workers=workers)
-        train(replace(tiny, data=changed), tmp_path / name, DEVICE, quiet)
+        run_recipe(replace(tiny, data=changed), tmp_path / name, DEVICE, quiet)
     torch.testing.assert_close(
         losses(tmp_path / "decoded"), losses(tmp_path / "on the device"), rtol=0, atol=0
     )

@@ -117,7 +117,7 @@ def commands_of(page: Path) -> list[list[str]]:
 
 def is_run(words: list[str]) -> bool:
     """Whether a command ends by itself, and soon, and needs no network, no large model, no folder elsewhere
-    and no benchmark. `faster` needs more photographs than are here (tests/acceleration has some)."""
+    and no benchmark. `faster` needs more photographs than are here (tests/apps/faster has some)."""
     elsewhere = any(word.startswith(("/", "benchmarks/")) for word in words)
     return (
         words[0] not in ("push", "app", "faster", "label", "serve", "watch")

@@ -11,7 +11,7 @@ import pytest
 from pictures import encoded, make_photographs, photograph
 
 import vitkit
-from vitkit.cli import main
+from vitkit.cli.entry import main
 from vitkit.cli.spelling import as_options
 from vitkit.system.console.messages import log_bug, reason, say, spelled
 
@@ -55,9 +55,13 @@ def test_few_places_catch_everything_and_they_say_why():
 
 
 PAGES = ("evaluation/reports/review.py", "training/reports/comparison.py", "weights/card.py",
-         "quick/record.py", "system/environment.py")  # texts of files, whose readers type commands  # fmt: skip
+         "finetuning/record.py", "system/environment.py")  # texts of files, whose readers type commands  # fmt: skip
 # What starts processes by a command, and a record that compares such words
-COMMANDS_OF_JOBS = ("verbs/grids/study.py", "verbs/prediction/batch.py", "verbs/training/plan.py")
+COMMANDS_OF_JOBS = (
+    "apps/studies/function.py",
+    "apps/batch/function.py",
+    "training/functions/plan.py",
+)
 OPTION = re.compile(r"(?<![\w(-])--[a-z][a-z-]*")
 OF_OTHERS = {"--logdir", "--backend-store-uri", "--data-binary", "--spider", "--device", "--shard",
              "--calibrate", "--groups", "--shm-size"}  # fmt: skip
@@ -202,7 +206,7 @@ def test_a_bug_of_vitkit_is_no_mistake_of_the_user(monkeypatch, capsys):
     def broken(*_):
         return np.zeros(3) + np.zeros(4)
 
-    monkeypatch.setattr("vitkit.verbs.files.zoo.find_published", broken)
+    monkeypatch.setattr("vitkit.weights.functions.zoo.find_published", broken)
     monkeypatch.setattr("vitkit.cli.entry._outside_of_vitkit", lambda error: None)  # this file
     assert main(["models", "--published", "dinov2"]) == 70
     printed = capsys.readouterr().err
@@ -214,7 +218,7 @@ def test_a_traceback_shows_no_password_and_moves_no_cursor(monkeypatch, capsys):
     def broken(*_):
         raise KeyError("s3://alice:hunter2@bucket/\x1b[2J")
 
-    monkeypatch.setattr("vitkit.verbs.files.zoo.find_published", broken)
+    monkeypatch.setattr("vitkit.weights.functions.zoo.find_published", broken)
     assert main(["models", "--published", "dinov2"]) == 70
     printed = capsys.readouterr().err
     assert "KeyError" in printed and "hunter2" not in printed and "\x1b[2J" not in printed

@@ -23,9 +23,9 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import vitkit
 from vitkit import VitClassifier
-from vitkit.cli import main
+from vitkit.cli.entry import main
 from vitkit.data import Preprocessing, open_source
-from vitkit.evaluation import features
+from vitkit.evaluation import compute_features
 from vitkit.models import create, vit
 from vitkit.weights import Classifier, called_in, load, save
 
@@ -124,7 +124,7 @@ def test_it_works_within_scikit_learn(model, paths):
     )
     assert opened.fit(files, y).score(files, y) == 1
     of_features = make_pipeline(StandardScaler(), VitClassifier())
-    x = features(load(model, quiet=True), open_source(str(Path(files[0]).parents[1]))).x
+    x = compute_features(load(model, quiet=True), open_source(str(Path(files[0]).parents[1]))).x
     assert cross_val_score(of_features, x, y, cv=2).tolist() == [1, 1]
 
 

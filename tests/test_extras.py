@@ -12,7 +12,7 @@ from pictures import encoded, photograph
 from PIL import Image
 from served import make_classifier
 
-from vitkit.cli import main
+from vitkit.cli.entry import main
 from vitkit.data.images import pillow
 from vitkit.weights import save
 

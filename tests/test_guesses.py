@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from pictures import encoded, make_photographs, photograph
 
-from vitkit.cli import main, other_tools
+from vitkit.cli import other_tools
+from vitkit.cli.entry import main
 from vitkit.cli.guesses import meant
 from vitkit.cli.table import COMMANDS, WrongWords
 from vitkit.system.functions.parameters import options

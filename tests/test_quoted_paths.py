@@ -14,10 +14,11 @@ from pictures import make_photographs
 from quick_ones import quick_ones
 
 import vitkit
-from vitkit.cli import main
+from vitkit.apps.demo import function as app
+from vitkit.apps.serve import function as serve
+from vitkit.cli.entry import main
 from vitkit.data import Preprocessing
 from vitkit.models import create, vit
-from vitkit.verbs.serving import app, serve
 from vitkit.weights import Classifier, load, save
 
 HERE = "a b/ü's (1)"

@@ -21,11 +21,11 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 import vitkit
-from vitkit.cli import main
+from vitkit.apps.label.answers import JOURNAL, Answer, Journal
+from vitkit.apps.label.sitting import Sitting
+from vitkit.cli.entry import main
 from vitkit.data import Preprocessing
 from vitkit.evaluation.probes import teaching
-from vitkit.labelling.answers import JOURNAL, Answer, Journal
-from vitkit.labelling.sitting import Sitting
 from vitkit.models import create, vit
 from vitkit.system.storage.records import record_of
 from vitkit.training import report as write_report

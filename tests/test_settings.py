@@ -21,23 +21,22 @@ import torch
 from pictures import encoded, make_photographs, photograph
 from rich.console import Console
 
-from vitkit.curation import Packing, pack
+from vitkit.curation.packing import Packing, pack_shards
 from vitkit.data import (
     Augmentation,
     Columns,
     Preprocessing,
     Source,
-    augment,
     open_image,
     open_parts,
     open_source,
     subset,
     train_batches,
 )
+from vitkit.data.augmentation.draws import augment
 from vitkit.data.augmentation.settings import check_fits
 from vitkit.data.sources.stores import Arrays
-from vitkit.evaluation import Accuracy, Eval, Fewshot, Neighbours, Subject
-from vitkit.evaluation.evaluator import Part
+from vitkit.evaluation import Accuracy, Eval, Fewshot, Neighbours, Part, Subject
 from vitkit.models import (
     Backbone,
     LeNetConfig,
@@ -48,8 +47,9 @@ from vitkit.models import (
     vit,
 )
 from vitkit.objectives import MaskedAutoencoder, MaskedPatches, SelfDistillation, Supervised
+from vitkit.recipes import Data, Optim, Recipe, Tune
 from vitkit.system.span import Span
-from vitkit.training import Data, Optim, Recipe, Tune, train
+from vitkit.training import run_recipe
 from vitkit.training.plan import Machine, spent
 from vitkit.weights import Classifier
 
@@ -495,14 +495,14 @@ def observe_evaluator(evaluator, folder) -> str:
 def observe_packing(packing, folder) -> str:
     folder.mkdir()
     parts = open_parts(str(make_photographs(folder))).sources
-    pack(parts, folder / "packed", packing, 0)
+    pack_shards(parts, folder / "packed", packing, 0)
     files = sorted(path for path in (folder / "packed").rglob("*.[tp]ar*") if path.is_file())
     return str([(path.name, hashlib.sha256(path.read_bytes()).hexdigest()) for path in files])
 
 
 def observe_machine(machine, folder) -> str:
     from vitkit import plan
-    from vitkit.training import Facts, resolve
+    from vitkit.recipes import Facts, resolve
 
     recipe = replace(BASES[Recipe](), batch=48)
     said = spent(resolve(recipe, Facts(480, tuple("0123456789"))), machine)
@@ -532,11 +532,11 @@ def observe_run(recipe, folder) -> str:
         broken = make_photographs(here / "b").rename(here / "broken")
         (broken / "red" / "99.jpg").write_bytes(b"\xff\xd8 no image")
         started = replace(BASES[Recipe](), seed=7)
-        train(started, here / "started", "cpu", Console(quiet=True))
+        run_recipe(started, here / "started", "cpu", Console(quiet=True))
     console = Console(record=True, width=200, file=io.StringIO())
     COUNTED.clear()
     try:
-        classifier = train(recipe, folder, "cpu", console)
+        classifier = run_recipe(recipe, folder, "cpu", console)
     except ValueError as error:
         return f"refused: {error}"
     lines = []

@@ -13,12 +13,12 @@ from pictures import encoded
 from quick_ones import quick_ones
 
 import vitkit
-from vitkit.cli import main
+from vitkit.apps.label.answers import Journal, write_labels
+from vitkit.apps.label.directory import record_sitting
+from vitkit.apps.label.sitting import Sitting
+from vitkit.cli.entry import main
 from vitkit.data import Preprocessing
 from vitkit.inspection.pages import html
-from vitkit.labelling.answers import Journal, write_labels
-from vitkit.labelling.directory import record_sitting
-from vitkit.labelling.sitting import Sitting
 from vitkit.models import create, vit
 from vitkit.system.storage.files import as_text, parse_json, write_json
 from vitkit.weights import Classifier, load, save

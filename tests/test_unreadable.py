@@ -12,8 +12,8 @@ from processes import Forked
 from served import make_classifier, running
 from tiffs import make_damaged
 
-from vitkit.cli import main
-from vitkit.verbs.arguments import UNREADABLE
+from vitkit.cli.entry import main
+from vitkit.system.functions.arguments import UNREADABLE
 from vitkit.weights import save
 
 pytest.importorskip("imagecodecs", reason="the extra tiff is not installed")

@@ -13,8 +13,7 @@ import yaml
 from packaging.requirements import Requirement
 
 from vitkit.system.machine import pick_device, pick_precision
-from vitkit.training import Occupied
-from vitkit.training.run import locked
+from vitkit.training import Occupied, locked
 
 ROOT = Path(__file__).parents[1]
 WORKFLOWS = ROOT / ".github/workflows"

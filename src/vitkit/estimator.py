@@ -25,10 +25,10 @@ from vitkit.evaluation import (
     FIT,
     Method,
     Probe,
-    features,
+    compute_features,
+    fit_probe,
     fit_unknown,
     last_token,
-    probe,
     unbalanced,
     with_probe,
 )
@@ -125,7 +125,7 @@ class VitClassifier(ClassifierMixin, BaseEstimator):
 
         # The head, and what it answers to left-out examples
         is_balanced = unbalanced(np.bincount(classes))
-        fitted = probe(self.method, x, classes, count, is_balanced)
+        fitted = fit_probe(self.method, x, classes, count, is_balanced)
         self.coef_ = fitted.weight.numpy()
         self.intercept_ = fitted.bias.numpy()
         self.left_out_score_ = _accuracy(fitted, classes)
@@ -192,7 +192,7 @@ class VitClassifier(ClassifierMixin, BaseEstimator):
         batch = min(BATCH, len(source))
         batches = eval_batches(source, classifier.preprocessing, batch, _workers(len(source)))
         with autocast(device, pick_precision(self.precision, device).precision):
-            return features(deployed, source, batches, cached).x
+            return compute_features(deployed, source, batches, cached).x
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()

@@ -11,9 +11,10 @@ from margins import at_least, at_most
 from pictures import encoded, photograph
 from PIL import Image
 
-from vitkit.cli import main
-from vitkit.curation import identical_files, near_duplicates, survey
-from vitkit.curation.duplicates import Appearances, appearance, different, nearest
+from vitkit.cli.entry import main
+from vitkit.curation import different, near_duplicates, survey
+from vitkit.curation.duplicates import Appearances, appearance, nearest
+from vitkit.curation.statistics import identical_files
 from vitkit.data import open_image, open_parts, open_source, picture_to_look_at, subset, without
 
 

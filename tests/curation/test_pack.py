@@ -19,8 +19,8 @@ import pytest
 from PIL import Image
 from processes import Forked
 
-from vitkit.cli import main
-from vitkit.curation import Packing, pack
+from vitkit.cli.entry import main
+from vitkit.curation.packing import Packing, pack_shards
 from vitkit.data import open_image, open_parts, open_source, open_splits
 
 
@@ -49,7 +49,7 @@ def contents(where: str) -> dict[str, set]:
 def test_packed_images_keep_their_bytes_classes_and_parts(photos, tmp_path, format, workers):
     parts = open_parts(photos).sources
     labels = parts["train"].labels
-    total = pack(parts, tmp_path / "out", Packing(format, shard=4), workers)
+    total = pack_shards(parts, tmp_path / "out", Packing(format, shard=4), workers)
     assert (total.written, total.shrunk) == (20, 0)
     (line,) = (tmp_path / "out/left-out.txt").read_text().splitlines()
     assert "broken.jpg is empty: 0 bytes" in line
@@ -63,7 +63,7 @@ def test_packed_images_keep_their_bytes_classes_and_parts(photos, tmp_path, form
 def test_a_maximal_side_makes_the_larger_ones_smaller_and_leaves_the_others(photos, tmp_path):
     parts = open_parts(photos).sources
     originals = {bytes(parts["train"][i][0]) for i in range(len(parts["train"]))}
-    total = pack(parts, tmp_path / "out", Packing(side=38, shuffle=False), 0)
+    total = pack_shards(parts, tmp_path / "out", Packing(side=38, shuffle=False), 0)
     source = open_source(str(tmp_path / "out"), split="train")
     pictures = [open_image(source[i][0], "x") for i in range(len(source))]
     assert all(max(picture.size) <= 38 for picture in pictures)
@@ -78,7 +78,7 @@ def test_a_maximal_side_makes_the_larger_ones_smaller_and_leaves_the_others(phot
 
 def test_arrays_become_files_and_the_order_is_shuffled(tmp_path):
     parts = open_parts("digits").sources
-    pack(parts, tmp_path / "out", Packing("parquet", shard=700), 0)
+    pack_shards(parts, tmp_path / "out", Packing("parquet", shard=700), 0)
     source = open_source(str(tmp_path / "out"), split="train")
     assert not np.array_equal(source.targets, parts["train"].targets)
     first = open_image(source[0][0], "x").pixels()[..., 0]
@@ -89,17 +89,17 @@ def test_arrays_become_files_and_the_order_is_shuffled(tmp_path):
 def test_another_plan_in_the_same_directory_is_refused(photos, tmp_path):
     parts = open_parts(photos).sources
     how = Packing(shard=4)
-    pack(parts, tmp_path / "out", how, 0)
+    pack_shards(parts, tmp_path / "out", how, 0)
     plan = json.loads((tmp_path / "out" / "pack.json").read_text())
     assert plan.keys() == {"settings", "fingerprint"}  # those of earlier versions are compared
     with pytest.raises(ValueError, match="holds shards of other images or settings"):
-        pack(parts, tmp_path / "out", replace(how, side=20), 0)
+        pack_shards(parts, tmp_path / "out", replace(how, side=20), 0)
     with pytest.raises(ValueError, match="^s3://birds/out is an address, and results are written"):
-        pack(parts, Path("s3://birds/out"), how, 0)
+        pack_shards(parts, Path("s3://birds/out"), how, 0)
     (tmp_path / "full").mkdir()
     (tmp_path / "full/thesis.txt").write_text("x")
     with pytest.raises(ValueError, match="full is not empty"):
-        pack(parts, tmp_path / "full", how, 0)
+        pack_shards(parts, tmp_path / "full", how, 0)
     for change in ({"format": "zip"}, {"shard": 0}, {"quality": 101}):
         with pytest.raises(ValueError):
             Packing(**change)
@@ -114,11 +114,11 @@ def test_progress_is_told_by_the_image(photos, tmp_path, monkeypatch, workers):
         yield seen.append((title, total, count()))
         seen.append(count())
 
-    monkeypatch.setattr(sys.modules[pack.__module__], "counted", watched)
-    pack(open_parts(photos).sources, tmp_path / "out", Packing(shard=8), workers, "packing")
+    monkeypatch.setattr(sys.modules[pack_shards.__module__], "counted", watched)
+    pack_shards(open_parts(photos).sources, tmp_path / "out", Packing(shard=8), workers, "packing")
     assert seen == [("packing", 21, 0), 21]
     next((tmp_path / "out").glob("train-*.tar")).unlink()
-    pack(open_parts(photos).sources, tmp_path / "out", Packing(shard=8), workers, "packing")
+    pack_shards(open_parts(photos).sources, tmp_path / "out", Packing(shard=8), workers, "packing")
     assert seen[2] in [("packing", 8, 0), ("packing", 3, 0)] and seen[3] == seen[2][1]
 
 
@@ -134,7 +134,9 @@ def test_examples_that_cannot_be_had_are_left_out(folder, tmp_path, workers):
         (tmp_path / "x.parquet", "row 8 has no image"),
     ):
         out = tmp_path / where.stem
-        assert pack(open_parts(str(where)).sources, out, Packing(shard=3), workers).written == 8
+        assert (
+            pack_shards(open_parts(str(where)).sources, out, Packing(shard=3), workers).written == 8
+        )
         (line,) = (out / "left-out.txt").read_text().splitlines()
         assert reason in line
 
@@ -143,14 +145,14 @@ def test_a_shard_that_was_lost_is_noticed_and_written_again(photos, tmp_path):
     parts = open_parts(f"{photos}/train").sources
     out = tmp_path / "out"
     how = Packing(shard=4)
-    pack(parts, out, how, 0)
+    pack_shards(parts, out, how, 0)
     first, second, *_ = sorted(out.glob("*.tar"))
     before = (first.read_bytes(), second.read_bytes())
     first.unlink()
     with pytest.raises(ValueError, match="out has 4 of 5 images files; number 00000 is missing"):
         open_splits(str(out))
     second.write_bytes(before[1][:-512])
-    pack(parts, out, how, 0)
+    pack_shards(parts, out, how, 0)
     assert (first.read_bytes(), second.read_bytes()) == before
     assert len(open_source(str(first))) == 3  # one that is asked for alone is all there is
 
@@ -159,7 +161,7 @@ def test_labels_that_are_unknown_are_refused_before_anything_is_written(folder, 
     table = folder({"0.png": 9, "1.png": 9}) / "list.csv"
     table.write_text("image,cat,dog\n0.png,1,\n1.png,1,1\n")
     with pytest.raises(ValueError, match="some labels are unknown, which shards cannot say"):
-        pack(open_parts(str(table)).sources, tmp_path / "out", Packing(), 0)
+        pack_shards(open_parts(str(table)).sources, tmp_path / "out", Packing(), 0)
     assert not (tmp_path / "out").exists()
 
 
@@ -169,7 +171,7 @@ def test_class_names_that_no_list_can_hold_are_refused_before_anything_is_writte
 ):
     parts = open_parts(str(folder({f"{name}/1.png": 9, "b/1.png": 9}))).sources
     with pytest.raises(ValueError, match="^the class '.*' has a line break or no UTF-8 text"):
-        pack(parts, tmp_path / "out", Packing(), 0)
+        pack_shards(parts, tmp_path / "out", Packing(), 0)
     assert not (tmp_path / "out").exists()
 
 
@@ -177,29 +179,29 @@ def test_what_a_full_disk_leaves_is_said_and_goes_on(photos, tmp_path):
     parts = open_parts(photos).sources
     (tmp_path / "file").touch()
     with pytest.raises(ValueError, match="file is a file; choose a directory"):
-        pack(parts, tmp_path / "file", Packing(), 0)
+        pack_shards(parts, tmp_path / "file", Packing(), 0)
     out = tmp_path / "out"
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
     message = r"out/train-00000-of-00001.tar could not be written: .*the same command goes on"
     try:
         with pytest.raises(OSError, match=message):
-            pack(parts, out, Packing(), 0)
+            pack_shards(parts, out, Packing(), 0)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert not list(out.rglob("*.new"))
-    assert pack(parts, out, Packing(), 0).written == 20
+    assert pack_shards(parts, out, Packing(), 0).written == 20
 
 
 def test_two_may_not_pack_into_the_same_directory(photos, tmp_path, monkeypatch):
-    monkeypatch.setattr(sys.modules[pack.__module__], "PATIENCE", 0.3)
+    monkeypatch.setattr(sys.modules[pack_shards.__module__], "PATIENCE", 0.3)
     parts = open_parts(photos).sources
     (tmp_path / "out/.packed").mkdir(parents=True)
     with (tmp_path / "out/.packed/lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(ValueError, match="another process is packing into .*out; wait for"):
-            pack(parts, tmp_path / "out", Packing(), 0)
-    assert pack(parts, tmp_path / "out", Packing(), 0).written == 20
+            pack_shards(parts, tmp_path / "out", Packing(), 0)
+    assert pack_shards(parts, tmp_path / "out", Packing(), 0).written == 20
 
 
 @pytest.mark.parametrize(
@@ -212,7 +214,7 @@ def test_killed_at_any_moment_packing_goes_on(folder, tmp_path, kill):
     out = tmp_path / "out"
     words = ["data", "pack", where, str(out), *"--shard 10 --workers 1".split()]
     whole = tmp_path / "whole"
-    pack(open_parts(where).sources, whole, Packing(shard=10), 0)
+    pack_shards(open_parts(where).sources, whole, Packing(shard=10), 0)
     command = [sys.executable, "-m", "vitkit", *words]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     job = Forked(command, **quiet, start_new_session=True)

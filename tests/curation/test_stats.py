@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from vitkit.cli import main
+from vitkit.cli.entry import main
 from vitkit.data import Columns, open_source, open_splits, without
 
 

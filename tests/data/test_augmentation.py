@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pictures import encoded, photograph
 
-from vitkit.data import Augmentation, Preprocessing, apply, augment, draw, open_image
+from vitkit.data import Augmentation, Preprocessing, open_image
 from vitkit.data.augmentation.colours import draw_erased
-from vitkit.data.augmentation.draws import Draw, apply_geometry, inception_box
+from vitkit.data.augmentation.draws import Draw, apply, apply_geometry, augment, draw, inception_box
 from vitkit.data.augmentation.settings import check_fits
 from vitkit.data.images import pictures
 from vitkit.data.images.resizing import resize

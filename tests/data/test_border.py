@@ -21,10 +21,17 @@ from tiffs import (
     with_tag,
 )
 
-from vitkit.data import BadImage, Preprocessing, in_memory, open_image, picture_for_people
+from vitkit.data import (
+    Picture,
+    Preprocessing,
+    in_memory,
+    open_image,
+    picture_for_people,
+    picture_to_look_at,
+)
 from vitkit.data.images import stacks
-from vitkit.data.images.pictures import Picture, picture_to_look_at
 from vitkit.data.images.readers import Encoded
+from vitkit.system.errors import BadImage
 
 PIXELS = photograph(24, 30)
 

@@ -9,8 +9,9 @@ from typing import NamedTuple
 import pytest
 import torch
 
+from vitkit.data import forked
 from vitkit.data.loading.resident import Layout, batches_in_order
-from vitkit.data.loading.workers import AHEAD, forked
+from vitkit.data.loading.workers import AHEAD
 
 SHAPE = (5, 3, 8, 8)
 LAYOUT = Layout(SHAPE, torch.uint8)

@@ -11,19 +11,13 @@ from pictures import encoded, photograph
 from PIL import Image, ImageEnhance
 
 from vitkit import cli
-from vitkit.data import (
-    Columns,
-    find_bursts,
-    fingerprint,
-    merge_parts,
-    open_parts,
-    open_splits,
-    stratified,
-    stratified_groups,
-    subset,
-)
+from vitkit.data import Columns, fingerprint, merge_parts, open_parts, open_splits, subset
 from vitkit.data.sources import outlines
-from vitkit.training import Data, divide, open_to_divide
+from vitkit.data.sources.bursts import find_bursts
+from vitkit.data.sources.source import stratified, stratified_groups
+from vitkit.recipes import Data
+from vitkit.training import divide
+from vitkit.training.data import open_to_divide
 
 PLAIN = ("mnist_1k", "pneumonia_mnist_1k", "eurosat_1k", "tiny_imagenet_1k", "sign_digits_1k")
 

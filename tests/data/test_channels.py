@@ -9,19 +9,19 @@ from PIL import Image
 
 from vitkit.data import (
     Augmentation,
-    BadImage,
     Preprocessing,
+    as_pictures,
     eval_batches,
     look_at,
     measured,
     open_image,
     open_source,
     open_splits,
+    picture_for_people,
     train_batches,
 )
-from vitkit.data.images.pictures import picture_for_people
 from vitkit.data.images.pixels import grey
-from vitkit.data.sources.in_memory import as_pictures
+from vitkit.system.errors import BadImage
 
 tifffile = pytest.importorskip("tifffile", reason="the extra tiff is not installed")
 BANDS = np.random.default_rng(0).integers(0, 10_000, (20, 24, 12), dtype=np.uint16)

@@ -13,10 +13,9 @@ from pictures import encoded, photograph
 from PIL import Image
 from torchvision.datasets import FakeData, ImageFolder
 
-from vitkit.cli import main
+from vitkit.cli.entry import main
 from vitkit.data import (
     Augmentation,
-    BadImage,
     Columns,
     Preprocessing,
     eval_batches,
@@ -27,6 +26,7 @@ from vitkit.data import (
     open_splits,
     train_batches,
 )
+from vitkit.system.errors import BadImage
 
 PIXELS = photograph(12, 16, 3)
 GREY = PIXELS[..., 0]

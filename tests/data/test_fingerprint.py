@@ -8,7 +8,7 @@ import pytest
 from pictures import encoded, photograph
 from stored import shard, write_parquet
 
-from vitkit.curation import Packing, pack
+from vitkit.curation.packing import Packing, pack_shards
 from vitkit.data import fingerprint, open_parts, open_source, open_splits, without, write_list
 
 
@@ -85,12 +85,12 @@ def test_packing_goes_on_from_another_folder_and_notices_other_images(
 ):
     root = folder({f"{kind}/{i}.png": 20 for kind in ("ant", "bee") for i in range(4)})
     out = tmp_path / "out"
-    pack(open_parts(str(root))[0], out, Packing(), 0)
+    pack_shards(open_parts(str(root))[0], out, Packing(), 0)
     monkeypatch.chdir(tmp_path)
-    assert pack(open_parts("photos")[0], out, Packing(), 0).written == 8
+    assert pack_shards(open_parts("photos")[0], out, Packing(), 0).written == 8
     (root / "ant/2.png").write_bytes(encoded(photograph(20, 24, 99), "PNG"))
     with pytest.raises(ValueError, match="holds shards of other images"):
-        pack(open_parts("photos")[0], out, Packing(), 0)
+        pack_shards(open_parts("photos")[0], out, Packing(), 0)
 
 
 @pytest.mark.parametrize("name", ["x.parquet", "x.tar"])

@@ -9,9 +9,10 @@ import pytest
 from pictures import photograph
 from PIL import Image
 
-from vitkit.cli import main
-from vitkit.data import BadImage, open_image, open_splits
+from vitkit.cli.entry import main
+from vitkit.data import open_image, open_splits
 from vitkit.data.images import pillow
+from vitkit.system.errors import BadImage
 
 pillow_heif = pytest.importorskip("pillow_heif")
 pytest.importorskip("pi_heif")

@@ -9,8 +9,9 @@ import pytest
 from pictures import encoded, needs_newer_pillow, photograph
 from PIL import Image, ImageOps
 
-from vitkit.data import BadImage, open_image
+from vitkit.data import open_image
 from vitkit.data.images import jpeg
+from vitkit.system.errors import BadImage
 
 AWKWARD = "data/awkward_images/manifest.json"
 # Where the manifest's mean is not what we want: Pillow's convert("RGB") clips 16 bits and drops

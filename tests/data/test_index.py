@@ -15,10 +15,9 @@ from safetensors.numpy import load_file, save_file
 from stored import PICTURES, shard
 from torch.distributed import HashStore
 
-from vitkit.curation import Packing, pack
-from vitkit.data import Columns, from_dataset, open_source
+from vitkit.curation.packing import Packing, pack_shards
+from vitkit.data import Columns, from_dataset, index_beside, open_source, write_index
 from vitkit.data.formats import index as shard_index
-from vitkit.data.formats.index import index_beside, write_index
 from vitkit.data.formats.tar_shard import read_index
 from vitkit.system.processes import sharing
 from vitkit.system.processes.ranks import from_every_rank, process_group, world
@@ -29,7 +28,7 @@ from vitkit.system.processes.watchdog import watchdog
 def packed(tmp_path, monkeypatch):
     """The folder of two packed shards of 12 images."""
     images = [(np.full((8, 8, 3), i, np.uint8), "ab"[i % 2]) for i in range(24)]
-    pack({"train": from_dataset(images)}, tmp_path / "packed", Packing(shard=12), 0)
+    pack_shards({"train": from_dataset(images)}, tmp_path / "packed", Packing(shard=12), 0)
     return tmp_path / "packed"
 
 
@@ -90,7 +89,7 @@ def test_a_shard_of_an_earlier_version_gets_its_index_by_the_same_command(packed
     content = path.read_bytes()
     shard_before = first_shard(packed).stat().st_mtime_ns
     path.unlink()
-    pack({"train": from_dataset(images)}, packed, Packing(shard=12), 0)
+    pack_shards({"train": from_dataset(images)}, packed, Packing(shard=12), 0)
     assert path.read_bytes() == content
     assert first_shard(packed).stat().st_mtime_ns == shard_before
 

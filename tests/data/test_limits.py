@@ -7,10 +7,11 @@ import pytest
 from pictures import encoded, photograph
 from PIL import Image
 
-from vitkit.cli import main
-from vitkit.data import BadImage, open_image
+from vitkit.cli.entry import main
+from vitkit.data import open_image
 from vitkit.data.images import jpeg, pillow
 from vitkit.system.environment import max_pixels
+from vitkit.system.errors import BadImage
 
 SIDE = 64
 SCAN = b"\xff\xda"

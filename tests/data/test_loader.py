@@ -21,7 +21,6 @@ from torch.utils.data._utils import signal_handling
 
 from vitkit.data import (
     Augmentation,
-    BadImage,
     Preprocessing,
     Source,
     default_workers,
@@ -35,7 +34,7 @@ from vitkit.data.loading import batches as loader
 from vitkit.data.loading import resident, workers
 from vitkit.data.loading.order import Stream
 from vitkit.data.sources.stores import Arrays
-from vitkit.system.errors import WorkerDied
+from vitkit.system.errors import BadImage, WorkerDied
 
 TO = Preprocessing(size=(16, 16))
 PLAIN = Augmentation(crop="none", flip=False)

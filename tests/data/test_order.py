@@ -9,15 +9,8 @@ import pytest
 import torch
 from stored import write_parquet
 
-from vitkit.data import Augmentation, Preprocessing, Source, open_source, train_batches
-from vitkit.data.loading.order import (
-    HELD,
-    Scattered,
-    TrainingRows,
-    permutation,
-    rank_rows,
-    split,
-)
+from vitkit.data import Augmentation, Preprocessing, Source, open_source, permutation, train_batches
+from vitkit.data.loading.order import HELD, Scattered, TrainingRows, rank_rows, split
 from vitkit.data.sources import stores
 from vitkit.data.sources.stores import ChunkCache
 

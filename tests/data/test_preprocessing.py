@@ -14,10 +14,10 @@ from torch.utils.data import DataLoader
 from torchvision.datasets import ImageFolder
 from torchvision.transforms.v2 import Compose
 
-from vitkit.data import Augmentation, BadImage, Preprocessing, open_image, open_source
+from vitkit.data import Augmentation, Preprocessing, open_image, open_source
 from vitkit.data.images import preprocessing
 from vitkit.data.images.resizing import resize
-from vitkit.system.errors import BadSettings
+from vitkit.system.errors import BadImage, BadSettings
 
 TIMM = Preprocessing(rule="shorter", resize=248, interpolation="bicubic")  # of the real ViT-Ti/16
 

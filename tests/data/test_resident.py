@@ -12,7 +12,7 @@ from pictures import encoded, photograph
 
 from vitkit.data import (
     Augmentation,
-    BadImage,
+    Pixels,
     Preprocessing,
     Source,
     decoded,
@@ -21,8 +21,9 @@ from vitkit.data import (
     train_batches,
 )
 from vitkit.data.loading import resident
-from vitkit.data.loading.resident import Pixels, can_augment_on_device
+from vitkit.data.loading.resident import can_augment_on_device
 from vitkit.data.sources.stores import Arrays
+from vitkit.system.errors import BadImage
 
 TO = Preprocessing(size=(16, 20))
 WAYS = [

@@ -28,22 +28,23 @@ from stored import PICTURES, shard, write_parquet
 
 from vitkit.data import (
     Augmentation,
-    BadImage,
     Columns,
+    Names,
     Preprocessing,
+    RowRanges,
     Source,
+    leads_elsewhere,
     open_source,
     open_splits,
+    permutation,
     train_batches,
 )
 from vitkit.data.formats import index as shard_index
 from vitkit.data.formats import tar as tars
 from vitkit.data.formats.parquet import ParquetRows
-from vitkit.data.loading.order import permutation
 from vitkit.data.sources import stores
-from vitkit.data.sources.recorded import leads_elsewhere
 from vitkit.data.sources.source import stratified
-from vitkit.data.sources.stores import Names, RowRanges
+from vitkit.system.errors import BadImage
 from vitkit.system.storage import remote, retries
 from vitkit.system.storage.files import cache_dir
 

@@ -14,11 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pictures import encoded, photograph
 
-from vitkit.data import BadImage, Columns, open_image, open_source, open_splits, subset
+from vitkit.data import Columns, open_image, open_source, open_splits, subset
 from vitkit.data.formats import manifest as manifests
 from vitkit.data.formats import shards
 from vitkit.data.sources.source import stratified
 from vitkit.data.sources.tables import LABEL, pick
+from vitkit.system.errors import BadImage
 
 CATS = {f"{kind}/{i}.jpg": 8 for kind in ("cat", "dog") for i in range(10)}
 

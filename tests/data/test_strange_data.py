@@ -14,7 +14,7 @@ from canaries import Canaries
 from pictures import encoded, make_photographs, photograph
 
 from vitkit.data import (
-    BadImage,
+    Columns,
     open_parts,
     open_source,
     parts_at,
@@ -24,7 +24,7 @@ from vitkit.data import (
 )
 from vitkit.data.formats import parquet
 from vitkit.data.loading.workers import Crashed, in_child
-from vitkit.data.sources.tables import Columns
+from vitkit.system.errors import BadImage
 from vitkit.training.state.checkpoints import earlier_call
 
 # Parquet

@@ -11,17 +11,17 @@ import pytest
 from pictures import encoded, photograph
 
 from vitkit.data import (
-    BadImage,
     Columns,
+    fingerprint,
     from_dataset,
+    merge_parts,
     open_parts,
     open_source,
     open_splits,
     subset,
 )
-from vitkit.data.sources.source import fingerprint, merge_parts
-from vitkit.system.errors import BadData, BadSettings
-from vitkit.training import Data
+from vitkit.recipes import Data
+from vitkit.system.errors import BadData, BadImage, BadSettings
 
 NAN = float("nan")
 IMAGES = {f"{i}.jpg": 8 for i in range(6)}

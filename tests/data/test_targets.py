@@ -12,8 +12,10 @@ from stored import shard
 
 from vitkit.data import (
     Columns,
+    Lists,
     Preprocessing,
     Source,
+    Table,
     eval_batches,
     merge_parts,
     open_source,
@@ -22,8 +24,8 @@ from vitkit.data import (
     subset,
 )
 from vitkit.data.sources.stores import Arrays
-from vitkit.data.sources.tables import Table, numbered
-from vitkit.data.sources.targets import Lists, as_row_labels
+from vitkit.data.sources.tables import numbered
+from vitkit.data.sources.targets import as_row_labels
 
 SEVERAL = [[0, 2], [], [1], [2, 1, 2]]
 

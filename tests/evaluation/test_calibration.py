@@ -13,10 +13,10 @@ from scipy.special import log_softmax
 from tables import answered
 
 from vitkit.data import Preprocessing
-from vitkit.evaluation.metrics.calibration import calibrate, fit_temperature
+from vitkit.evaluation import fit_temperature
+from vitkit.evaluation.metrics.calibration import calibrate
 from vitkit.models import Backbone, LeNetConfig, ResNetConfig, create, vit
-from vitkit.weights import Classifier, adopt, convert, load, save
-from vitkit.weights.classifier import with_temperature
+from vitkit.weights import Classifier, adopt, convert, load, save, with_temperature
 
 
 def some(count=300, classes=5, seed=0, noise=1.0):

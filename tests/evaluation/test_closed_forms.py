@@ -5,14 +5,8 @@ import scipy.linalg
 import torch
 from sklearn.linear_model import Ridge as SklearnRidge
 
-from vitkit.evaluation.probes.closed_forms import (
-    Moments,
-    centred_ridge,
-    eigh,
-    ridge,
-    row_products,
-    targets,
-)
+from vitkit.evaluation import Moments, row_products, targets
+from vitkit.evaluation.probes.closed_forms import centred_ridge, eigh, ridge
 
 SHAPES = [(40, 12), (12, 40), (20, 20)]
 

@@ -6,7 +6,8 @@ import torch
 from torch import nn
 
 from vitkit.data import Batch
-from vitkit.evaluation.evaluator import collect, concatenated, summed
+from vitkit.evaluation import collect, summed
+from vitkit.evaluation.evaluator import concatenated
 
 
 def batches(count, size):

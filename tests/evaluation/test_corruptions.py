@@ -14,8 +14,8 @@ from tables import answered
 
 from vitkit import cli
 from vitkit.data import Preprocessing, eval_batches, open_image, open_source
+from vitkit.evaluation import COMMON
 from vitkit.evaluation.benchmarks.corruptions import (
-    COMMON,
     check_can_corrupt,
     corrupt,
     corrupted,

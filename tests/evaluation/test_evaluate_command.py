@@ -15,7 +15,7 @@ import vitkit
 from vitkit import cli
 from vitkit.data import Preprocessing, open_source
 from vitkit.data.sources.bursts import Bursts
-from vitkit.evaluation import features
+from vitkit.evaluation import compute_features
 from vitkit.models import create, vit
 from vitkit.weights import Classifier, load, save
 
@@ -37,7 +37,7 @@ def models(tmp_path_factory):
     classifier = Classifier(model, Preprocessing(size=(32, 32)), source.labels)
 
     # Features on the way from the mean of the blue photographs, at 0, to that of the red ones, at 1
-    x = torch.tensor(features(classifier.for_inference(), source, cached=False).x)
+    x = torch.tensor(compute_features(classifier.for_inference(), source, cached=False).x)
     is_red = torch.tensor(source.targets == source.labels.index("red"))
     blue, red = x[~is_red].mean(0), x[is_red].mean(0)
     way = (red - blue) / (red - blue).square().sum()

@@ -14,7 +14,7 @@ from tables import saved
 
 from vitkit import cli
 from vitkit.data import open_source
-from vitkit.evaluation import features
+from vitkit.evaluation import compute_features
 from vitkit.weights import load
 
 
@@ -55,7 +55,7 @@ def test_features_are_written_with_their_keys_and_labels(
     assert table.column_names == ["key", "part", "label", "class", "features"]
     rows = {row["key"]: row for row in table.to_pylist()}
     test = open_source(colours)
-    x, y = features(load(model, quiet=True).for_inference(), test)
+    x, y = compute_features(load(model, quiet=True).for_inference(), test)
     for i in (0, 7, 14):
         row = rows[test.name(i)]
         assert row["part"] == "test" and row["label"] == y[i] and row["class"] == test.answer(i)

@@ -12,17 +12,17 @@ from torch import nn
 
 from vitkit.data import Preprocessing, Source
 from vitkit.data.sources.stores import Arrays
-from vitkit.evaluation import Fewshot, Part, Subject
-from vitkit.evaluation.metrics.metric import Metric
-from vitkit.evaluation.probes.fewshot import (
-    BIAS,
-    GRID,
-    best_ranked,
+from vitkit.evaluation import (
+    Fewshot,
+    Metric,
+    Part,
+    Subject,
     draw,
     interval,
     predictions,
     shot_notes,
 )
+from vitkit.evaluation.probes.fewshot import BIAS, GRID, best_ranked
 from vitkit.weights import Classifier
 
 

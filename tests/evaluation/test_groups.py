@@ -12,16 +12,20 @@ from tables import classifier_of, measured, part_of
 from vitkit.data import Lists, Source
 from vitkit.data.sources.stores import Arrays
 from vitkit.evaluation import (
+    SHARE,
+    Errors,
     Kept,
+    MeanAveragePrecision,
     answers,
     answers_of_logits,
     class_scores,
+    classification,
     exchanged,
     in_groups,
-    mcnemar,
-    paired,
     read_answers,
     report,
+    share_right,
+    wilson,
     write_answers,
 )
 from vitkit.evaluation.metrics.calibration import (
@@ -31,18 +35,10 @@ from vitkit.evaluation.metrics.calibration import (
     perfect_error,
     reliability,
 )
-from vitkit.evaluation.metrics.classification import classification, figures_of
-from vitkit.evaluation.metrics.metric import (
-    SHARE,
-    GroupSums,
-    resampled,
-    share_interval,
-    share_right,
-    wilson,
-    with_intervals,
-)
-from vitkit.evaluation.metrics.other_targets import Errors, MeanAveragePrecision, errors, several
-from vitkit.evaluation.metrics.paired import _of_shares
+from vitkit.evaluation.metrics.classification import figures_of
+from vitkit.evaluation.metrics.metric import GroupSums, resampled, share_interval, with_intervals
+from vitkit.evaluation.metrics.other_targets import errors, several
+from vitkit.evaluation.metrics.paired import _of_shares, mcnemar, paired
 
 CLASSES = 4
 DRAWS = 100

@@ -10,17 +10,18 @@ from tables import answered, saved
 
 from vitkit import cli
 from vitkit.data import Preprocessing
-from vitkit.evaluation.benchmarks.corruptions import COMMON, SEVERITIES, uncropped
-from vitkit.evaluation.benchmarks.imagenet_c import (
+from vitkit.evaluation import (
     ALEXNET,
-    ALEXNET_CLEAN,
+    COMMON,
     open_corruption,
-    open_imagenet_c,
     relative_error,
     robustness_on_files,
+    uncropped,
 )
+from vitkit.evaluation.benchmarks.corruptions import SEVERITIES
+from vitkit.evaluation.benchmarks.imagenet_c import ALEXNET_CLEAN, open_imagenet_c
 from vitkit.evaluation.benchmarks.labels import imagenet_wordnet
-from vitkit.weights.outputs import imagenet_labels
+from vitkit.weights import imagenet_labels
 
 WORDNET = imagenet_wordnet()
 PICTURE = encoded(photograph(36, 36, 0), "PNG")

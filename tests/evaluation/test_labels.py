@@ -2,9 +2,10 @@
 
 import pytest
 
-from vitkit.evaluation import align
-from vitkit.evaluation.benchmarks.labels import imagenet_wordnet, label_notes
-from vitkit.weights.outputs import imagenet21k_wordnet, imagenet_labels, numbered, usual_labels
+from vitkit.evaluation import align, label_notes
+from vitkit.evaluation.benchmarks.labels import imagenet_wordnet
+from vitkit.weights import imagenet21k_wordnet, imagenet_labels, numbered
+from vitkit.weights.outputs import usual_labels
 
 
 def met(data, model):

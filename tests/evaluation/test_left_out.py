@@ -5,18 +5,19 @@ import pytest
 import torch
 from margins import at_least, at_most
 
-from vitkit.evaluation.metrics.calibration import fit_temperature
-from vitkit.evaluation.metrics.weighted import share_of_answers
-from vitkit.evaluation.probes.closed_forms import centred_ridge, row_products, targets
-from vitkit.evaluation.probes.folds import balanced_folds, folds_of
-from vitkit.evaluation.probes.left_out import (
-    CURVE,
-    OTHERS,
+from vitkit.evaluation import (
     LeaveOut,
-    best_for_classes,
-    share_of_left_out,
+    balanced_folds,
+    fit_probe,
+    fit_temperature,
+    left_out_quality,
+    row_products,
+    share_of_answers,
+    targets,
 )
-from vitkit.evaluation.probes.probe import left_out_quality, probe
+from vitkit.evaluation.probes.closed_forms import centred_ridge
+from vitkit.evaluation.probes.folds import folds_of
+from vitkit.evaluation.probes.left_out import CURVE, OTHERS, best_for_classes, share_of_left_out
 
 
 def some(count, width, classes=4):
@@ -193,7 +194,7 @@ def test_their_interval_holds_the_accuracy_on_new_images(each, draws):
         random = np.random.default_rng(seed)
         centres = random.normal(size=(6, 20))
         x, y = drawn(random, centres, each, 2.0)
-        fitted = probe("linear", x, y, 6)
+        fitted = fit_probe("linear", x, y, 6)
         new, truth = drawn(random, centres, 300, 2.0)
         accuracy = (fitted.logits(torch.tensor(new)).argmax(1).numpy() == truth).mean()
         share, (low, high) = share_of_left_out(fitted.left_out.argmax(1).numpy() == y, y)
@@ -243,8 +244,8 @@ def test_in_bursts_an_object_is_answered_by_other_objects():
     groups = np.repeat(np.arange(60), 5)
     x = (objects[groups] + 0.05 * random.normal(size=(300, 30))).astype(np.float32)
     y = groups % 3
-    alone = probe("linear", x, y, 3).left_out.argmax(1).numpy() == y
-    together = probe("linear", x, y, 3, groups=groups).left_out.argmax(1).numpy() == y
+    alone = fit_probe("linear", x, y, 3).left_out.argmax(1).numpy() == y
+    together = fit_probe("linear", x, y, 3, groups=groups).left_out.argmax(1).numpy() == y
     assert alone.mean() > 0.7
     assert together.mean() < 0.5
 
@@ -257,7 +258,7 @@ def test_a_rare_class_is_answered_if_classes_count_alike():
     new = (centres[1] + random.normal(size=(500, 10))).astype(np.float32)
     recalls = []
     for balanced in (False, True):
-        fitted = probe("linear", x, y, 2, balanced)
+        fitted = fit_probe("linear", x, y, 2, balanced)
         recalls.append((fitted.logits(torch.tensor(new)).argmax(1) == 1).double().mean().item())
     assert recalls[0] < 0.5 < 0.8 < recalls[1]
 
@@ -348,19 +349,19 @@ def test_the_only_image_of_a_class_tells_nothing_of_the_others():
     centres = 2 * random.normal(size=(3, 10))
     y = np.repeat([0, 1, 2], [40, 40, 1])
     x = (centres[y] + random.normal(size=(81, 10))).astype(np.float32)
-    fitted = probe("linear", x, y, 3, balanced=True)
+    fitted = fit_probe("linear", x, y, 3, balanced=True)
     assert fitted.known.tolist() == [True] * 80 + [False]
     assert fitted.left_out[:80].softmax(1).amax(1).mean() > 0.8
     (metric, *_) = left_out_quality(fitted, y, balanced=True)
     assert metric.value == (fitted.left_out[:80].argmax(1).numpy() == y[:80]).mean()
     for method in ("logistic", "prototype"):
-        assert probe(method, x, y, 3, balanced=True).known.tolist() == fitted.known.tolist()
+        assert fit_probe(method, x, y, 3, balanced=True).known.tolist() == fitted.known.tolist()
 
 
 def test_one_image_of_each_class_is_a_head_that_says_something():
     random = np.random.default_rng(0)
     x = random.normal(size=(6, 40)).astype(np.float32)
-    fitted = probe("linear", x, np.arange(6), 6)
+    fitted = fit_probe("linear", x, np.arange(6), 6)
     probabilities = fitted.logits(torch.tensor(x)).softmax(1)
     assert (probabilities.argmax(1) == torch.arange(6)).all() and probabilities.amax() > 0.2
 
@@ -369,7 +370,7 @@ def test_one_image_of_each_class_is_a_head_that_says_something():
 def test_logistic_regression_knows_every_class_in_every_fold(classes):
     x = np.random.default_rng(0).normal(size=(len(classes), 4)).astype(np.float32)
     count = max(classes) + 1
-    fitted = probe("logistic", x, np.array(classes), count)
+    fitted = fit_probe("logistic", x, np.array(classes), count)
     assert fitted.weight.shape == (count, 4)
     assert fitted.left_out[:-1].isfinite().all()
 
@@ -378,7 +379,7 @@ def test_logistic_regression_knows_every_class_in_every_fold(classes):
 def test_more_features_than_examples_are_solved_for_by_their_products(balanced):
     x, classes = some(20, 300)
     counts = torch.ones(20, dtype=torch.float64)
-    fitted = probe("linear", x.numpy(), classes.numpy(), 4, balanced)
+    fitted = fit_probe("linear", x.numpy(), classes.numpy(), 4, balanced)
     weight, bias = centred_ridge(x, targets(classes, 4), counts).head(fitted.strength)
     torch.testing.assert_close(fitted.weight * fitted.temperature, weight, rtol=1e-7, atol=1e-9)
     torch.testing.assert_close(fitted.bias * fitted.temperature, bias, rtol=1e-7, atol=1e-9)

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from vitkit.evaluation import Features, Probing
+from vitkit.evaluation import NATS, SHARE, Features, Probing
 from vitkit.evaluation.metrics import metric
-from vitkit.evaluation.metrics.metric import CORRELATION, ERROR, NATS, SHARE, widened
+from vitkit.evaluation.metrics.metric import CORRELATION, ERROR, widened
 from vitkit.evaluation.metrics.other_targets import errors
 from vitkit.evaluation.probes.left_out import means_without, variance_of_fits
 

@@ -7,18 +7,13 @@ import math
 import numpy as np
 import pytest
 
+from vitkit.evaluation import COUNT, NATS, SHARE, Metric, Unit, wilson
 from vitkit.evaluation.metrics.metric import (
     CORRELATION,
-    COUNT,
-    NATS,
-    SHARE,
     UNITS,
-    Metric,
-    Unit,
     interval_of,
     percentiles,
     turned_percentiles,
-    wilson,
     with_intervals,
 )
 

@@ -18,21 +18,13 @@ from tables import saved
 
 from vitkit import cli
 from vitkit.data import open_source
+from vitkit.evaluation import SETS, Answers, check_names, open_named, read_real, real_accuracy
 from vitkit.evaluation.benchmarks import imagenet
-from vitkit.evaluation.benchmarks.imagenet import (
-    IMAGES,
-    check_names,
-    find_labels,
-    find_real,
-    read_real,
-    real_accuracy,
-)
+from vitkit.evaluation.benchmarks.imagenet import IMAGES, find_labels, find_real
 from vitkit.evaluation.benchmarks.labels import imagenet_wordnet
-from vitkit.evaluation.benchmarks.named import SETS, open_named, open_named_parts
-from vitkit.evaluation.metrics.answers import Answers
+from vitkit.evaluation.benchmarks.named import open_named_parts
 from vitkit.system.storage.files import cache_dir
-from vitkit.weights import load
-from vitkit.weights.outputs import imagenet_labels
+from vitkit.weights import imagenet_labels, load
 
 WORDNET = imagenet_wordnet()
 PICTURE = encoded(photograph(20, 24, 0), "PNG")

@@ -13,12 +13,11 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from tables import saved
 
 from vitkit import cli
-from vitkit.data import Source
+from vitkit.data import Lists, Source
 from vitkit.data.sources.stores import Arrays
-from vitkit.data.sources.targets import Lists
-from vitkit.evaluation import Features
-from vitkit.evaluation.probes.probing import Probing, fit_platt, number_probe, several_probe
-from vitkit.quick import solved
+from vitkit.evaluation import Features, Probing, several_probe
+from vitkit.evaluation.probes.probing import fit_platt, number_probe
+from vitkit.finetuning import solved
 from vitkit.weights import load
 
 

@@ -11,7 +11,7 @@ from sklearn.metrics import average_precision_score, f1_score, mean_absolute_err
 from tables import classifier_of, measured, part_of
 from torch import nn
 
-from vitkit.data.sources.targets import Lists
+from vitkit.data import Lists
 from vitkit.evaluation import Errors, MeanAveragePrecision
 from vitkit.evaluation.metrics.other_targets import Ranking
 

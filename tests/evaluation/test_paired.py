@@ -9,8 +9,9 @@ from scipy.optimize import minimize_scalar
 from sklearn.metrics import balanced_accuracy_score
 from tables import answered, random_answers
 
+from vitkit.evaluation import agreement, tango
 from vitkit.evaluation.metrics.classification import RESAMPLED
-from vitkit.evaluation.metrics.paired import agreement, mcnemar, newcombe, paired, tango
+from vitkit.evaluation.metrics.paired import mcnemar, newcombe, paired
 
 
 @pytest.fixture(scope="module")

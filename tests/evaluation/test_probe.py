@@ -10,9 +10,7 @@ from sklearn.metrics import log_loss
 from sklearn.neighbors import KNeighborsClassifier, NearestCentroid
 
 from vitkit.data import Preprocessing, open_source, subset
-from vitkit.evaluation.probes.neighbours import voted
-from vitkit.evaluation.probes.probe import FIT, probe, with_probe
-from vitkit.evaluation.probes.probing import Probing
+from vitkit.evaluation import FIT, Probing, fit_probe, voted, with_probe
 from vitkit.models import create, vit
 from vitkit.weights import Classifier, adopt, load, save
 
@@ -45,7 +43,7 @@ def logits_without(method, x, y, fold, strength):
 @pytest.mark.parametrize("shape", [(60, 8), (20, 30)])
 def test_left_out_logits_are_those_of_a_fit_without_one_of_each_class(method, shape):
     x, y = some(*shape)
-    fitted = probe(method, x, y, 3)
+    fitted = fit_probe(method, x, y, 3)
     first, last = fitted.fold[[0, -1]].tolist()  # of the first and of the last example
     for number in {0, 3, first, last}:
         fold = fitted.fold.numpy() == number
@@ -64,7 +62,7 @@ def test_left_out_logits_are_those_of_a_fit_without_one_of_each_class(method, sh
 def test_the_answers_are_those_of_scikit_learn():
     x, y = some()
     rows = torch.tensor(x)
-    answers = {method: probe(method, x, y, 3) for method in FIT}
+    answers = {method: fit_probe(method, x, y, 3) for method in FIT}
     linear = RidgeClassifier(answers["linear"].strength, solver="svd").fit(x.astype(float), y)
     scaled = (x - x.mean(0)) / (x.std(0) + 1e-5)
     logistic = LogisticRegression(C=answers["logistic"].strength, max_iter=5000).fit(scaled, y)
@@ -92,7 +90,7 @@ def test_the_answers_are_those_of_scikit_learn():
 def test_probabilities_are_better_than_those_of_half_or_twice_the_logits(method, classes):
     """On images that were not learned from."""
     x, y = some(900, classes=classes)
-    fitted = probe(method, x[:180], y[:180], classes)
+    fitted = fit_probe(method, x[:180], y[:180], classes)
     logits = fitted.logits(torch.tensor(x[180:]))
     losses = [log_loss(y[180:], (scale * logits).softmax(1).numpy()) for scale in (0.5, 1, 2)]
     assert losses[1] == min(losses)
@@ -105,7 +103,7 @@ def test_the_only_example_of_a_class_is_left_out_where_that_means_something():
     x, y = some(31)
     y[30] = 3
     for method in FIT:
-        fitted = probe(method, x, y, 4)
+        fitted = fit_probe(method, x, y, 4)
         assert fitted.weight.isfinite().all() and fitted.left_out[:30].isfinite().all()
         assert fitted.left_out[30].isfinite().all() == (method == "linear")
 
@@ -113,17 +111,17 @@ def test_the_only_example_of_a_class_is_left_out_where_that_means_something():
 def test_what_teaches_nothing_is_a_sentence():
     x, y = some(30)
     with pytest.raises(ValueError, match="30 examples of 1 classes teach no classifier"):
-        probe("linear", x, np.zeros(30, np.int64), 1)
+        fit_probe("linear", x, np.zeros(30, np.int64), 1)
     with pytest.raises(ValueError, match="0 examples"):
-        probe("linear", x[:0], y[:0], 3)
+        fit_probe("linear", x[:0], y[:0], 3)
     with pytest.raises(ValueError, match="of 4 classes 1 have no example"):
-        probe("prototype", x, y, 4)
+        fit_probe("prototype", x, y, 4)
     x[[4, 9], 0] = (math.nan, math.inf)
     with pytest.raises(ValueError, match="2 of 30 examples hold NaN or infinity, the first of nu"):
-        probe("linear", x, y, 3)
+        fit_probe("linear", x, y, 3)
     same = np.ones((30, 4), np.float32)
     for method in FIT:
-        assert probe(method, same, y, 3).left_out.isfinite().all()
+        assert fit_probe(method, same, y, 3).left_out.isfinite().all()
 
 
 @pytest.mark.parametrize("pool", ["token", "distilled"])
@@ -136,7 +134,7 @@ def test_on_a_model_the_head_gives_the_probe_s_logits(pool, tmp_path):
     adopted, _ = adopt(classifier, labels=digits.labels, new_head=True)
     images = adopted.batch(map(picture, digits.store.array[digits.rows]))
     x = adopted.features(images)
-    fitted = probe("linear", x.numpy(), digits.targets, 10)
+    fitted = fit_probe("linear", x.numpy(), digits.targets, 10)
     probed = with_probe(adopted, fitted, digits.labels)
     saved = load(save(probed, tmp_path / "probed"), quiet=True)
     torch.testing.assert_close(

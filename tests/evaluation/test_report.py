@@ -11,12 +11,11 @@ import torch
 from PIL import Image
 from tables import answered, classifier_of, part_of, random_answers
 
-from vitkit.evaluation import answers
+from vitkit.evaluation import answers, report, weakest, write_report
 from vitkit.evaluation.metrics.calibration import calibrate
-from vitkit.evaluation.metrics.classification import ClassScore, weakest
+from vitkit.evaluation.metrics.classification import ClassScore
 from vitkit.evaluation.metrics.paired import paired
-from vitkit.evaluation.reports.page import disagreement_tiles, mistake_tiles, write_report
-from vitkit.evaluation.reports.report import report
+from vitkit.evaluation.reports.page import disagreement_tiles, mistake_tiles
 from vitkit.inspection import Tile, gallery
 
 NAMES = ("cat", "dog <b>", "eel", "fox", "gnu", "hen")

@@ -13,18 +13,12 @@ from pictures import make_photographs
 from PIL import Image
 from tables import saved
 
-from vitkit.cli import main
+from vitkit.cli.entry import main
 from vitkit.curation import repeats, survey
 from vitkit.data import open_image, open_splits, picture_to_look_at, without
-from vitkit.evaluation.probes.probe import probe
+from vitkit.evaluation import Finding, fit_probe, write_review
 from vitkit.evaluation.reports.label_noise import wrong_labels
-from vitkit.evaluation.reports.review import (
-    Finding,
-    outliers,
-    robust_deviations,
-    unusual_looks,
-    write_review,
-)
+from vitkit.evaluation.reports.review import outliers, robust_deviations, unusual_looks
 
 
 def clusters(count, width=16, classes=5, seed=0):
@@ -49,7 +43,7 @@ def test_planted_labels_are_found_and_no_others():
     planted = np.arange(0, 200, 17)
     labels = y.copy()
     labels[planted] = (y[planted] + 1) % 5
-    found = wrong_labels(probe("linear", x, labels, 5).left_out.numpy(), labels)
+    found = wrong_labels(fit_probe("linear", x, labels, 5).left_out.numpy(), labels)
     suspects = found.suspects
     assert sorted(suspect.index for suspect in suspects) == planted.tolist()
     assert [suspect.answer for suspect in suspects] == [y[suspect.index] for suspect in suspects]
@@ -81,7 +75,7 @@ def test_errors_from_one_class_to_another_are_counted():
     to = np.array([1, 1, 2, 3, 4])
     labels, planted = with_errors(y, 0.2, 5, 0, to)
     planted &= labels != y
-    found = wrong_labels(probe("linear", x, labels, 5).left_out.numpy(), labels)
+    found = wrong_labels(fit_probe("linear", x, labels, 5).left_out.numpy(), labels)
     listed = np.array([suspect.index for suspect in found.suspects])
     assert planted[listed].mean() > 0.9 and planted[listed].sum() > 0.9 * planted.sum()
     assert found.low <= planted.sum() <= found.high
@@ -101,7 +95,7 @@ def test_what_no_image_can_tell_is_said_with_the_pair_of_classes():
 
     x, y = clusters(500, seed=3)
     labels, _ = with_errors(y, 0.1, 5, 0)
-    clear = wrong_labels(probe("linear", x, labels, 5).left_out.numpy(), labels)
+    clear = wrong_labels(fit_probe("linear", x, labels, 5).left_out.numpy(), labels)
     assert clear.unclear is None
 
 

@@ -7,9 +7,9 @@ import pytest
 from margins import at_least, at_most
 
 from vitkit.data import Augmentation, Preprocessing, from_dataset
-from vitkit.evaluation.label_preservation import surviving, surviving_in_pixels
+from vitkit.evaluation import surviving, surviving_in_pixels
 from vitkit.models import create, vit
-from vitkit.training.choices import about_survival
+from vitkit.training import about_survival
 from vitkit.weights import Classifier
 
 SIDE = 32

@@ -11,19 +11,19 @@ from pictures import make_photographs
 from safetensors.torch import load_file
 from tables import saved
 
-from vitkit.cli import main
-from vitkit.evaluation.probes.closed_forms import Moments
-from vitkit.evaluation.probes.probe import probe
-from vitkit.evaluation.probes.teaching import (
-    FILE,
+from vitkit.cli.entry import main
+from vitkit.evaluation import (
     Memory,
+    Moments,
     NewExamples,
     changed,
     fit,
+    fit_probe,
     forgotten,
     read_memory,
     undone,
 )
+from vitkit.evaluation.probes.teaching import FILE
 from vitkit.weights import load, save
 
 # What is remembered
@@ -62,7 +62,7 @@ def test_the_head_is_that_of_a_fit_from_the_beginning():
     memory = changed(memory, "", add=[photographs(more, of_more + 3)])
     memory = changed(memory, "", remove={3, 7, *range(60, 90)})
     stays = np.delete(np.arange(60), [3, 7])
-    check_same(fit(memory), probe("linear", x[stays], y[stays], 3), 1e-8)
+    check_same(fit(memory), fit_probe("linear", x[stays], y[stays], 3), 1e-8)
     assert memory.classes == ("a", "b", "c") and len(memory.rows) == 58
 
     # As sums over examples, updated, give it too
@@ -243,7 +243,7 @@ def test_a_broken_photograph_is_left_out_and_named(animals, capsys):
 
 
 def test_a_large_memory_is_said_before_it_is_computed(animals, capsys, monkeypatch):
-    monkeypatch.setattr("vitkit.verbs.teaching.photographs.MUCH", 4 * 30 * 32 / 2**30)
+    monkeypatch.setattr("vitkit.apps.teach.photographs.MUCH", 4 * 30 * 32 / 2**30)
     taught("model", animals, "--add", "red", "blue")  # 20 of each, 32 numbers
     err = capsys.readouterr().err
     said = "photographs, of each of which the head reads 32 numbers, take"

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from vitkit.acceleration.losses import Judge
+from vitkit.apps.faster.losses import Judge
 from vitkit.evaluation import tied_answers
 from vitkit.exporting.agreement import TOLERANCE, compared
 from vitkit.exporting.bounds import keeps_accuracy, wrong

@@ -14,22 +14,14 @@ import torch
 from margins import at_least, at_most
 from tables import saved
 
-from vitkit.cli import main
+from vitkit.cli.entry import main
 from vitkit.data import Preprocessing, open_parts, subset
-from vitkit.evaluation.probes.features import features
-from vitkit.evaluation.probes.probe import probe
-from vitkit.evaluation.probes.unknown import (
-    fit_limits,
-    fit_unknown,
-    last_token,
-    left_out_distances,
-    whitened_classes,
-)
+from vitkit.evaluation import compute_features, fit_probe, fit_unknown, last_token
+from vitkit.evaluation.probes.unknown import fit_limits, left_out_distances, whitened_classes
 from vitkit.models import create, vit
-from vitkit.prediction.predictions import Prediction
-from vitkit.verbs.prediction.output import AnswerTable
-from vitkit.weights import Classifier, Unknown, adopt, fitted_to, load, save
-from vitkit.weights.classifier import with_temperature
+from vitkit.prediction import Prediction
+from vitkit.prediction.functions.terminal import AnswerTable
+from vitkit.weights import Classifier, Unknown, adopt, fitted_to, load, save, with_temperature
 from vitkit.weights.files.directory import UNKNOWN
 
 
@@ -44,7 +36,7 @@ def clusters(count, seed, width=12, classes=4):
 
 
 def limits(x, y):
-    fitted = probe("linear", x, y, 4)
+    fitted = fit_probe("linear", x, y, 4)
     return fit_unknown(torch.tensor(x), torch.tensor(y), fitted.left_out), fitted
 
 
@@ -208,7 +200,7 @@ def published(shared):
 
 def features_of(published, source, rows):
     """The features of some images of a source, in its order."""
-    return torch.from_numpy(np.array(features(published, subset(source, np.sort(rows))).x))
+    return torch.from_numpy(np.array(compute_features(published, subset(source, np.sort(rows))).x))
 
 
 def readings(published):
@@ -239,7 +231,7 @@ def test_images_without_a_subject_are_unknown_to_a_model_of_ants_and_bees(publis
 
     y = parts["train"].targets
     for read, told_by in readings(published):
-        fitted = probe("linear", train[:, read].numpy(), y, 2)
+        fitted = fit_probe("linear", train[:, read].numpy(), y, 2)
         unknown = fit_unknown(train[:, read], torch.tensor(y), fitted.left_out, told_by=told_by)
         assert unknown.is_unknown(strange[:, read], fitted.logits(strange[:, read])).all()
         rejected = unknown.is_unknown(test[:, read], fitted.logits(test[:, read]))
@@ -264,7 +256,7 @@ def test_a_model_of_ten_broad_classes_finds_photographs_of_another_kind(publishe
         others[name] = features_of(published, test, range(25))
     for read, told_by in readings(published):
         known = x[learned][:, read]
-        fitted = probe("linear", known.numpy(), y[learned], 10)
+        fitted = fit_probe("linear", known.numpy(), y[learned], 10)
         unknown = fit_unknown(known, torch.tensor(y[learned]), fitted.left_out, told_by=told_by)
         new = x[~learned][:, read]
         at_most_one_in_twenty(unknown.is_unknown(new, fitted.logits(new)))

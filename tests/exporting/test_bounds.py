@@ -6,7 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from vitkit.exporting.agreement import Agreement, compared, sample_trial
+from vitkit.exporting import Agreement, sample_trial
+from vitkit.exporting.agreement import compared
 from vitkit.exporting.bounds import conclusion, images_needed, keeps_accuracy, wrong
 
 

@@ -18,16 +18,25 @@ from margins import at_most
 from pictures import encoded, photograph
 from PIL import Image
 
-from vitkit.cli import main
+from vitkit.cli.entry import main
 from vitkit.data import Preprocessing, open_image
 from vitkit.evaluation import fit_unknown
-from vitkit.exporting import Export, check, exporting, find_web_runtime
-from vitkit.exporting.browser import GLUE, PARTS, PROGRAM, WASM, page, tall_by_columns
+from vitkit.exporting import check, exporting
+from vitkit.exporting.browser import (
+    GLUE,
+    PARTS,
+    PROGRAM,
+    WASM,
+    find_web_runtime,
+    page,
+    tall_by_columns,
+)
 from vitkit.exporting.exporting import _subject
-from vitkit.exporting.graph import Graph
 from vitkit.inspection import over_image, rollout
 from vitkit.models import create, vit
-from vitkit.runtimes import Exported, Limits
+from vitkit.runtimes import Export, Exported
+from vitkit.runtimes.exported import Limits
+from vitkit.runtimes.graphs.graph import Graph
 from vitkit.weights import Classifier, save
 
 HOSTILE = "</script><b>bee</b>"

@@ -17,13 +17,25 @@ from margins import at_most
 from pictures import photograph
 from PIL import Image
 
-from vitkit.cli import main
+from vitkit.apps.demo.viewer import View, Viewer
+from vitkit.cli.entry import main
 from vitkit.data import Preprocessing, open_image
 from vitkit.evaluation.probes.features import arithmetic
-from vitkit.exporting import features_on, open_runtime
-from vitkit.exporting.exporting import Export, export
-from vitkit.exporting.graph import PictureResize
-from vitkit.exporting.int8 import (
+from vitkit.exporting import write_export
+from vitkit.models import create, vit
+from vitkit.prediction import predict
+from vitkit.runtimes import (
+    Export,
+    Exported,
+    features_on,
+    of_file,
+    open_file,
+    open_runtime,
+    precision_of,
+)
+from vitkit.runtimes.exported import inverted
+from vitkit.runtimes.graphs.graph import PictureResize
+from vitkit.runtimes.graphs.int8 import (
     GROUP,
     Spread,
     is_of_one_token,
@@ -32,15 +44,8 @@ from vitkit.exporting.int8 import (
     spread_in_onnx,
     spread_in_openvino,
 )
-from vitkit.models import create, vit
-from vitkit.prediction import predict
-from vitkit.runtimes.exported import Exported, inverted
-from vitkit.runtimes.libraries import NO_DIGEST, core, open_file, with_digest
-from vitkit.runtimes.pytorch import of_file
-from vitkit.verbs import precision_of
-from vitkit.webapp.viewer import View, Viewer
-from vitkit.weights import Classifier, save
-from vitkit.weights.outputs import activate_array
+from vitkit.runtimes.libraries import NO_DIGEST, core, with_digest
+from vitkit.weights import Classifier, activate_array, save
 
 LABELS = ("ant", "bee", "wasp")
 onnx = pytest.importorskip("onnx")
@@ -60,7 +65,7 @@ def classifier():
 def in_float32(classifier, tmp_path_factory):
     """A file for ONNX Runtime, and how far it agrees."""
     path = tmp_path_factory.mktemp("exported") / "insects.onnx"
-    return path, export(classifier, path, Export())
+    return path, write_export(classifier, path, Export())
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +87,7 @@ def for_openvino(deep, tmp_path_factory):
     """A file for OpenVINO, in int8, and how far it agrees."""
     pytest.importorskip("openvino")
     path = tmp_path_factory.mktemp("exported") / "insects.xml"
-    return path, export(deep, path, Export(to="openvino", precision="int8"))
+    return path, write_export(deep, path, Export(to="openvino", precision="int8"))
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +95,7 @@ def in_int8(classifier, tmp_path_factory):
     """A file for ONNX Runtime, in int8, and how far it agrees."""
     path = tmp_path_factory.mktemp("exported") / "small.onnx"
     level = logging.getLogger().level
-    agreement = export(classifier, path, Export(precision="int8", least=0.5))
+    agreement = write_export(classifier, path, Export(precision="int8", least=0.5))
     assert logging.getLogger().level == level
     return path, agreement
 
@@ -143,7 +148,7 @@ def test_a_file_that_answers_otherwise_is_not_written(classifier, file, tmp_path
 
     monkeypatch.setattr("vitkit.exporting.exporting.write", of_another_model)
     with pytest.raises(ValueError, match=r"was not written: .* of its answers are the model's"):
-        export(replace(classifier, model=other.eval()), tmp_path / "insects.onnx", Export())
+        write_export(replace(classifier, model=other.eval()), tmp_path / "insects.onnx", Export())
     assert not list(tmp_path.iterdir())
 
 
@@ -157,7 +162,7 @@ def test_a_file_that_disagrees_is_not_written(classifier, file, tmp_path):
     path = tmp_path / "insects.onnx"
     path.write_bytes(file.read_bytes())
     with pytest.raises(ValueError, match=r"was not written: .* of its answers are the model's"):
-        export(replace(classifier, model=wild.eval()), path, Export(precision="float16"))
+        write_export(replace(classifier, model=wild.eval()), path, Export(precision="float16"))
     assert path.read_bytes() == file.read_bytes()
     assert [each.name for each in tmp_path.iterdir()] == ["insects.onnx"]
 
@@ -175,7 +180,7 @@ def test_somebody_elses_file_is_not_replaced(classifier, tmp_path):
     path = tmp_path / "own.onnx"
     path.write_bytes(b"somebody's")
     with pytest.raises(ValueError, match="is not as vitkit wrote it"):
-        export(classifier, path, Export())
+        write_export(classifier, path, Export())
 
 
 @pytest.mark.parametrize(
@@ -188,12 +193,12 @@ def test_somebody_elses_file_is_not_replaced(classifier, tmp_path):
 )
 def test_what_cannot_be_is_a_sentence(classifier, tmp_path, wanted, path, sentence):
     with pytest.raises(ValueError, match=sentence):
-        export(classifier, tmp_path / path, wanted)
+        write_export(classifier, tmp_path / path, wanted)
 
 
 def test_a_model_without_classes_has_nothing_to_export(classifier, tmp_path):
     with pytest.raises(ValueError, match="no classification head"):
-        export(replace(classifier, labels=()), tmp_path / "model.onnx", Export())
+        write_export(replace(classifier, labels=()), tmp_path / "model.onnx", Export())
 
 
 # Untrusted files
@@ -311,7 +316,7 @@ def test_the_preprocessing_inside_is_the_usual_one(interpolation, antialias, rul
 @pytest.fixture(scope="module")
 def pictures(classifier, tmp_path_factory):
     path = tmp_path_factory.mktemp("pictures") / "pictures.onnx"
-    export(classifier, path, Export(preprocessing=True))
+    write_export(classifier, path, Export(preprocessing=True))
     return path
 
 
@@ -427,7 +432,7 @@ def test_openvinos_int8_needs_no_images(deep, for_openvino, tmp_path):
     exact = 4 * sum(parameter.numel() for parameter in deep.model.parameters())
     assert path.with_suffix(".bin").stat().st_size < exact / 2
     with pytest.raises(ValueError, match="images calibrate int8"):
-        export(deep, path, Export(to="openvino", calibrated=True))
+        write_export(deep, path, Export(to="openvino", calibrated=True))
 
 
 def stored_as(node):
@@ -459,10 +464,12 @@ def test_a_giant_among_the_numbers_does_not_round_the_others_away(
     classifier, tmp_path, monkeypatch
 ):
     wanted = Export(precision="int8", least=0.0)
-    monkeypatch.setattr("vitkit.exporting.int8.COARSE", 8)  # of 128 numbers, one is at most 11
-    with_care = export(with_a_giant(classifier), tmp_path / "small.onnx", wanted)
-    monkeypatch.setattr("vitkit.exporting.int8.COARSE", 1e9)
-    without = export(with_a_giant(classifier), tmp_path / "small.onnx", wanted)
+    monkeypatch.setattr(
+        "vitkit.runtimes.graphs.int8.COARSE", 8
+    )  # of 128 numbers, one is at most 11
+    with_care = write_export(with_a_giant(classifier), tmp_path / "small.onnx", wanted)
+    monkeypatch.setattr("vitkit.runtimes.graphs.int8.COARSE", 1e9)
+    without = write_export(with_a_giant(classifier), tmp_path / "small.onnx", wanted)
     assert with_care.mean < without.mean / 3
 
 
@@ -470,8 +477,8 @@ def test_a_giant_among_the_numbers_does_not_round_the_others_away(
 def test_both_libraries_find_the_same_giant(classifier, tmp_path):
     pytest.importorskip("openvino")
     giant = with_a_giant(classifier)
-    export(giant, tmp_path / "small.onnx", Export())
-    export(giant, tmp_path / "small.xml", Export(to="openvino"))
+    write_export(giant, tmp_path / "small.onnx", Export())
+    write_export(giant, tmp_path / "small.xml", Export(to="openvino"))
     images = [np.full((1, 3, 16, 24), level, np.uint8) for level in (20, 200)]
     one = spread_in_onnx(tmp_path / "small.onnx", images)
     other = spread_in_openvino(core().read_model(tmp_path / "small.xml"), images)

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from margins import at_least, at_most
 
-from vitkit.cli import main
+from vitkit.cli.entry import main
 from vitkit.exporting import agreement
 from vitkit.runtimes import FileRuntime
 

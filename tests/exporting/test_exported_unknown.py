@@ -10,16 +10,16 @@ import torch
 from pictures import photograph
 from PIL import Image
 
-from vitkit.cli import main
+from vitkit.apps.demo.viewer import Viewer, open_photograph
+from vitkit.cli.entry import main
 from vitkit.data import Preprocessing
 from vitkit.evaluation import fit_unknown, last_token
-from vitkit.exporting import Export, export, open_runtime
-from vitkit.exporting.agreement import Agreement, trial_on
+from vitkit.exporting import Agreement, trial_on, write_export
 from vitkit.exporting.bounds import LEAST, wrong
 from vitkit.models import create, vit
 from vitkit.prediction import predict
-from vitkit.runtimes import FILES, Exported, Limits, of_file
-from vitkit.webapp.viewer import Viewer, open_photograph
+from vitkit.runtimes import Export, Exported, of_file, open_runtime
+from vitkit.runtimes.exported import FILES, Limits
 from vitkit.weights import Classifier, save
 
 LABELS = ("ant", "unknown", "wasp")
@@ -68,7 +68,7 @@ def expected(classifier, images):
 @pytest.fixture(scope="module")
 def file(classifier, tmp_path_factory):
     path = tmp_path_factory.mktemp("exported") / "insects.onnx"
-    export(classifier, path, Export())
+    write_export(classifier, path, Export())
     return path
 
 
@@ -89,7 +89,7 @@ def test_a_file_says_unknown_of_the_same_images(
     if ending == ".xml":
         pytest.importorskip("openvino")
     path = tmp_path / f"insects{ending}"
-    agreement = export(classifier, path, Export(FILES[ending], precision, pictures))
+    agreement = write_export(classifier, path, Export(FILES[ending], precision, pictures))
     assert agreement.same_unknown == 1
     assert agreement.unknown == agreement.models_unknown
     if ending == ".pt2":
@@ -123,7 +123,7 @@ def test_a_head_on_several_blocks_is_compared_by_the_last_in_files_too(images, t
         copied.parent.mkdir(parents=True, exist_ok=True)
         copied.write_bytes(file.read_bytes())
     trial = trial_on(str(data), LABELS)
-    agreement = export(own, tmp_path / f"insects{ending}", Export(FILES[ending]), trial)
+    agreement = write_export(own, tmp_path / f"insects{ending}", Export(FILES[ending]), trial)
     assert agreement.same_unknown == 1 and 0 < agreement.unknown < 1
 
 
@@ -173,7 +173,7 @@ def test_captions_below_pictures_say_unknown(classifier, images, expected, tmp_p
 def test_a_file_of_before_limits_has_none(classifier, file, images, expected, tmp_path):
     # As an earlier version wrote it, and this one writes a model without limits
     old = tmp_path / "old.onnx"
-    export(replace(classifier, unknown=None), old, Export())
+    write_export(replace(classifier, unknown=None), old, Export())
     assert "unknown" not in json.loads(open_runtime(old).exported.to_json())
     answers = list(predict(open_runtime(old), images, workers=0))
     assert [answer.label for answer in answers] == [answer.label for answer in expected]

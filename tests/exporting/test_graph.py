@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from vitkit.data import Preprocessing
-from vitkit.exporting.graph import ApartAttention, reading_levels, with_projections_apart
 from vitkit.models import create, vit
+from vitkit.runtimes.graphs.graph import ApartAttention, reading_levels, with_projections_apart
 
 IMAGE = (16, 24)
 

@@ -9,12 +9,11 @@ from margins import at_most
 from tracing import traced_once
 
 from vitkit.data import Preprocessing
-from vitkit.exporting import Export, export
-from vitkit.exporting.exporting import check
-from vitkit.exporting.graph import PositionsOnAnyGrid
+from vitkit.exporting import check, write_export
 from vitkit.models import RESAMPLE, create, vit
 from vitkit.prediction import predict
-from vitkit.runtimes import open_file
+from vitkit.runtimes import Export, open_file
+from vitkit.runtimes.graphs.graph import PositionsOnAnyGrid
 from vitkit.weights import Classifier
 
 NATIVE = Preprocessing(size=(16, 16), rule="native", patch=(4, 4))
@@ -63,7 +62,7 @@ def test_a_file_answers_images_of_every_shape(to, classifier, tmp_path):
     for package in {"onnx": ("onnxscript", "onnxruntime"), "openvino": ("openvino",)}.get(to, ()):
         pytest.importorskip(package)
     ending = {"onnx": "onnx", "openvino": "xml", "torch": "pt2"}[to]
-    agreement = export(classifier, tmp_path / f"model.{ending}", Export(to=to))
+    agreement = write_export(classifier, tmp_path / f"model.{ending}", Export(to=to))
     assert agreement.same == 1
     at_most(agreement.largest, 1e-4)
     if to == "torch":  # no runtime of vitkit's opens it

@@ -14,16 +14,10 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from margins import at_least, at_most
 
-from vitkit.cli import main
+from vitkit.cli.entry import main
 from vitkit.evaluation import tied_answers
 from vitkit.exporting.agreement import TOLERANCE
-from vitkit.exporting.saturation import (
-    LARGEST,
-    is_safe,
-    make_safe,
-    safe_pairs,
-    safe_weights,
-)
+from vitkit.runtimes.graphs.saturation import LARGEST, is_safe, make_safe, safe_pairs, safe_weights
 from vitkit.system.machine import has_vnni
 
 REAL = "weights/vit_tiny_patch16_224.augreg_in21k_ft_in1k.safetensors"

@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 
 from vitkit.data import Preprocessing
-from vitkit.exporting.writers import output_names
-from vitkit.runtimes import Exported, Limits
+from vitkit.runtimes import Exported
+from vitkit.runtimes.exported import Limits
+from vitkit.runtimes.graphs.writers import output_names
 
 
 @pytest.mark.parametrize("pictures, answer", [(False, "logits"), (True, "probabilities")])

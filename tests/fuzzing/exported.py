@@ -9,7 +9,7 @@ from pictures import photograph
 from served import make_classifier
 
 from fuzzing.subject import Subject
-from vitkit.prediction.predictions import Item, predict
+from vitkit.prediction import Item, predict
 from vitkit.runtimes import open_model_file
 from vitkit.system.errors import VitkitError
 
@@ -27,10 +27,11 @@ def _exported(name: str) -> Callable[[Path], None]:
 
 
 def _export(path: str) -> None:
-    from vitkit.exporting.exporting import Export, export
+    from vitkit.exporting import write_export
+    from vitkit.runtimes import Export
 
     kind = {".onnx": "onnx", ".xml": "openvino"}[Path(path).suffix]
-    export(make_classifier(), Path(path), Export(kind, least=0))
+    write_export(make_classifier(), Path(path), Export(kind, least=0))
 
 
 def _open(folder: Path) -> None:

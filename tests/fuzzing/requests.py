@@ -16,11 +16,11 @@ from pictures import encoded, photograph
 from served import form, make_classifier
 
 from fuzzing.subject import Subject
+from vitkit.apps.serve.batching import Room, Served
+from vitkit.apps.serve.http.application import application
+from vitkit.apps.serve.http.body import Limits
+from vitkit.apps.serve.http.service import Service, Settings
 from vitkit.runtimes import eager
-from vitkit.serving.batching import Room, Served
-from vitkit.serving.http.application import application
-from vitkit.serving.http.body import Limits
-from vitkit.serving.http.service import Service, Settings
 from vitkit.system.errors import VitkitError
 
 PATIENCE = 10.0  # seconds that a request may take; an attempt may take twice as many

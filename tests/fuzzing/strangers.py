@@ -17,18 +17,21 @@ from rich.console import Console
 import vitkit
 from fuzzing.records import _two_runs
 from fuzzing.subject import Subject
-from vitkit.acceleration import of_run
+from vitkit.apps.doctor.run import examine_run
+from vitkit.apps.faster.subjects import of_run
+from vitkit.apps.label.answers import JOURNAL
+from vitkit.apps.label.directory import record_sitting
+from vitkit.apps.label.saving import sort_into
+from vitkit.apps.label.sitting import Sitting
+from vitkit.apps.suites.images import find_all
+from vitkit.apps.suites.task import read_suite
 from vitkit.data import Augmentation, Preprocessing, open_source
-from vitkit.labelling import JOURNAL, Sitting, record_sitting, sort_into
+from vitkit.exporting.function import _own_trial
 from vitkit.models import ViTConfig, create, vit
-from vitkit.studies import read_rows
-from vitkit.suites import read_suite
-from vitkit.suites.images import find_all
+from vitkit.recipes import Data, Recipe
 from vitkit.system.errors import VitkitError
 from vitkit.system.span import Span
-from vitkit.training import SITTING, Data, Recipe, read_run, train
-from vitkit.verbs.diagnosis.run import examine_run
-from vitkit.verbs.files.export import _own_trial
+from vitkit.training import SITTING, read_rows, read_run, run_recipe
 from vitkit.weights import Classifier, load, save
 
 RECIPE = Recipe(
@@ -83,7 +86,7 @@ def _trained(folder: Path) -> None:
     make_photographs(folder)
     with contextlib.chdir(folder):
         for name in ("run", "other"):
-            train(RECIPE, Path(name), "cpu", Console(quiet=True))
+            run_recipe(RECIPE, Path(name), "cpu", Console(quiet=True))
 
 
 def _report(name: str) -> Callable[[Path], None]:
@@ -116,7 +119,7 @@ def _examine(name: str) -> Callable[[Path], None]:
 
 
 def _continue(folder: Path) -> None:
-    train(RECIPE, Path("run"), "cpu", Console(quiet=True))
+    run_recipe(RECIPE, Path("run"), "cpu", Console(quiet=True))
 
 
 def _finetune(folder: Path) -> None:

@@ -33,16 +33,17 @@ from vitkit.data import (
     open_image,
     open_source,
     picture_for_people,
+    read_file,
 )
-from vitkit.data.sources.stores import read_file
 from vitkit.models import Backbone, Model, ModelConfig, ResNetConfig, ViTConfig, create, vit
-from vitkit.prediction.predictions import Item, predict
+from vitkit.prediction import Item, predict
+from vitkit.recipes import Data, Optim, Recipe
 from vitkit.system.errors import VitkitError
 from vitkit.system.span import Span
-from vitkit.training import Data, Optim, Recipe, train
+from vitkit.training import run_recipe
 from vitkit.weights import Classifier, convert, load, save
 from vitkit.weights.destination import tensors_in
-from vitkit.weights.files import load_state_dict, open_weights
+from vitkit.weights.files.directory import load_state_dict, open_weights
 from vitkit.weights.formats.google import vit as google
 
 # Weights
@@ -322,7 +323,7 @@ RECIPE = Recipe(
 
 
 def _finished_run(folder: Path) -> None:
-    train(RECIPE, folder / "run", "cpu", Console(quiet=True))
+    run_recipe(RECIPE, folder / "run", "cpu", Console(quiet=True))
     shutil.copytree(folder / "run" / "model", folder / "expected")
 
 
@@ -336,7 +337,7 @@ def _paused_run(folder: Path) -> None:
 
 def _continue(folder: Path) -> None:
     """The same command ends with the same bits, and the model opens."""
-    train(RECIPE, folder / "run", "cpu", Console(quiet=True))
+    run_recipe(RECIPE, folder / "run", "cpu", Console(quiet=True))
     finished = open_weights(folder / "run" / "model").tensors
     expected = open_weights(folder / "expected").tensors
     assert set(finished) == set(expected)

@@ -8,8 +8,8 @@ import pytest
 import torch
 from inspected import FAMILY, GRID, IMAGES, N, classifier, recorded, small, uniform
 
-from vitkit.inspection.figures.attention_maps import logits_and_rollout, raw_attention, rollout
-from vitkit.inspection.figures.passes import attention_by_layer, layer_names
+from vitkit.inspection import layer_names, logits_and_rollout, raw_attention, rollout
+from vitkit.inspection.figures.passes import attention_by_layer
 from vitkit.models import Backbone, vit
 
 # What is read of the final tokens: how many come before the patches, and the shares of all

@@ -13,19 +13,21 @@ from matplotlib.colors import to_hex
 from matplotlib.text import Text
 from pictures import encoded, photograph
 
+from vitkit.apps.inspect.function import Figure
 from vitkit.data import Preprocessing
 from vitkit.inspection import (
     DARK,
+    FIGURES,
     LIGHT,
+    Subject,
     attention_distance,
     class_relevance,
+    model_sections,
     raw_attention,
     rollout,
 )
-from vitkit.inspection.catalogue import FIGURES, Subject, model_sections
 from vitkit.inspection.pages.html import page
 from vitkit.models import Backbone, LeNetConfig, ResNetConfig, create, vit
-from vitkit.verbs import Figure
 from vitkit.weights import Classifier, save
 
 IMAGES_OF_SIZES = torch.cat([IMAGES, IMAGES.flip(2)])

@@ -15,9 +15,9 @@ from inspected import FAMILY, GRID, SIZE, classifier, small
 from pictures import photograph
 
 from vitkit.data import open_image
-from vitkit.inspection import raw_attention, rollout
+from vitkit.inspection import raw_attention, rollout, write_explorer
 from vitkit.inspection.pages.attention_tables import DETAILS, Detail, most_bytes
-from vitkit.inspection.pages.explorer import chosen_detail, prefix_names, write_explorer
+from vitkit.inspection.pages.explorer import chosen_detail, prefix_names
 from vitkit.models import Backbone, ResNetConfig, vit
 
 EXACT = 2e-7  # of float32

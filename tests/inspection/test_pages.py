@@ -11,13 +11,11 @@ import pytest
 from PIL import Image
 from safetensors.numpy import save_file
 
-from vitkit.evaluation.metrics.metric import COUNT, NATS, SHARE, Metric
-from vitkit.inspection import contact_sheet
-from vitkit.inspection.pages.html import CSS_PIXELS, themed_figure
-from vitkit.inspection.photographs import Tile
-from vitkit.inspection.plots import DARK, LIGHT, panels, themed
-from vitkit.training.record.metrics import to_line
-from vitkit.training.reports.report import report
+from vitkit.evaluation import COUNT, NATS, SHARE, Metric
+from vitkit.inspection import DARK, LIGHT, Tile, contact_sheet, themed, themed_figure
+from vitkit.inspection.pages.html import CSS_PIXELS
+from vitkit.inspection.plots import panels
+from vitkit.training import report, to_line
 
 
 def test_contact_sheet_shows_every_tile_in_its_colour(tmp_path):

@@ -5,12 +5,11 @@ import pytest
 import torch
 from pictures import photograph
 
+from vitkit.apps.demo.viewer import View, drawn, patch_at
 from vitkit.data import Preprocessing, open_image
-from vitkit.inspection import darkened, over_image
-from vitkit.inspection.catalogue import Subject, occlusion_plate, rollout_plate
-from vitkit.models import create, vit
-from vitkit.models.tiling import Tiling
-from vitkit.webapp.viewer import View, drawn, patch_at
+from vitkit.inspection import Subject, darkened, over_image
+from vitkit.inspection.catalogue import occlusion_plate, rollout_plate
+from vitkit.models import Tiling, create, vit
 from vitkit.weights import Classifier
 
 OVERLAP = Tiling((16, 8), (12, 4))

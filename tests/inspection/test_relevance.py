@@ -15,7 +15,7 @@ from vitkit.data import Preprocessing
 from vitkit.inspection import class_relevance, gradient_rollout, rollout
 from vitkit.inspection.figures import relevance
 from vitkit.inspection.figures.passes import reading
-from vitkit.models.attention import ScaledDotProduct, attention_weights
+from vitkit.models import ScaledDotProduct, attention_weights
 
 POOLED = [name for name in FAMILY if name != "no pooling"]
 

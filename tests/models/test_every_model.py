@@ -24,8 +24,8 @@ from vitkit.models import (
     resized,
 )
 from vitkit.objectives import Supervised
-from vitkit.training import Optim
-from vitkit.training.optim import parameter_groups
+from vitkit.recipes import Optim
+from vitkit.recipes.optim import parameter_groups
 
 every_model = pytest.mark.parametrize("config", FAMILY.values(), ids=FAMILY.keys())
 

@@ -6,9 +6,8 @@ from networks import FAMILY, random_model
 from tracing import traced_once
 
 from vitkit.data import Preprocessing
-from vitkit.exporting.agreement import Trial
-from vitkit.exporting.exporting import Export, described, write
-from vitkit.runtimes.libraries import open_file
+from vitkit.exporting import Trial
+from vitkit.runtimes import Export, described, open_file, write
 from vitkit.weights import Classifier
 
 NOTHING = Trial("", (), ())

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from vitkit.models import create, vit
-from vitkit.models.shortcuts import Merging, merged, tokens_left
+from vitkit.models import Merging, create, tokens_left, vit
+from vitkit.models.shortcuts import merged
 
 SMALL = vit("mu/8", image=(32, 48), classes=5, depth=3, width=24, heads=3, mlp=48)
 

@@ -16,11 +16,12 @@ from scipy.ndimage import zoom
 
 from vitkit.models import (
     RESAMPLE,
+    RotaryPositions,
     ViTConfig,
     create,
     for_inference,
-    resample,
     resized,
+    sincos,
     vit,
 )
 from vitkit.models.config_checks import POSITION_KINDS
@@ -28,9 +29,8 @@ from vitkit.models.positions import (
     POSITIONS,
     LearnedPositions2D,
     Offsets,
-    RotaryPositions,
     SinCosPositions,
-    sincos,
+    resample,
     sincos_1d,
 )
 

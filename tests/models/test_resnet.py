@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from networks import TINY_BACKBONE, random_images, random_model
 
-from vitkit.models import DIALECTS, Backbone, ResNetConfig
-from vitkit.models.ancestors.resnet import Conv, Root, same_padding, standardised
+from vitkit.models import DIALECTS, Backbone, Conv, ResNetConfig, standardised
+from vitkit.models.ancestors.resnet import Root, same_padding
 from vitkit.weights import load
 
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from vitkit.apps.studies.paper import compute, data_size
 from vitkit.models import build, cost, exaflops, named, parameters, vit
-from vitkit.studies.paper import compute, data_size
 
 # At 224: without a head, 1000 classes, 1000 and a hidden layer, 21843 and a hidden layer;
 # then another side, and 1000 classes at it.

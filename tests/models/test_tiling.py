@@ -6,16 +6,8 @@ import pytest
 import torch
 from networks import random_images, random_model
 
-from vitkit.models import (
-    Backbone,
-    cost,
-    create,
-    parameters,
-    resample,
-    vit,
-    with_stride,
-)
-from vitkit.models.tiling import Tiling
+from vitkit.models import Backbone, Tiling, cost, create, parameters, vit, with_stride
+from vitkit.models.positions import resample
 
 OVERLAP = vit("mu/16", patch=(16, 8), stride=(12, 4), image=(64, 48), classes=5)
 

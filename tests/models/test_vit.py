@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from networks import random_images, random_model
 
-from vitkit.models import create, recording, vit
-from vitkit.models.attention import Attention, fused, unfused, unfused_is_faster
+from vitkit.models import Attention, create, recording, vit
+from vitkit.models.attention import fused, unfused, unfused_is_faster
 
 SMALL = vit("mu/8", image=(32, 24), classes=5, depth=3)  # 4 x 3 patches
 

@@ -9,12 +9,11 @@ from runs import random_levels
 from safetensors.torch import load_file
 
 from vitkit.data import Preprocessing, uniforms
-from vitkit.models import ViTConfig, create
-from vitkit.models.positions import sincos
+from vitkit.models import ViTConfig, create, sincos
 from vitkit.objectives import MaskedAutoencoder
 from vitkit.objectives.patches import patchify, unpatchify
 from vitkit.system.span import Span
-from vitkit.training import train
+from vitkit.training import run_recipe
 from vitkit.training.record.metrics import read_metrics
 from vitkit.weights import load
 
@@ -145,7 +144,7 @@ def test_a_run_learns_and_a_label_can_follow(tiny, quiet, tmp_path):
     recipe = replace(
         tiny, objective=SMALL, model=replace(tiny.model, dropout=0, stochastic_depth=0)
     )
-    train(recipe, tmp_path / "first", "cpu", quiet)
+    run_recipe(recipe, tmp_path / "first", "cpu", quiet)
     lines = read_metrics(tmp_path / "first" / "metrics.jsonl")
     metrics = [line["metrics"] for line in lines if line["event"] == "evaluation"]
     losses = [of_step["test/loss"].value for of_step in metrics]
@@ -159,5 +158,5 @@ def test_a_run_learns_and_a_label_can_follow(tiny, quiet, tmp_path):
     kept = load(tmp_path / "first", quiet=True).pretraining
     assert {"mask", "enter.weight", "decoder.norm.bias", "predict.weight"} <= kept.keys()
     labelled = replace(tiny, init=str(tmp_path / "first"), length=Span(6))
-    second = train(labelled, tmp_path / "second", "cpu", quiet)
+    second = run_recipe(labelled, tmp_path / "second", "cpu", quiet)
     assert second.model.config.classes == 10 and not second.pretraining

@@ -16,7 +16,7 @@ from vitkit.models import ViTConfig, create
 from vitkit.objectives import SelfDistillation
 from vitkit.objectives.views import View, blurred, coloured, cropped, turned, view
 from vitkit.system.span import Span
-from vitkit.training import read_run, train
+from vitkit.training import read_run, run_recipe
 from vitkit.training.state.checkpoints import point_to
 
 CONFIG = ViTConfig(
@@ -256,7 +256,7 @@ class TestRun:
         def checkpoint(step):
             return load_file(tmp_path / "checkpoints" / f"step-{step:08}" / "state.safetensors")
 
-        train(recipe, tmp_path, "cpu", quiet)
+        run_recipe(recipe, tmp_path, "cpu", quiet)
         assert set(load_file(tmp_path / "pictures.safetensors")) == {
             "image", "large view 1", "large view 2", "small view 1", "small view 2"
         }  # fmt: skip
@@ -279,12 +279,12 @@ class TestRun:
         shutil.rmtree(tmp_path / "model")
         shutil.rmtree(tmp_path / "checkpoints" / "step-00000006")
         point_to(tmp_path, "step-00000003")
-        train(recipe, tmp_path, "cpu", quiet)
+        run_recipe(recipe, tmp_path, "cpu", quiet)
         again = checkpoint(6)
         assert all(torch.equal(last[name], again[name]) for name in last)
 
     def test_the_teacher_begins_where_the_student_does(self, recipe, tiny, quiet, tmp_path):
-        first = train(
+        first = run_recipe(
             replace(tiny, length=Span(2), optim=replace(tiny.optim, warmup=Span(0))),
             tmp_path / "first",
             "cpu",
@@ -296,7 +296,7 @@ class TestRun:
             length=Span(1),
             optim=replace(tiny.optim, lr=1e-30, warmup=Span(0)),
         )
-        train(replace(still, average=0.0), tmp_path / "run", "cpu", quiet)
+        run_recipe(replace(still, average=0.0), tmp_path / "run", "cpu", quiet)
         state = load_file(tmp_path / "run" / "checkpoints" / "step-00000001" / "state.safetensors")
         for name, tensor in first.model.state_dict().items():
             if not name.startswith("head"):

@@ -18,7 +18,7 @@ from packaging.version import Version
 
 from vitkit.objectives import MaskedAutoencoder, MaskedPatches, SelfDistillation, Supervised
 from vitkit.system.span import Span
-from vitkit.training import train
+from vitkit.training import run_recipe
 from vitkit.training.record.metrics import read_metrics
 
 GOLDEN = Path(__file__).with_name("golden.json")
@@ -56,7 +56,7 @@ def test_losses_are_those_written_down(name, tiny, tmp_path, quiet):
         evaluate_every=Span(0),
         save_every=Span(0),
     )
-    train(recipe, tmp_path, "cpu", quiet)
+    run_recipe(recipe, tmp_path, "cpu", quiet)
 
     lines = read_metrics(tmp_path / "metrics.jsonl")
     losses = [line["loss"] for line in lines if line["event"] == "training"]

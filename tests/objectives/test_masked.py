@@ -18,7 +18,8 @@ from vitkit.models.block import Block
 from vitkit.objectives import MaskedPatches
 from vitkit.objectives.patches import Reconstruction, colour_levels, mean_colours, patchify
 from vitkit.system.span import Span
-from vitkit.training import last_metrics, train
+from vitkit.training import run_recipe
+from vitkit.training.record.metrics import last_metrics
 from vitkit.weights import Classifier
 
 CONFIG = ViTConfig(width=24, depth=2, mlp=48, heads=2, patch=8, image=(32, 24), classes=0)
@@ -268,26 +269,26 @@ def masked(tiny):
 
 class TestRun:
     def test_a_run_learns_and_a_label_can_follow(self, masked, tiny, quiet, tmp_path):
-        first = train(masked, tmp_path / "first", "cpu", quiet)
+        first = run_recipe(masked, tmp_path / "first", "cpu", quiet)
         assert first.model.config.classes == 0 and first.labels == ()
         metrics = {name: metric.value for name, metric in last_metrics(tmp_path / "first").items()}
         assert metrics["test/loss"] < 0.85 * math.log(512) and metrics["test/seen"] == 359
         pictures = load_file(tmp_path / "first" / "pictures.safetensors")
         assert pictures["predicted"].shape == (8, 3, 8, 8)
         labelled = replace(tiny, init=str(tmp_path / "first"), length=Span(6))
-        second = train(labelled, tmp_path / "second", "cpu", quiet)
+        second = run_recipe(labelled, tmp_path / "second", "cpu", quiet)
         assert second.model.config.classes == 10
 
     @pytest.mark.slow
     @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # the compiler's own
     def test_compiled_blocks_are_used_and_change_little(self, masked, quiet, tmp_path, monkeypatch):
-        train(masked, tmp_path / "plain", "cpu", quiet)
+        run_recipe(masked, tmp_path / "plain", "cpu", quiet)
         compiled = []
         original = Block.compile
         monkeypatch.setattr(
             Block, "compile", lambda block: (compiled.append(block), original(block))
         )
-        train(replace(masked, compile=True), tmp_path / "fast", "cpu", quiet)
+        run_recipe(replace(masked, compile=True), tmp_path / "fast", "cpu", quiet)
         assert len(compiled) == masked.model.depth
         plain, fast = (last_metrics(tmp_path / name)["test/loss"] for name in ("plain", "fast"))
         at_most(abs(fast.value - plain.value), 1e-3 * plain.value)

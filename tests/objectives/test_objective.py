@@ -11,7 +11,7 @@ import pytest
 import torch
 from runs import batch_of, random_levels, read_json, state_of
 
-from vitkit.cli import main
+from vitkit.cli.entry import main
 from vitkit.data import Preprocessing
 from vitkit.evaluation import Eval, Neighbours
 from vitkit.models import create
@@ -25,8 +25,8 @@ from vitkit.objectives import (
 from vitkit.objectives.supervised import sigmoid_cross_entropy
 from vitkit.recipes import recipe
 from vitkit.system.span import Span
-from vitkit.training import train
-from vitkit.training.record.values import class_name, differences, to_json
+from vitkit.training import differences, run_recipe, to_json
+from vitkit.training.record.values import class_name
 from vitkit.training.step import gradient
 
 PAGE = Path(__file__).parents[2] / "docs" / "pretraining.md"
@@ -101,9 +101,9 @@ def test_ours_are_objectives(objective):
 
 def test_two_in_one_directory_are_two_recipes(tiny, quiet, tmp_path):
     tiny = replace(tiny, length=Span(2), optim=replace(tiny.optim, warmup=Span(0)))
-    train(replace(tiny, objective=MaskedPatches()), tmp_path, "cpu", quiet)
+    run_recipe(replace(tiny, objective=MaskedPatches()), tmp_path, "cpu", quiet)
     with pytest.raises(ValueError, match=r"objective.class: MaskedPatches -> Supervised"):
-        train(tiny, tmp_path, "cpu", quiet)
+        run_recipe(tiny, tmp_path, "cpu", quiet)
 
 
 DISTILLED = SelfDistillation(outputs=40, hidden=32, bottleneck=8, local_views=2, local_size=16)

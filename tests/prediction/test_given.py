@@ -16,10 +16,9 @@ from PIL import Image
 
 from vitkit.data import Preprocessing, open_image, open_source
 from vitkit.models import create, vit
+from vitkit.prediction import Item, predict
 from vitkit.prediction import items as web
-from vitkit.prediction import predict
 from vitkit.prediction.in_memory import as_items
-from vitkit.prediction.items import Item
 from vitkit.system.storage.deadline import Deadline
 from vitkit.weights import Classifier
 

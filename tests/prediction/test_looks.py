@@ -9,9 +9,9 @@ import torch
 from pictures import encoded, photograph
 from PIL import Image
 
-from vitkit.cli import main
+from vitkit.cli.entry import main
 from vitkit.data import Preprocessing
-from vitkit.inspection.figures.attention_maps import rollout
+from vitkit.inspection import rollout
 from vitkit.inspection.photographs import GAP, LINE
 from vitkit.models import Backbone, ResNetConfig, create, vit
 from vitkit.prediction import predict

@@ -12,8 +12,7 @@ from PIL import Image
 
 from vitkit.data import Preprocessing, open_image
 from vitkit.models import create, vit
-from vitkit.prediction import pictures, predict
-from vitkit.prediction.predictions import Item
+from vitkit.prediction import Item, pictures, predict
 from vitkit.runtimes import eager
 from vitkit.system.errors import WorkerDied
 from vitkit.weights import Classifier

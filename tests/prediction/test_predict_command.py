@@ -13,13 +13,12 @@ import pytest
 import torch
 from pictures import encoded, photograph
 
-from vitkit.cli import main
+from vitkit.cli.entry import main
 from vitkit.data import Preprocessing
 from vitkit.models import create, vit
-from vitkit.prediction.predictions import Prediction
-from vitkit.verbs.prediction import terminal as answer_table
-from vitkit.verbs.prediction.output import AnswerTable
-from vitkit.verbs.prediction.terminal import ImageCounter
+from vitkit.prediction import ImageCounter, Prediction
+from vitkit.prediction.functions import terminal as answer_table
+from vitkit.prediction.functions.terminal import AnswerTable
 from vitkit.weights import Classifier, save
 
 LABELS = ("cat", "dog", "a name of a class that is much longer than those of the others")
@@ -212,7 +211,7 @@ def test_what_cannot_be_done_is_said_before_it_begins(run, photos, folder, tmp_p
 
 
 def test_all_broken_is_said_at_the_end(run, folder, monkeypatch):
-    monkeypatch.setattr("vitkit.verbs.prediction.output.LISTED", 2)
+    monkeypatch.setattr("vitkit.prediction.functions.output.LISTED", 2)
     broken = folder({f"{i}.jpg": 0 for i in range(5)})
     status, out, err = run(broken)
     assert (status, out) == (3, "")

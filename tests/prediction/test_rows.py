@@ -8,8 +8,7 @@ from dataclasses import asdict
 import pyarrow.parquet as pq
 import pytest
 
-from vitkit.prediction import rows
-from vitkit.prediction.predictions import Prediction
+from vitkit.prediction import Prediction, rows
 from vitkit.prediction.rows import RowsFile
 
 GOOD = Prediction("a.jpg", ("cat", "dog"), (0.75, 0.25), "dog")

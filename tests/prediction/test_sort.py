@@ -7,8 +7,8 @@ from typing import get_args
 
 import pytest
 
-from vitkit.prediction.predictions import Prediction
-from vitkit.prediction.sorting import LONGEST, By, Sorter, folder_names
+from vitkit.prediction import Prediction, Sorter
+from vitkit.prediction.sorting import LONGEST, By, folder_names
 
 LABELS = ("cat", "dog")
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from PIL import Image
 
-from vitkit.cli import main
+from vitkit.cli.entry import main
 from vitkit.data import Preprocessing
 from vitkit.models import create, vit
 from vitkit.prediction import predict

@@ -7,11 +7,8 @@ from pictures import make_photographs
 
 from vitkit.data import Augmentation, Preprocessing, open_splits, square_before_crop, subset
 from vitkit.models import create, vit
-from vitkit.recipes import finetuning
-from vitkit.recipes.finetuning import PRESETS, finetune
-from vitkit.recipes.table_4 import TABLE_4
-from vitkit.weights import Classifier, save
-from vitkit.weights.hints import Hints
+from vitkit.recipes import PRESETS, TABLE_4, finetune, finetuning
+from vitkit.weights import Classifier, Hints, save
 
 PAPER = {  # Table 4: steps and learning rates; App. B.1.1: what is held out
     "imagenet": (20_000, (0.003, 0.01, 0.03, 0.06), 0.01),

@@ -9,10 +9,9 @@ from vitkit.data import Augmentation
 from vitkit.data.augmentation.settings import check_fits
 from vitkit.models import Backbone, ResNetConfig, ViTConfig, create
 from vitkit.objectives import MaskedAutoencoder, MaskedPatches, SelfDistillation, Supervised
-from vitkit.recipes import RECIPES, facts_of, listing, recipe, with_model
+from vitkit.recipes import RECIPES, Facts, facts_of, listing, recipe, resolve, with_model
 from vitkit.system.span import Span
-from vitkit.training import Facts, resolve, train
-from vitkit.training.record.values import to_json
+from vitkit.training import run_recipe, to_json
 
 
 def narrow(config):
@@ -105,7 +104,7 @@ def test_each_is_resolved_and_built(name):
 def test_two_steps(name, tmp_path, quiet, monkeypatch):
     # Of more than twenty recipes: other tests measure on the test images
     monkeypatch.setattr("vitkit.training.loop.evaluate", lambda *_: None)
-    train(toy(RECIPES[name]()), tmp_path, "cpu", quiet)
+    run_recipe(toy(RECIPES[name]()), tmp_path, "cpu", quiet)
     state = json.loads((tmp_path / "checkpoints" / "step-00000002" / "state.json").read_text())
     assert (state["step"], state["skipped"]) == (2, 0)
 

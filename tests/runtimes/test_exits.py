@@ -5,9 +5,8 @@ import pytest
 import torch
 
 from vitkit.data import Preprocessing
-from vitkit.models import create, vit
-from vitkit.models.shortcuts import EarlyExit, Exit, states_at
-from vitkit.runtimes.approximations import exiting, fit_exits, merging
+from vitkit.models import EarlyExit, Exit, create, states_at, vit
+from vitkit.prediction import exiting, fit_exits, merging
 from vitkit.weights import Classifier
 
 SMALL = vit("mu/8", image=(32, 48), classes=5, depth=4, width=24, heads=3, mlp=48)

@@ -9,9 +9,11 @@ import pytest
 import torch
 from served import make_classifier
 
-from vitkit.exporting import Export, export, open_runtime
+from vitkit.exporting import write_export
+from vitkit.prediction import merging
 from vitkit.runtimes import (
     LIBRARIES,
+    Export,
     Exported,
     FileRuntime,
     RuntimeName,
@@ -19,8 +21,8 @@ from vitkit.runtimes import (
     digest_of_classifier,
     eager,
     identity_of,
-    merging,
     open_file,
+    open_runtime,
 )
 from vitkit.weights import load, save
 
@@ -105,7 +107,7 @@ def test_an_exported_file_is_its_bytes(tmp_path, library):
     pytest.importorskip("onnxscript")
     endings = {"onnx": ".onnx", "openvino": ".xml"}
     path = tmp_path / f"a{endings[library]}"
-    export(MODEL, path, Export(to=library))
+    write_export(MODEL, path, Export(to=library))
     first = identity_of(open_file(path))
     shutil.copytree(tmp_path, tmp_path / "copy")
     copied = tmp_path / "copy" / path.name

@@ -9,22 +9,15 @@ import pytest
 import torch
 from pictures import encoded, photograph
 
-from vitkit.cli import main
+from vitkit.apps.serve.function import open_model
+from vitkit.cli.entry import main
 from vitkit.data import Preprocessing
+from vitkit.exporting import function as export
 from vitkit.models import create, vit
-from vitkit.runtimes import (
-    Eager,
-    FileRuntime,
-    folder_of,
-    is_kept,
-    kept_runtime,
-    libraries,
-    onnx_of_run,
-)
+from vitkit.prediction import request, runtime_of
+from vitkit.runtimes import Eager, FileRuntime, folder_of, is_kept, libraries, onnx_of_run
+from vitkit.runtimes.onnx_of_run import kept_runtime
 from vitkit.system import machine
-from vitkit.verbs.files import export
-from vitkit.verbs.prediction.common import request, runtime_of
-from vitkit.verbs.serving.serve import open_model
 from vitkit.weights import Classifier, save
 
 pytestmark = pytest.mark.slow  # a run is trained and exported first

@@ -8,13 +8,12 @@ import torch
 from pictures import photograph
 from PIL import Image
 
-from vitkit.cli import main
+from vitkit.cli.entry import main
 from vitkit.data import Preprocessing
-from vitkit.exporting.exporting import Export, export
+from vitkit.exporting import write_export
 from vitkit.models import create, vit
-from vitkit.runtimes import eager
-from vitkit.runtimes.approximations import check_less_work, merging
-from vitkit.runtimes.libraries import open_file
+from vitkit.prediction import check_less_work, merging
+from vitkit.runtimes import Export, eager, open_file
 from vitkit.weights import Classifier, save
 
 SMALL = vit("mu/8", image=(32, 48), classes=5, depth=4, width=24, heads=3, mlp=48)
@@ -35,7 +34,7 @@ def test_a_file_merges_as_pytorch_does(to, classifier, tmp_path):
     for package in NEEDED[to]:
         pytest.importorskip(package)
     file = tmp_path / f"model.{ENDINGS[to]}"
-    agreement = export(classifier, file, Export(to=to, merge=3, least=0.0))
+    agreement = write_export(classifier, file, Export(to=to, merge=3, least=0.0))
     assert agreement.largest > 1e-4  # beside the whole model, which answers otherwise
     written = json.loads((tmp_path / f"{file.name}.json").read_text())
     assert written["tokens_merged_in_every_block"] == 3
@@ -84,7 +83,7 @@ def test_models_that_cannot_merge_are_a_sentence(classifier, tmp_path):
     torch.nn.init.normal_(mean.head.weight)
     other = Classifier(mean, classifier.preprocessing, classifier.labels)
     with pytest.raises(ValueError, match="token merging is for models that answer by a class"):
-        export(other, tmp_path / "model.pt2", Export(to="torch", merge=3))
+        write_export(other, tmp_path / "model.pt2", Export(to="torch", merge=3))
 
 
 @pytest.mark.parametrize(

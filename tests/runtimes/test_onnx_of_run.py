@@ -7,15 +7,8 @@ import json
 
 import pytest
 
-from vitkit.runtimes import onnx_of_run
-from vitkit.runtimes.onnx_of_run import (
-    digest_of_folder,
-    is_kept,
-    is_of_an_earlier_model,
-    run_of,
-    tie,
-    was_kept,
-)
+from vitkit.runtimes import digest_of_folder, is_kept, onnx_of_run, run_of, tie, was_kept
+from vitkit.runtimes.onnx_of_run import is_of_an_earlier_model
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from vitkit.cli import main
-from vitkit.curation.corrections import Move, move
-from vitkit.studies.study import _put
+from vitkit.apps.studies.study import _put
+from vitkit.cli.entry import main
+from vitkit.curation import Move, move
 from vitkit.system.storage import moving
 from vitkit.system.storage.moving import check_moves, move_file, move_folder
 

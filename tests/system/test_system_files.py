@@ -5,8 +5,7 @@ import os
 import numpy as np
 import pytest
 
-from vitkit.inspection.pages.html import write_page
-from vitkit.inspection.photographs import Tile, contact_sheet
+from vitkit.inspection import Tile, contact_sheet, write_page
 from vitkit.system.storage.files import (
     Record,
     check_replaceable,

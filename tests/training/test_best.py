@@ -11,6 +11,7 @@ from runs import Eventful, events, same
 import vitkit
 from vitkit.data import open_splits
 from vitkit.evaluation import (
+    SHARE,
     Accuracy,
     Classification,
     Errors,
@@ -19,17 +20,16 @@ from vitkit.evaluation import (
     Metric,
     Neighbours,
     answers_of_logits,
+    batches_of,
 )
-from vitkit.evaluation.evaluator import batches_of, concatenated
-from vitkit.evaluation.metrics.metric import SHARE
+from vitkit.evaluation.evaluator import concatenated
 from vitkit.evaluation.metrics.other_targets import errors, several
 from vitkit.objectives import MaskedAutoencoder, MaskedPatches, Supervised
 from vitkit.objectives.patches import Reconstruction
-from vitkit.studies.grid import Cell, run_grid
 from vitkit.system.errors import Interrupted
 from vitkit.system.span import Span
-from vitkit.training import last_metrics, read_metrics, read_run, train
-from vitkit.training.record.metrics import best_step
+from vitkit.training import Cell, read_run, run_grid, run_recipe
+from vitkit.training.record.metrics import best_step, last_metrics, read_metrics
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def rising_and_falling(tiny):
 def finished(rising_and_falling, quiet, tmp_path_factory):
     """The directory of that run, which no test changes, and what it returned."""
     run_dir = tmp_path_factory.mktemp("finished")
-    return run_dir, train(rising_and_falling, run_dir, "cpu", quiet)
+    return run_dir, run_recipe(rising_and_falling, run_dir, "cpu", quiet)
 
 
 def accuracy(classifier):
@@ -81,7 +81,7 @@ def test_the_model_is_that_of_the_best_evaluation(rising_and_falling, finished, 
 
     # Its last weights are others
     unmeasured = replace(rising_and_falling, best="", evaluate_every=Span(0))
-    last = train(unmeasured, tmp_path, "cpu", quiet)
+    last = run_recipe(unmeasured, tmp_path, "cpu", quiet)
     assert accuracy(last) == pytest.approx(values[-1])
 
 
@@ -102,9 +102,9 @@ def test_a_run_that_was_interrupted_keeps_the_same(
     keep_best = loop.keep_best
     monkeypatch.setattr(loop, "keep_best", killed)
     with pytest.raises(RuntimeError, match="killed"):
-        train(rising_and_falling, tmp_path / "two", "cpu", quiet)
+        run_recipe(rising_and_falling, tmp_path / "two", "cpu", quiet)
     monkeypatch.undo()
-    continued = train(rising_and_falling, tmp_path / "two", "cpu", quiet)
+    continued = run_recipe(rising_and_falling, tmp_path / "two", "cpu", quiet)
     assert continued.origin["steps"] == undisturbed.origin["steps"]
     assert same(continued.model.state_dict(), undisturbed.model.state_dict())
     kept = sorted(path.name for path in (tmp_path / "two" / "best").iterdir())
@@ -114,7 +114,7 @@ def test_a_run_that_was_interrupted_keeps_the_same(
 
 def test_a_run_ends_when_that_metric_gains_no_more(rising_and_falling, tmp_path, quiet):
     patient = replace(rising_and_falling, early_stop=2)
-    train(patient, tmp_path, "cpu", quiet)
+    run_recipe(patient, tmp_path, "cpu", quiet)
     _, values = measured(tmp_path)
     assert len(values) < 8
     assert max(values[-2:]) <= max(values[:-2])
@@ -145,7 +145,7 @@ def test_a_metric_that_is_not_measured_is_refused_before_the_first_step(
     with pytest.raises(
         ValueError, match=f"`best={name!r}`: the run does not measure that; {sentence}"
     ):
-        train(replace(rising_and_falling, best=name), tmp_path, "cpu", quiet)
+        run_recipe(replace(rising_and_falling, best=name), tmp_path, "cpu", quiet)
     assert not (tmp_path / "checkpoints").exists()
 
 
@@ -164,11 +164,11 @@ def test_what_is_not_known_before_is_refused_at_the_first_evaluation(
     rising_and_falling, tmp_path, quiet
 ):
     mine = replace(rising_and_falling, evals=(Eval(Guessed(), name="my"),), length=Span(4))
-    train(replace(mine, best="my/test/mine"), tmp_path / "right", "cpu", quiet)
+    run_recipe(replace(mine, best="my/test/mine"), tmp_path / "right", "cpu", quiet)
     with pytest.raises(ValueError, match=r"choose from my/test/\.\.\.$"):
-        train(replace(mine, best="test/mine"), tmp_path / "wrong", "cpu", quiet)
+        run_recipe(replace(mine, best="test/mine"), tmp_path / "wrong", "cpu", quiet)
     with pytest.raises(ValueError, match="choose from my/test/mine$"):
-        train(replace(mine, best="my/test/other"), tmp_path / "late", "cpu", quiet)
+        run_recipe(replace(mine, best="my/test/other"), tmp_path / "late", "cpu", quiet)
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_evaluators_say_what_they_measure(
 ):
     """Nothing that can be the best is missing, or a right `best` would be refused."""
     recipe = replace(rising_and_falling, best="", length=Span(1), objective=objective)
-    train(replace(recipe, evals=(Eval(evaluator),)), tmp_path, "cpu", quiet)
+    run_recipe(replace(recipe, evals=(Eval(evaluator),)), tmp_path, "cpu", quiet)
     metrics = last_metrics(tmp_path).values()
     names = {metric.name for metric in metrics if metric.unit.better != "neither"}
     assert names and names <= {f"test/{figure}" for figure in evaluator.figures}
@@ -219,7 +219,7 @@ def stuck(tiny):
 def test_a_run_that_gains_nothing_ends_early_and_at_the_same_step_if_interrupted(
     stuck, tmp_path, quiet
 ):
-    steps = train(stuck, tmp_path / "one", "cpu", quiet).origin["steps"]
+    steps = run_recipe(stuck, tmp_path / "one", "cpu", quiet).origin["steps"]
     assert steps == 16  # the first evaluation is the best, and three gain nothing
     assert read_metrics(tmp_path / "one" / "metrics.jsonl")[-1]["step"] == steps
 
@@ -229,7 +229,7 @@ def test_a_run_that_gains_nothing_ends_early_and_at_the_same_step_if_interrupted
     assert max(accuracies[-3:]) <= max(accuracies[:-3]) and min(losses[-3:]) >= min(losses[:-3])
 
     # Called again it is finished; interrupted, it ends there too
-    assert train(stuck, tmp_path / "one", "cpu", quiet).origin["steps"] == steps
+    assert run_recipe(stuck, tmp_path / "one", "cpu", quiet).origin["steps"] == steps
     with events(stop=[9]), pytest.raises(Interrupted):
-        train(stuck, tmp_path / "two", "cpu", quiet)
-    assert train(stuck, tmp_path / "two", "cpu", quiet).origin["steps"] == steps
+        run_recipe(stuck, tmp_path / "two", "cpu", quiet)
+    assert run_recipe(stuck, tmp_path / "two", "cpu", quiet).origin["steps"] == steps

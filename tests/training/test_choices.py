@@ -12,13 +12,14 @@ from PIL import Image
 from rich.console import Console
 from runs import read_json, same, weights
 
-from vitkit.cli import main
+from vitkit.cli.entry import main
 from vitkit.data import Augmentation, Preprocessing
 from vitkit.models import LeNetConfig, ViTConfig, create, vit
 from vitkit.prediction import predict
-from vitkit.recipes import finetune, recipe, with_model
+from vitkit.recipes import Data, Optim, Recipe, finetune, recipe, with_model
 from vitkit.system.span import Span
-from vitkit.training import Data, Optim, Recipe, last_metrics, train
+from vitkit.training import run_recipe
+from vitkit.training.record.metrics import last_metrics
 from vitkit.weights import Classifier, load, save
 
 
@@ -42,7 +43,7 @@ def test_twelve_channels_are_measured_trained_and_predicted(fields, tmp_path):
         model, data, optim=Optim(lr=3e-3, warmup=Span(2)), length=Span(30), batch=16,
         evaluate_every=Span(30), save_every=Span(30),
     )  # fmt: skip
-    trained = train(run, tmp_path / "run", "cpu")
+    trained = run_recipe(run, tmp_path / "run", "cpu")
 
     preprocessing = read_json(tmp_path / "run" / "recipe.json")["data"]["preprocessing"]
     assert preprocessing["values"] == "float32" and len(preprocessing["mean"]) == 12
@@ -57,7 +58,7 @@ def test_twelve_channels_are_measured_trained_and_predicted(fields, tmp_path):
 
     # The same call continues by the same numbers
     assert torch.equal(
-        train(run, tmp_path / "run", "cpu").model.head.weight, trained.model.head.weight
+        run_recipe(run, tmp_path / "run", "cpu").model.head.weight, trained.model.head.weight
     )
 
 
@@ -92,7 +93,7 @@ def test_lenet_trains_on_grey_digits(tmp_path):
     assert isinstance(digits.model, LeNetConfig) and digits.model.channels == 1
     short = replace(digits, length=Span(60), evaluate_every=Span(60), optim=Optim(lr=3e-3))
     short = replace(short, save_every=Span(60), data=replace(digits.data, workers=0))
-    trained = train(short, tmp_path / "run", "cpu")
+    trained = run_recipe(short, tmp_path / "run", "cpu")
     assert trained.preprocessing.mean == (0.5,) and trained.model.config.channels == 1
     at_least(last_metrics(tmp_path / "run")["test/top1"].value, 0.5)
 
@@ -132,7 +133,7 @@ def discs(tmp_path):
 def test_what_the_classes_do_not_survive_is_off_and_stays_off(discs, tmp_path, monkeypatch):
     assert discs.data.augmentation == Augmentation(auto=True)
     console = Console(record=True, width=1000, file=io.StringIO())
-    train(discs, tmp_path / "run", "cpu", console)
+    run_recipe(discs, tmp_path / "run", "cpu", console)
     said = console.export_text()
     assert "switched off, because the classes do not survive it: mirrored images" in said
     ran = read_json(tmp_path / "run" / "recipe.json")["data"]["augmentation"]
@@ -142,21 +143,21 @@ def test_what_the_classes_do_not_survive_is_off_and_stays_off(discs, tmp_path, m
     # What ran is a recipe that gives the same weights
     kept = Augmentation(**ran)
     decided = replace(discs, data=replace(discs.data, augmentation=kept))
-    train(decided, tmp_path / "same", "cpu", Console(quiet=True))
+    run_recipe(decided, tmp_path / "same", "cpu", Console(quiet=True))
     assert same(weights(tmp_path / "run"), weights(tmp_path / "same"))
 
     # The same command again does not ask again
     monkeypatch.setattr("vitkit.training.choices.surviving", None)
-    assert train(discs, tmp_path / "run", "cpu", Console(quiet=True)).origin["steps"] == 4
+    assert run_recipe(discs, tmp_path / "run", "cpu", Console(quiet=True)).origin["steps"] == 4
 
 
 def test_from_scratch_the_pixels_are_asked(discs, tmp_path, monkeypatch):
     scratch = replace(discs, init="")
     console = Console(record=True, width=1000, file=io.StringIO())
-    train(scratch, tmp_path / "run", "cpu", console)
+    run_recipe(scratch, tmp_path / "run", "cpu", console)
     said = console.export_text()
     assert "switched off, because the classes do not survive it: mirrored images" in said
     ran = read_json(tmp_path / "run" / "recipe.json")["data"]["augmentation"]
     assert (ran["flip"], ran["auto"]) == (False, False)
     monkeypatch.setattr("vitkit.training.choices.surviving_in_pixels", None)
-    assert train(scratch, tmp_path / "run", "cpu", Console(quiet=True)).origin["steps"] == 4
+    assert run_recipe(scratch, tmp_path / "run", "cpu", Console(quiet=True)).origin["steps"] == 4

@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 from runs import digits_as_files, read_json, same, weights
 
-from vitkit.data import BadImage, Splits, open_splits, subset
-from vitkit.data.loading.resident import Pixels
+from vitkit.data import Pixels, Splits, open_splits, subset
 from vitkit.evaluation import Accuracy, Eval
+from vitkit.recipes import Data
+from vitkit.system.errors import BadImage
 from vitkit.system.span import Span
-from vitkit.training import Data, divide, train
+from vitkit.training import divide, run_recipe
 from vitkit.training.data import about_classes, about_subset, open_data, refuse_one_class
 
 
@@ -37,12 +38,12 @@ def is_in_memory(data, run_dir):
 
 def test_images_in_memory_change_no_weight_and_a_run_goes_on_without_them(photos, quiet, tmp_path):
     encoded = replace(photos, data=replace(photos.data, keep_decoded=0.0))
-    train(photos, tmp_path / "in-memory", "cpu", quiet)
-    train(encoded, tmp_path / "encoded", "cpu", quiet)
+    run_recipe(photos, tmp_path / "in-memory", "cpu", quiet)
+    run_recipe(encoded, tmp_path / "encoded", "cpu", quiet)
     assert same(weights(tmp_path / "in-memory"), weights(tmp_path / "encoded"))
 
     # It is not another recipe
-    train(encoded, tmp_path / "in-memory", "cpu", quiet)
+    run_recipe(encoded, tmp_path / "in-memory", "cpu", quiet)
 
 
 def test_images_are_kept_in_memory_if_they_fit_and_are_always_the_same(photos, tmp_path):
@@ -62,21 +63,21 @@ def test_unchecked_a_broken_image_stops_the_run_when_its_turn_comes(photos, quie
     unchecked = replace(photos, data=replace(data, check=False))
     assert open_data(unchecked.data, (), tmp_path / "none", lambda _: None).record["skipped"] == {}
     with pytest.raises(BadImage, match="00.png is not an image"):
-        train(unchecked, tmp_path / "run", "cpu", quiet)
+        run_recipe(unchecked, tmp_path / "run", "cpu", quiet)
 
 
 def test_another_setting_of_the_data_is_not_taken_for_other_images(photos, quiet, tmp_path):
-    train(photos, tmp_path, "cpu", quiet)
+    run_recipe(photos, tmp_path, "cpu", quiet)
     select = replace(photos, data=replace(photos.data, parts="select"))
     with pytest.raises(ValueError, match=r"another recipe \(data.parts: given -> select\)"):
-        train(select, tmp_path, "cpu", quiet)
+        run_recipe(select, tmp_path, "cpu", quiet)
 
 
 def test_a_run_that_never_trained_may_have_other_images_and_checks_them(photos, quiet, tmp_path):
     run_dir = tmp_path / "run"
     mistyped = replace(photos, init=str(tmp_path / "none"))
     with pytest.raises((OSError, ValueError), match="none"):
-        train(mistyped, run_dir, "cpu", quiet)
+        run_recipe(mistyped, run_dir, "cpu", quiet)
 
     # Then with images of an evaluator's own, one of them broken
     sketches = tmp_path / "sketches"
@@ -85,11 +86,11 @@ def test_a_run_that_never_trained_may_have_other_images_and_checks_them(photos, 
     broken.write_bytes(b"no image")
     evals = (Eval(Accuracy()), Eval(Accuracy(), data=str(sketches)))
     with pytest.raises(BadImage, match=f"1 broken image in '{sketches}'"):
-        train(replace(photos, evals=evals), run_dir, "cpu", quiet)
+        run_recipe(replace(photos, evals=evals), run_dir, "cpu", quiet)
 
     # Then on other parts
     select = replace(photos, length=Span(2), data=replace(photos.data, parts="select"))
-    train(select, run_dir, "cpu", quiet)
+    run_recipe(select, run_dir, "cpu", quiet)
     assert read_json(run_dir / "data.json")["counts"].keys() == {"train", "val"}
 
 
@@ -105,12 +106,12 @@ def test_listed_images_are_left_out_and_a_changed_list_is_another_run(photos, qu
     assert names - remaining == {whole.name(3), whole.name(7)}
     assert len(run_data.held_out["test"]) == 10
     assert sentences == [f"2 training images that {drop} lists are left out"]
-    train(replace(photos, data=data), tmp_path / "run", "cpu", quiet)
+    run_recipe(replace(photos, data=data), tmp_path / "run", "cpu", quiet)
     record = read_json(tmp_path / "run" / "data.json")
     assert record["counts"] == {"train": 48, "test": 10}
     drop.write_text(f"{whole.name(3)}\n", "utf-8")
     with pytest.raises(ValueError, match="has changed since this run began"):
-        train(replace(photos, data=data), tmp_path / "run", "cpu", quiet)
+        run_recipe(replace(photos, data=data), tmp_path / "run", "cpu", quiet)
 
 
 # Parts

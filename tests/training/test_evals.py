@@ -11,22 +11,16 @@ import pytest
 import torch
 from runs import FACTS, digits_as_files, read_json
 
-from vitkit.cli import main
-from vitkit.evaluation import Accuracy, Eval, Fewshot, Metric, Neighbours
-from vitkit.evaluation.metrics.metric import NATS, SHARE
+from vitkit.cli.entry import main
+from vitkit.evaluation import NATS, SHARE, Accuracy, Eval, Fewshot, Metric, Neighbours
 from vitkit.objectives import SelfDistillation
+from vitkit.recipes import Facts, resolve
 from vitkit.system.errors import Interrupted
 from vitkit.system.span import Span
-from vitkit.training import (
-    Facts,
-    last_metrics,
-    read_metrics,
-    read_run,
-    resolve,
-    train,
-)  # fmt: skip
+from vitkit.training import read_run, run_recipe
 from vitkit.training.evaluation import evaluate
 from vitkit.training.record.log import Log
+from vitkit.training.record.metrics import last_metrics, read_metrics
 from vitkit.training.run import Run
 from vitkit.training.schedule import Schedule
 
@@ -45,7 +39,7 @@ def evaluations(run_dir):
 @pytest.mark.slow
 def test_each_has_its_own_span_and_images(tiny, quiet, tmp_path, sketches):
     evals = (Eval(Accuracy()), Eval(Neighbours(k=3), Span(15)), Eval(Accuracy(), data=sketches))
-    train(replace(tiny, evals=evals), tmp_path / "run", "cpu", quiet)
+    run_recipe(replace(tiny, evals=evals), tmp_path / "run", "cpu", quiet)
     steps = {}
     for step, title in evaluations(tmp_path / "run"):
         steps.setdefault(title, []).append(step)
@@ -67,7 +61,7 @@ def test_one_that_learns_has_training_images_of_its_own(tiny, quiet, tmp_path, f
     )
     evals = (Eval(Fewshot((2,), seeds=2)), Eval(Fewshot((1,)), data=str(shapes)))
     recipe = replace(tiny, evals=evals, length=Span(6))
-    train(recipe, tmp_path / "run", "cpu", quiet)
+    run_recipe(recipe, tmp_path / "run", "cpu", quiet)
     metrics = last_metrics(tmp_path / "run")
     assert metrics["test/fewshot/seen"].value == 359 and metrics["photos/fewshot/seen"].value == 4
     assert 0.1 < metrics["test/2-shot/top1"].value < 0.9
@@ -78,7 +72,7 @@ def test_one_that_learns_has_training_images_of_its_own(tiny, quiet, tmp_path, f
     alone = folder({"train/a/1.png": 8, "train/b/1.png": 8}, "alone")
     with pytest.raises(ValueError, match="learns from training images and measures on others"):
         evals = (Eval(Fewshot(), data=str(alone)),)
-        train(replace(recipe, evals=evals), tmp_path / "other", "cpu", quiet)
+        run_recipe(replace(recipe, evals=evals), tmp_path / "other", "cpu", quiet)
 
 
 TOP1 = Metric("top1", 0.5, SHARE)
@@ -122,7 +116,7 @@ def test_the_training_goes_on_in_training_mode_whatever_an_evaluator_does(tiny, 
     trained = []
     for leaves in (False, True):
         evals = (Eval(Careless(leaves)),)
-        model = train(replace(recipe, evals=evals), tmp_path / str(leaves), "cpu", quiet).model
+        model = run_recipe(replace(recipe, evals=evals), tmp_path / str(leaves), "cpu", quiet).model
         trained.append(list(model.parameters()))
     torch.testing.assert_close(*trained, atol=0, rtol=0)
 
@@ -131,9 +125,9 @@ def test_what_was_measured_before_an_interruption_is_not_measured_again(tiny, qu
     evals = (Eval(Accuracy()), Eval(Nosy(str(tmp_path / "flag"))))
     recipe = replace(tiny, evals=evals, length=Span(10))
     with pytest.raises(Interrupted):
-        train(recipe, tmp_path / "run", "cpu", quiet)
+        run_recipe(recipe, tmp_path / "run", "cpu", quiet)
     assert evaluations(tmp_path / "run") == [(10, "Accuracy")]
-    train(recipe, tmp_path / "run", "cpu", quiet)
+    run_recipe(recipe, tmp_path / "run", "cpu", quiet)
     assert evaluations(tmp_path / "run") == [(10, "Accuracy"), (10, "Nosy")]
     assert last_metrics(tmp_path / "run")["test/nosy"].value == math.inf
     for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines():
@@ -147,7 +141,7 @@ def test_the_ones_that_the_documentation_shows(tiny, quiet, tmp_path, sketches, 
         exec(code, names)
     monkeypatch.chdir(tmp_path)
     evals = (*names["evals"], Eval(names["Confidence"]()))
-    train(replace(tiny, evals=evals, length=Span(6)), tmp_path / "run", "cpu", quiet)
+    run_recipe(replace(tiny, evals=evals, length=Span(6)), tmp_path / "run", "cpu", quiet)
     metrics = last_metrics(tmp_path / "run")
     assert "sketches/top1" in metrics and 0 < metrics["test/confidence"].value < 1
 
@@ -215,7 +209,7 @@ def test_an_objective_without_pictures_decodes_no_images_for_them(
 ):
     monkeypatch.setattr("vitkit.training.evaluation.SHOWN", 0)  # no batch can be made of no images
     short = replace(tiny, length=Span(6), evaluate_every=Span(6))
-    train(short, tmp_path, "cpu", quiet)
+    run_recipe(short, tmp_path, "cpu", quiet)
     assert not (tmp_path / "pictures.safetensors").exists()
 
 
@@ -241,9 +235,11 @@ def test_images_that_cannot_be_judged_by_are_refused(tiny, quiet, tmp_path, sket
     (tmp_path / "more" / "sketches").mkdir(parents=True)
     both = [Eval(Accuracy(), data=sketches), Eval(Neighbours(), data=f"{tmp_path}/more/sketches")]
     with pytest.raises(ValueError, match="would both be called sketches"):
-        train(replace(tiny, evals=tuple(both)), tmp_path / "run", "cpu", quiet)
+        run_recipe(replace(tiny, evals=tuple(both)), tmp_path / "run", "cpu", quiet)
     with pytest.raises(ValueError, match="there is no folder"):
-        train(replace(tiny, evals=(Eval(Accuracy(), data="x"),)), tmp_path / "run", "cpu", quiet)
+        run_recipe(
+            replace(tiny, evals=(Eval(Accuracy(), data="x"),)), tmp_path / "run", "cpu", quiet
+        )
 
 
 def test_named_on_the_command_line_they_have_settings(tmp_path, capsys):

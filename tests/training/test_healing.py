@@ -10,8 +10,9 @@ import pytest
 from runs import read_json, same, weights
 
 from vitkit.evaluation import Accuracy, Eval
+from vitkit.recipes import Optim
 from vitkit.system.span import Span
-from vitkit.training import Optim, train
+from vitkit.training import run_recipe
 from vitkit.training.record.metrics import read_metrics
 from vitkit.training.state.checkpoints import read_earlier, read_sealed, write_sealed
 from vitkit.training.state.start import license_of
@@ -30,7 +31,7 @@ def short(tiny):
 def finished(short, quiet, tmp_path_factory):
     """The directory of a run that was never disturbed."""
     run_dir = tmp_path_factory.mktemp("finished") / "run"
-    train(short, run_dir, "cpu", quiet)
+    run_recipe(short, run_dir, "cpu", quiet)
     return run_dir
 
 
@@ -105,7 +106,7 @@ def prepend(path, line: bytes):
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_a_damaged_run_ends_with_the_same_bits(damage, short, paused, finished, quiet):
     DAMAGE[damage](paused)
-    train(short, paused, "cpu", quiet)
+    run_recipe(short, paused, "cpu", quiet)
     assert weights_of(paused) == weights_of(finished)
     assert read_json(paused / "data.json")["source"] == "digits"
     assert read_json(paused / "recipe.json")["batch"] == short.batch
@@ -113,7 +114,7 @@ def test_a_damaged_run_ends_with_the_same_bits(damage, short, paused, finished, 
 
 def test_damaged_lines_of_metrics_are_counted_aloud(short, paused, capsys):
     prepend(paused / "metrics.jsonl", b"{\n\x00\n")
-    train(short, paused, "cpu")
+    run_recipe(short, paused, "cpu")
     assert f"2 damaged lines of {paused / 'metrics.jsonl'} are left out" in capsys.readouterr().err
 
 
@@ -137,7 +138,7 @@ def test_a_damaged_model_is_saved_again_from_the_last_checkpoint(
     else:
         path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
 
-    train(short, copied, "cpu", quiet)
+    run_recipe(short, copied, "cpu", quiet)
     assert path.read_bytes() == data
     load(copied, quiet=True)
     assert (copied / "model.earlier").is_dir()  # nothing is thrown away
@@ -150,7 +151,7 @@ def test_a_run_that_was_killed_before_it_said_that_it_is_finished_keeps_its_mode
     (copied / "finished.json").unlink()
     (copied / "model.new").mkdir()
     (copied / "model" / "README.md").write_text("my own words")
-    train(short, copied, "cpu")
+    run_recipe(short, copied, "cpu")
     assert not list(copied.glob("model?*"))
     assert (copied / "model" / "README.md").read_text() == "my own words"
     assert "kept as" not in capsys.readouterr().err
@@ -159,7 +160,7 @@ def test_a_run_that_was_killed_before_it_said_that_it_is_finished_keeps_its_mode
 def test_a_model_that_is_replaced_is_kept_and_it_is_said(short, finished, copied, capsys):
     (copied / "model" / "model.safetensors").write_bytes(b"")
     (copied / "finished.json").unlink()
-    train(short, copied, "cpu")
+    run_recipe(short, copied, "cpu")
     assert f"kept as {copied / 'model.earlier'}" in capsys.readouterr().err
     assert weights_of(copied) == weights_of(finished)
 
@@ -168,7 +169,7 @@ def test_what_its_owner_edited_is_no_damage(short, copied, capsys):
     (copied / "model" / "README.md").write_text("my own words")
     config = copied / "model" / "config.json"
     config.write_text(config.read_text().replace('"0": "0"', '"0": "zero"'))
-    assert train(short, copied, "cpu").labels[0] == "zero"
+    assert run_recipe(short, copied, "cpu").labels[0] == "zero"
     out = capsys.readouterr().err
     assert f"{copied / 'model'}: config.json was edited since the run saved it" in out
     assert "this run is finished" in out
@@ -182,7 +183,7 @@ def test_settings_that_no_weight_depends_on_may_change_when_a_run_continues(
     """Another evaluator, on images of its own too, another time, another name."""
     evals = (Eval(Accuracy(), every=Span(5)), Eval(Accuracy(), data="digits"))
     changed = replace(short, name="renamed", evals=evals, evaluate_every=Span(4))
-    train(changed, paused, "cpu")
+    run_recipe(changed, paused, "cpu")
     out = " ".join(capsys.readouterr().err.split())
     assert "changed since this run began, and no weight depends on it: " in out
     assert "evals.0.every: 12 steps -> 5 steps; evals.1; " in out
@@ -194,7 +195,7 @@ def test_settings_that_no_weight_depends_on_may_change_when_a_run_continues(
 
     # And back: the images of an evaluator that is gone are forgotten
     (paused / "finished.json").unlink()
-    train(short, paused, "cpu")
+    run_recipe(short, paused, "cpu")
 
 
 SOMEBODYS = ["data.json", "recipe.json", "model", "metrics.jsonl", "checkpoints", "report.html"]
@@ -204,15 +205,15 @@ SOMEBODYS = ["data.json", "recipe.json", "model", "metrics.jsonl", "checkpoints"
 def test_a_directory_of_somebody_is_not_a_run(name, short, quiet, tmp_path):
     (tmp_path / name).write_text('{"port": 80}')
     with pytest.raises(ValueError, match=f"holds {name}, which no run has written there"):
-        train(short, tmp_path, "cpu", quiet)
+        run_recipe(short, tmp_path, "cpu", quiet)
     assert [path.name for path in tmp_path.iterdir()] == [name]
     with pytest.raises(ValueError, match="is a file, and a run is a directory"):
-        train(short, tmp_path / name, "cpu", quiet)
+        run_recipe(short, tmp_path / name, "cpu", quiet)
 
 
 def test_a_finished_run_without_checkpoints_is_finished(short, bare, capsys):
     written = (bare / "model" / "model.safetensors").stat().st_mtime_ns
-    train(short, bare, "cpu")
+    run_recipe(short, bare, "cpu")
     assert "this run is finished after 12 steps" in capsys.readouterr().err
     assert (bare / "model" / "model.safetensors").stat().st_mtime_ns == written
 
@@ -223,7 +224,7 @@ def test_another_recipe_does_not_overwrite_a_finished_model(lost, short, bare, q
         (bare / lost).unlink()
     model = weights_of(bare)
     with pytest.raises(ValueError, match=r"another recipe \(seed: 0 -> 1\)"):
-        train(replace(short, seed=1), bare, "cpu", quiet)
+        run_recipe(replace(short, seed=1), bare, "cpu", quiet)
     assert weights_of(bare) == model
 
 
@@ -231,14 +232,14 @@ def test_a_model_of_which_no_file_says_the_recipe_is_not_overwritten(short, bare
     (bare / "recipe.json").unlink()
     (bare / "finished.json").unlink()
     with pytest.raises(ValueError, match="nothing says by which recipe"):
-        train(short, bare, "cpu", quiet)
+        run_recipe(short, bare, "cpu", quiet)
 
 
 def test_a_damaged_model_without_checkpoints_is_trained_again_and_it_is_said(
     short, bare, finished, capsys
 ):
     (bare / "model" / "model.safetensors").write_bytes(b"")
-    train(short, bare, "cpu")
+    run_recipe(short, bare, "cpu")
     assert "there is no checkpoint, so it is trained again" in " ".join(
         capsys.readouterr().err.split()
     )
@@ -250,7 +251,7 @@ def test_weights_that_are_not_finite_are_not_saved(short, quiet, tmp_path):
     diverging = Optim(lr=1e30, weight_decay=1e30, warmup=Span(0))
     recipe = replace(short, optim=diverging, length=Span(1), average=0.0)
     with pytest.raises(FloatingPointError, match="the trained weights are not finite"):
-        train(recipe, tmp_path, "cpu", quiet)
+        run_recipe(recipe, tmp_path, "cpu", quiet)
     assert not (tmp_path / "model").exists()
 
 
@@ -265,8 +266,8 @@ def test_a_setting_that_earlier_code_did_not_have_counts_as_its_default(
         del values["recipe"]["data"]["preprocessing"]["antialias"]
         write_sealed(path, values)
     with pytest.raises(ValueError, match=r"another recipe \(data.parts: given -> final\)"):
-        train(replace(short, data=replace(short.data, parts="final")), paused, "cpu", quiet)
-    train(short, paused, "cpu", quiet)
+        run_recipe(replace(short, data=replace(short.data, parts="final")), paused, "cpu", quiet)
+    run_recipe(short, paused, "cpu", quiet)
     assert same(weights(paused), weights(finished))
 
 

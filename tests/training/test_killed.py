@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from processes import Forked
 
-from vitkit.cli import main
+from vitkit.cli.entry import main
 
 SETTINGS = """--device cpu --length 60 --batch 64 --save-every 7 --evaluate-every 20 --log-every 5
 --optim.warmup 5 --average 0.95 --model.dropout 0.1 --model.width 48 --model.depth 2

@@ -9,10 +9,11 @@ import pytest
 from PIL import Image
 
 import vitkit
-from vitkit.cli import main
+from vitkit.cli.entry import main
 from vitkit.objectives import MaskedAutoencoder, MaskedPatches, SelfDistillation, Supervised
 from vitkit.system.span import Span
-from vitkit.training import last_metrics, read_run, train
+from vitkit.training import read_run, run_recipe
+from vitkit.training.record.metrics import last_metrics
 
 
 @pytest.fixture
@@ -57,20 +58,20 @@ def test_several_classes(tiny, quiet, tmp_path, images):
     source = images(names)
     recipe = on(tiny, source, Supervised("sigmoid", mixup=0.2), steps=30)
     recipe = replace(recipe, optim=replace(recipe.optim, lr=2e-2))
-    model = train(recipe, tmp_path / "run", "cpu", quiet)
+    model = run_recipe(recipe, tmp_path / "run", "cpu", quiet)
     assert model.labels == ("blue", "green", "red") and model.activation == "sigmoid"
     metrics = last_metrics(tmp_path / "run")
     assert read_run(tmp_path / "run").primary() == metrics["test/map"]
     assert metrics["test/map"].value > 0.9 and metrics["test/seen"].value == 30
     with pytest.raises(ValueError, match="softmax loss cannot .* several classes each: use `obj"):
-        train(on(tiny, source, Supervised()), tmp_path / "other", "cpu", quiet)
+        run_recipe(on(tiny, source, Supervised()), tmp_path / "other", "cpu", quiet)
 
 
 def test_a_number(tiny, quiet, tmp_path, images, capsys):
     source = images(lambda red, green, blue: 1000.5 + (red - blue) / 100)
     recipe = on(tiny, source, Supervised("squared"), steps=30)
     recipe = replace(recipe, optim=replace(recipe.optim, lr=2e-2))
-    model = train(recipe, tmp_path / "run", "cpu", quiet)
+    model = run_recipe(recipe, tmp_path / "run", "cpu", quiet)
     assert (model.labels, model.activation) == (("value",), "none")
     metrics = last_metrics(tmp_path / "run")
     assert read_run(tmp_path / "run").primary() == metrics["test/mae"]
@@ -86,7 +87,7 @@ def test_a_number(tiny, quiet, tmp_path, images, capsys):
     source = images(lambda red, green, blue: 1000.5 + (red - blue) / 100)
     for loss in ("softmax", "sigmoid"):
         with pytest.raises(ValueError, match=f"{loss} loss cannot .* number each: use `objective"):
-            train(on(tiny, source, Supervised(loss)), tmp_path / "other", "cpu", quiet)
+            run_recipe(on(tiny, source, Supervised(loss)), tmp_path / "other", "cpu", quiet)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +100,7 @@ def test_a_number(tiny, quiet, tmp_path, images, capsys):
     ids=lambda objective: type(objective).__name__,
 )
 def test_nothing(tiny, tmp_path, images, objective, capsys):
-    model = train(on(tiny, images(None), objective), tmp_path / "run", "cpu")
+    model = run_recipe(on(tiny, images(None), objective), tmp_path / "run", "cpu")
     assert model.labels == () and (tmp_path / "run" / "pictures.safetensors").exists()
     out = capsys.readouterr().err
     distilled = isinstance(objective, SelfDistillation)
@@ -108,7 +109,7 @@ def test_nothing(tiny, tmp_path, images, objective, capsys):
     with pytest.raises(
         ValueError, match="softmax loss cannot .* have no labels: put those of each class"
     ):
-        train(on(tiny, images(None), Supervised()), tmp_path / "other", "cpu")
+        run_recipe(on(tiny, images(None), Supervised()), tmp_path / "other", "cpu")
 
 
 def test_of_several_classes_each_is_smoothed_alone():

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from vitkit.training.run import default_run_dir, run_name, tidied
+from vitkit.training import default_run_dir, run_name, tidied
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from vitkit.data import mix
 from vitkit.models import create, vit
 from vitkit.objectives import Supervised
+from vitkit.recipes import Optim
+from vitkit.recipes.optim import parameter_groups
 from vitkit.system.span import Span, due
-from vitkit.training import Optim
-from vitkit.training.optim import parameter_groups
 
 ONE_BLOCK = vit("mu/16", classes=4, depth=2)
 

@@ -14,11 +14,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from vitkit.objectives import SelfDistillation
 from vitkit.objectives.distillation import SelfDistillationLearner
+from vitkit.recipes import Optim
 from vitkit.system.errors import Interrupted
 from vitkit.system.processes.ranks import world
 from vitkit.system.span import Span
-from vitkit.training import Optim, outcomes, train
 from vitkit.training import loop as loop_module
+from vitkit.training import outcomes, run_recipe
 
 
 @pytest.fixture
@@ -74,9 +75,9 @@ def test_it_is_the_run_that_looks_at_once(short, changes, quiet, tmp_path, monke
     poison = [3, 7, 8, 9, 17]
     recipe = replace(short, **changes)
     with events(poison=poison):
-        train(recipe, tmp_path / "at once", "cpu", quiet)
+        run_recipe(recipe, tmp_path / "at once", "cpu", quiet)
         later(monkeypatch, 2)
-        train(recipe, tmp_path / "later", "cpu", quiet)
+        run_recipe(recipe, tmp_path / "later", "cpu", quiet)
     assert_same_run(tmp_path / "later", tmp_path / "at once")
     lines = curve(tmp_path / "later")
     found = [line["step"] for line in lines if line["event"] == "skipped"]
@@ -90,12 +91,12 @@ def test_stopped_while_steps_are_awaited_it_continues_to_the_same_bits(
 ):
     """Also if the third bad step is among them."""
     with events(poison=[7, 8, 9]):
-        train(short, tmp_path / "undisturbed", "cpu", quiet)
+        run_recipe(short, tmp_path / "undisturbed", "cpu", quiet)
     later(monkeypatch, 3)
     with events(poison=[7, 8, 9], stop=[9]), pytest.raises(Interrupted):
-        train(short, tmp_path / "run", "cpu", quiet)
+        run_recipe(short, tmp_path / "run", "cpu", quiet)
     with events(poison=[7, 8, 9]):
-        train(short, tmp_path / "run", "cpu", quiet)
+        run_recipe(short, tmp_path / "run", "cpu", quiet)
     assert_same_run(tmp_path / "run", tmp_path / "undisturbed")
 
 
@@ -139,7 +140,7 @@ def test_a_step_waits_for_nothing(short, quiet, tmp_path, monkeypatch, lag, wait
     later(monkeypatch, lag)
     monkeypatch.setattr(loop_module, "gradient", watched_gradient)
     monkeypatch.setattr(loop_module, "advance", watched_advance)
-    train(replace(short, length=Span(9), evaluate_every=Span(0)), tmp_path, "cpu", quiet)
+    run_recipe(replace(short, length=Span(9), evaluate_every=Span(0)), tmp_path, "cpu", quiet)
     assert len(counted) == 9
     assert set(counted.values()) == {waits}
 
@@ -163,7 +164,7 @@ class OnOneRankLearner(EventfulLearner):
 
 def run(recipe, run_dir, lag):
     outcomes.LAG["cpu"] = lag
-    train(recipe, run_dir, "cpu", Console(quiet=True))
+    run_recipe(recipe, run_dir, "cpu", Console(quiet=True))
 
 
 @pytest.mark.slow

@@ -14,11 +14,11 @@ from vitkit.data import Preprocessing
 from vitkit.models import Backbone, ResNetConfig, attention, create, named, vit
 from vitkit.objectives import MaskedAutoencoder, MaskedPatches, SelfDistillation, Supervised
 from vitkit.objectives.supervised import SupervisedLearner
+from vitkit.recipes import Data, Facts, Optim, Recipe, Tune, resolve
 from vitkit.system.span import Span
-from vitkit.training import Data, Facts, Optim, Recipe, Tune, count, memory, resolve, spent
-from vitkit.training.footprint import relative_flops
+from vitkit.training.footprint import count, relative_flops
 from vitkit.training.optim import apply_tuning
-from vitkit.training.plan import GIB, Machine, advice
+from vitkit.training.plan import GIB, Machine, advice, memory, spent
 from vitkit.training.state.state import trained
 
 

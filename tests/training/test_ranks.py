@@ -17,6 +17,7 @@ from runs import assert_nearly_same_weights, checkpoint_steps, weights
 
 from vitkit.objectives import MaskedAutoencoder, MaskedPatches, SelfDistillation, Supervised
 from vitkit.objectives.supervised import SupervisedLearner
+from vitkit.recipes import Optim
 from vitkit.system.processes.ranks import (
     any_rank,
     from_every_rank,
@@ -27,13 +28,13 @@ from vitkit.system.processes.ranks import (
 )
 from vitkit.system.processes.watchdog import watchdog
 from vitkit.system.span import Span
-from vitkit.training import Optim, read_run, train
+from vitkit.training import read_run, run_recipe
 from vitkit.training.record.metrics import read_metrics
 from vitkit.training.state.checkpoints import checkpoints, read_sealed
 
 
 def run(recipe, run_dir):
-    train(recipe, run_dir, "cpu", Console(quiet=True))
+    run_recipe(recipe, run_dir, "cpu", Console(quiet=True))
 
 
 @dataclass(frozen=True)
@@ -261,7 +262,7 @@ def test_a_batch_that_cannot_be_shared_is_a_sentence(recipe, tmp_path):
 
 def test_two_processes_do_not_train_into_the_same_directory(tiny, tmp_path):
     """The lock of a process that was killed is gone with it, also where a child of it lives on."""
-    from vitkit.training.run import locked
+    from vitkit.training import locked
 
     read, write = os.pipe()
     holder = os.fork()

@@ -20,18 +20,19 @@ from runs import assert_nearly_same_weights, assert_same_run, read_json
 
 from vitkit.data import Augmentation, Preprocessing, open_source
 from vitkit.data.sources import stores
+from vitkit.recipes import Data, Optim
 from vitkit.system.span import Span
-from vitkit.training import Data, Optim, train
+from vitkit.training import Occupied, run_recipe
 from vitkit.training import data as training_data
 from vitkit.training.data import readers_of
-from vitkit.training.state.checkpoints import Earlier, Occupied, checkpoints, step_of
+from vitkit.training.state.checkpoints import Earlier, checkpoints, step_of
 
 WORKERS = 2
 KILLS = 2
 
 
 def run(recipe, run_dir):
-    train(recipe, run_dir, "cpu", Console(quiet=True))
+    run_recipe(recipe, run_dir, "cpu", Console(quiet=True))
 
 
 def run_to_be_killed(recipe, run_dir, seconds):

@@ -12,20 +12,26 @@ import pytest
 from margins import at_most
 
 from vitkit import models
-from vitkit.cli import main
+from vitkit.apps.report import report as reports
+from vitkit.cli.entry import main
 from vitkit.data import Augmentation
-from vitkit.evaluation.metrics.answers import read_answers, write_answers
+from vitkit.evaluation import read_answers, write_answers
 from vitkit.objectives import MaskedAutoencoder
-from vitkit.recipes import recipe
+from vitkit.recipes import Recipe, recipe
 from vitkit.system.span import Span
-from vitkit.training import train
-from vitkit.training.recipe import Recipe
-from vitkit.training.record.history import read_run
-from vitkit.training.record.values import defaults, to_json
-from vitkit.training.reports.answers import open_part
-from vitkit.training.reports.comparison import metric_panels, results, settings, verdict
-from vitkit.training.reports.report import report, settings_section
-from vitkit.verbs.training.report import report as reports
+from vitkit.training import (
+    open_part,
+    read_run,
+    report,
+    results,
+    run_recipe,
+    settings,
+    to_json,
+    verdict,
+)
+from vitkit.training.record.values import defaults
+from vitkit.training.reports.comparison import metric_panels
+from vitkit.training.reports.report import settings_section
 from vitkit.weights import load
 
 
@@ -50,7 +56,7 @@ def short(**changes):
 def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     for seed in (0, 1):
-        train(short(seed=seed), folder / f"seed{seed}", "cpu")
+        run_recipe(short(seed=seed), folder / f"seed{seed}", "cpu")
     return folder
 
 
@@ -149,7 +155,7 @@ def test_masked_pretraining_shows_its_pictures_and_costs_less(runs, tmp_path):
     objective = MaskedAutoencoder(width=32, depth=1, heads=2)
     masked = short(objective=objective, length=Span(3), evals=())
     masked = replace(masked, model=replace(masked.model, depth=8))
-    train(masked, tmp_path / "mae", "cpu")
+    run_recipe(masked, tmp_path / "mae", "cpu")
     page = report(tmp_path / "mae", inside=True).read_text()
     assert "What it sees, and makes of it" in page and "Filters" in page
     assert "Which classes are confused" not in page
@@ -201,7 +207,7 @@ def compared(tiny, quiet, tmp_path_factory):
     tiny = replace(tiny, length=Span(12), evaluate_every=Span(6), log_every=3)
     for name, lr in (("fast", 0.003), ("slow", 1e-6)):
         optim = replace(tiny.optim, lr=lr, warmup=Span(2))
-        train(replace(tiny, optim=optim), folder / name, "cpu", quiet)
+        run_recipe(replace(tiny, optim=optim), folder / name, "cpu", quiet)
     return folder
 
 

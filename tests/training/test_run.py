@@ -35,10 +35,11 @@ from vitkit.evaluation import Accuracy, Eval
 from vitkit.models import create
 from vitkit.objectives import MaskedPatches, SelfDistillation, Supervised
 from vitkit.objectives.supervised import SupervisedLearner
+from vitkit.recipes import Facts, Optim, Tune, resolve
 from vitkit.system.errors import Interrupted
 from vitkit.system.span import Span
-from vitkit.training import Optim, Tune, last_metrics, read_run, resolve, train
-from vitkit.training.recipe import Facts
+from vitkit.training import read_run, run_recipe
+from vitkit.training.record.metrics import last_metrics
 from vitkit.training.state.checkpoints import checkpoints, step_of
 from vitkit.training.state.state import trained
 from vitkit.training.step import _seed, clip_gradient, gradient, keys_of, update
@@ -49,7 +50,7 @@ from vitkit.weights import License
 def finished(tiny, quiet, tmp_path_factory):
     """The directory of a finished run of `tiny`, which no test changes, and what it returned."""
     run_dir = tmp_path_factory.mktemp("finished")
-    return run_dir, train(tiny, run_dir, "cpu", quiet)
+    return run_dir, run_recipe(tiny, run_dir, "cpu", quiet)
 
 
 @pytest.fixture
@@ -68,7 +69,7 @@ def short(tiny):
 def undisturbed(short, quiet, tmp_path_factory):
     """The directory of a finished run of `short`."""
     run_dir = tmp_path_factory.mktemp("undisturbed")
-    train(short, run_dir, "cpu", quiet)
+    run_recipe(short, run_dir, "cpu", quiet)
     return run_dir
 
 
@@ -102,9 +103,9 @@ def test_a_finished_run_holds_what_it_should(finished):
 
 def test_the_same_recipe_gives_the_same_bits_for_any_number_of_workers(tiny, quiet, tmp_path):
     few = replace(tiny, length=Span(6), evaluate_every=Span(6))
-    train(few, tmp_path / "a", "cpu", quiet)
-    train(replace(few, data=replace(few.data, workers=2)), tmp_path / "b", "cpu", quiet)
-    train(replace(few, seed=1), tmp_path / "c", "cpu", quiet)
+    run_recipe(few, tmp_path / "a", "cpu", quiet)
+    run_recipe(replace(few, data=replace(few.data, workers=2)), tmp_path / "b", "cpu", quiet)
+    run_recipe(replace(few, seed=1), tmp_path / "c", "cpu", quiet)
     assert_same_run(tmp_path / "a", tmp_path / "b")
     assert not same(weights(tmp_path / "a"), weights(tmp_path / "c"))
 
@@ -112,8 +113,8 @@ def test_the_same_recipe_gives_the_same_bits_for_any_number_of_workers(tiny, qui
 @pytest.mark.parametrize("step", [0, 7, 11])
 def test_stopped_and_continued_is_as_if_nothing_happened(short, undisturbed, quiet, tmp_path, step):
     with events(stop=[step]), pytest.raises(Interrupted):
-        train(short, tmp_path, "cpu", quiet)
-    train(short, tmp_path, "cpu", quiet)
+        run_recipe(short, tmp_path, "cpu", quiet)
+    run_recipe(short, tmp_path, "cpu", quiet)
     assert_same_run(tmp_path, undisturbed)
 
 
@@ -122,11 +123,11 @@ def test_a_stop_does_not_wait_for_the_other_micro_batches(short, quiet, tmp_path
     recipe = replace(
         short, micro_batch=10, length=Span(6), evaluate_every=Span(6), save_every=Span(6)
     )
-    train(recipe, tmp_path / "undisturbed", "cpu", quiet)
+    run_recipe(recipe, tmp_path / "undisturbed", "cpu", quiet)
     with events(stop=[3]), pytest.raises(Interrupted):
-        train(recipe, tmp_path / "stopped", "cpu", quiet)
+        run_recipe(recipe, tmp_path / "stopped", "cpu", quiet)
     assert checkpoint_steps(tmp_path / "stopped")[0] == 3  # the newest, and not 4
-    train(recipe, tmp_path / "stopped", "cpu", quiet)
+    run_recipe(recipe, tmp_path / "stopped", "cpu", quiet)
     assert_same_run(tmp_path / "stopped", tmp_path / "undisturbed")
 
 
@@ -176,19 +177,19 @@ def test_settings_that_cannot_run_are_refused_before_the_images_are_read(tiny, c
 def test_a_run_whose_last_step_is_not_finite_is_finished(tiny, quiet, tmp_path, capsys):
     tiny = replace(tiny, length=Span(8), save_every=Span(4), objective=Eventful())
     with events(poison=[7]):
-        train(tiny, tmp_path, "cpu", quiet)
+        run_recipe(tiny, tmp_path, "cpu", quiet)
     assert checkpoint_steps(tmp_path) == [8, 4]
     before = (tmp_path / "metrics.jsonl").read_text()
-    train(tiny, tmp_path, "cpu")
+    run_recipe(tiny, tmp_path, "cpu")
     assert "this run is finished after 8 steps" in capsys.readouterr().err
     assert (tmp_path / "metrics.jsonl").read_text() == before
 
 
 def test_another_recipe_in_the_same_directory_is_refused(tiny, copied, quiet):
     with pytest.raises(ValueError, match=r"another recipe \(optim.lr: 0.002 -> 0.5\)"):
-        train(replace(tiny, optim=replace(tiny.optim, lr=0.5)), copied, "cpu", quiet)
+        run_recipe(replace(tiny, optim=replace(tiny.optim, lr=0.5)), copied, "cpu", quiet)
     # Settings that do not change the weights may be others
-    train(replace(tiny, log_every=7), copied, "cpu", quiet)
+    run_recipe(replace(tiny, log_every=7), copied, "cpu", quiet)
 
 
 @pytest.mark.slow
@@ -202,10 +203,10 @@ def test_settings_that_were_refused_do_not_occupy_a_directory(tiny, quiet, tmp_p
     ]
     for recipe, message in refused:
         with pytest.raises((ValueError, OSError), match=message):
-            train(recipe, tmp_path / "run", "cpu", quiet)
+            run_recipe(recipe, tmp_path / "run", "cpu", quiet)
     good = replace(odd, micro_batch=16, seed=1, length=Span(6))
-    train(good, tmp_path / "run", "cpu", quiet)
-    train(good, tmp_path / "new", "cpu", quiet)
+    run_recipe(good, tmp_path / "run", "cpu", quiet)
+    run_recipe(good, tmp_path / "new", "cpu", quiet)
     assert_same_run(tmp_path / "run", tmp_path / "new")
 
 
@@ -214,7 +215,7 @@ def stopped(short, quiet, tmp_path_factory):
     """The directory of a run that was stopped in step 9."""
     run_dir = tmp_path_factory.mktemp("stopped")
     with events(stop=[8]), pytest.raises(Interrupted):
-        train(short, run_dir, "cpu", quiet)
+        run_recipe(short, run_dir, "cpu", quiet)
     return run_dir
 
 
@@ -236,7 +237,7 @@ class TestDamage:
             file.unlink()
         else:
             (last / "state.json").write_text("{}")
-        train(short, run_dir, "cpu")
+        run_recipe(short, run_dir, "cpu")
         output = capsys.readouterr().err
         assert "is damaged" in output
         assert "trying the one before" in output
@@ -258,7 +259,7 @@ class TestDamage:
         for checkpoint in checkpoints(run_dir):
             (checkpoint / "state.json").unlink()
         with pytest.raises(ValueError, match="every checkpoint in .* is damaged; remove"):
-            train(short, run_dir, "cpu", quiet)
+            run_recipe(short, run_dir, "cpu", quiet)
 
     def test_a_full_disk_loses_nothing(self, tiny, run_dir):
         """The system limits the size of files, which stands in for a disk without room: it refuses
@@ -284,14 +285,14 @@ def rolled_back(short, quiet, tmp_path_factory):
     """The directory of a run with three such steps in a row."""
     run_dir = tmp_path_factory.mktemp("rolled-back")
     with events(poison=[8, 9, 10]):
-        train(short, run_dir, "cpu", quiet)
+        run_recipe(short, run_dir, "cpu", quiet)
     return run_dir
 
 
 class TestNotFinite:
     def test_a_bad_step_is_skipped_counted_and_written_down(self, short, quiet, tmp_path):
         with events(poison=[3, 8]):
-            train(short, tmp_path, "cpu", quiet)
+            run_recipe(short, tmp_path, "cpu", quiet)
         lines = [line for line in curve(tmp_path) if line["event"] == "skipped"]
         assert [line["step"] for line in lines] == [4, 9]
         for line in lines:
@@ -311,10 +312,10 @@ class TestNotFinite:
         self, short, rolled_back, quiet, tmp_path
     ):
         with events(stop=[6]), pytest.raises(Interrupted):
-            train(short, tmp_path, "cpu", quiet)
+            run_recipe(short, tmp_path, "cpu", quiet)
         assert checkpoint_steps(tmp_path) == [7, 6, 0]
         with events(poison=[8, 9, 10]):
-            train(short, tmp_path, "cpu", quiet)
+            run_recipe(short, tmp_path, "cpu", quiet)
         assert_same_run(tmp_path, rolled_back)
 
     def test_again_after_that_it_stops(self, tiny, quiet, tmp_path):
@@ -323,7 +324,7 @@ class TestNotFinite:
             events(poison=[8, 9, 10, 15, 16, 17]),
             pytest.raises(FloatingPointError, match=sentence),
         ):
-            train(replace(tiny, objective=Eventful()), tmp_path, "cpu", quiet)
+            run_recipe(replace(tiny, objective=Eventful()), tmp_path, "cpu", quiet)
 
 
 def gradients_of(recipe):
@@ -413,7 +414,7 @@ def test_a_weight_decay_that_grows_does_so_in_the_run(tiny, quiet, tmp_path):
         lr=0.1, schedule="constant", weight_decay=0.1, weight_decay_end=0.5, decay_on="kernels"
     )
     recipe = replace(tiny, objective=Still(), optim=optim, length=Span(8), average=0.0)
-    after = train(recipe, tmp_path, "cpu", quiet).model.state_dict()
+    after = run_recipe(recipe, tmp_path, "cpu", quiet).model.state_dict()
     before = create(tiny.model, seed=0).state_dict()
     share = 1.0
     for step in range(8):
@@ -457,7 +458,7 @@ class TestWeightsToBeginWith:
             length=Span(1),
             log_every=1,
         )
-        train(second, tmp_path, "cpu", quiet)
+        run_recipe(second, tmp_path, "cpu", quiet)
         expected = 10 + 10 * np.log1p(np.exp(-10))
         assert curve(tmp_path)[0]["loss"] == pytest.approx(expected, rel=1e-4)
 
@@ -468,7 +469,7 @@ class TestWeightsToBeginWith:
         card = copied / "model" / "README.md"
         card.write_text("---\nlicense: cc-by-nc-4.0\n---\n")
         still = replace(tiny, init=str(copied), average=0, length=Span(1), optim=Optim(lr=1e-30))
-        second = train(still, tmp_path / "second", "cpu", quiet)
+        second = run_recipe(still, tmp_path / "second", "cpu", quiet)
         after = second.model.state_dict()
         for name, tensor in first.model.state_dict().items():
             if not name.startswith("head"):
@@ -481,19 +482,19 @@ class TestWeightsToBeginWith:
         shutil.rmtree(copied)
         shutil.rmtree(tmp_path / "second" / "model")
         (tmp_path / "second" / "finished.json").unlink()
-        assert train(still, tmp_path / "second", "cpu", quiet).license == second.license
+        assert run_recipe(still, tmp_path / "second", "cpu", quiet).license == second.license
 
     def test_the_average_begins_there_too(self, tiny, finished, quiet, tmp_path):
         run_dir, first = finished
         still = replace(tiny, init=str(run_dir), length=Span(1), optim=Optim(lr=1e-30))
-        second = train(still, tmp_path, "cpu", quiet)
+        second = run_recipe(still, tmp_path, "cpu", quiet)
         torch.testing.assert_close(second.model.norm.weight, first.model.norm.weight)
 
     def test_another_architecture_is_refused_by_name(self, tiny, finished, quiet, tmp_path):
         other = replace(tiny, init=str(finished[0]), model=replace(tiny.model, heads=3))
         message = r"holds another model than the recipe's \(heads: 2 -> 3\)"
         with pytest.raises(ValueError, match=message):
-            train(other, tmp_path, "cpu", quiet)
+            run_recipe(other, tmp_path, "cpu", quiet)
 
 
 def test_keys_are_a_function_of_seed_step_and_place():
@@ -526,7 +527,7 @@ class TestOptions:
     )
     def test_each_trains(self, tiny, quiet, tmp_path, changes):
         few = replace(tiny, length=Span(15), evaluate_every=Span(15))
-        train(replace(few, **changes), tmp_path, "cpu", quiet)
+        run_recipe(replace(few, **changes), tmp_path, "cpu", quiet)
         assert losses(tmp_path)[-1] < losses(tmp_path)[0]
         assert any(tmp_path.glob("tensorboard/events*")) == ("track" in changes)
 
@@ -538,18 +539,18 @@ class TestOptions:
         for has, other in ((True, "float32"), (False, "bfloat16")):
             run_dir = tmp_path / str(has)
             monkeypatch.setattr("vitkit.system.machine.has_bfloat16", lambda _, has=has: has)
-            train(open_to_both, run_dir, "cpu", quiet)
+            run_recipe(open_to_both, run_dir, "cpu", quiet)
             began_in = read_json(run_dir / "recipe.json")["precision"]
             assert began_in != other
             monkeypatch.setattr("vitkit.system.machine.has_bfloat16", lambda _, has=has: not has)
             console = Console(file=io.StringIO(), width=1000)
-            train(open_to_both, run_dir, "cpu", console)
+            run_recipe(open_to_both, run_dir, "cpu", console)
             text = console.file.getvalue()
             assert f"this run began in {began_in} and goes on in it" in text
             assert read_json(run_dir / "recipe.json")["precision"] == began_in
 
     def test_recomputing_changes_no_bit(self, short, undisturbed, quiet, tmp_path):
-        train(replace(short, recompute=True), tmp_path, "cpu", quiet)
+        run_recipe(replace(short, recompute=True), tmp_path, "cpu", quiet)
         assert same(weights(tmp_path), weights(undisturbed))
 
 

@@ -11,7 +11,7 @@ from vitkit.models import layers as dense
 from vitkit.system import matmul
 from vitkit.system.errors import Interrupted
 from vitkit.system.span import Span
-from vitkit.training import train
+from vitkit.training import run_recipe
 from vitkit.training.record.machine import MACHINE
 
 pytestmark = pytest.mark.skipif(not matmul.available(), reason="this PyTorch has no oneDNN")
@@ -29,7 +29,7 @@ def every_product(monkeypatch):
 
 def stopped(recipe, run_dir, console):
     with events(stop=[7]), pytest.raises(Interrupted):
-        train(recipe, run_dir, "cpu", console)
+        run_recipe(recipe, run_dir, "cpu", console)
 
 
 @pytest.mark.slow
@@ -37,13 +37,13 @@ def test_a_run_continues_with_the_libraries_it_began_with(tiny, tmp_path, monkey
     """Though a measurement would now choose another one: the bits are those of an undisturbed run."""
     recipe = replace(tiny, objective=Eventful(), length=Span(12))
     monkeypatch.setattr(matmul, "measure", lambda: matmul.OneDnn(True, False, True))
-    train(recipe, tmp_path / "undisturbed", "cpu", Console(quiet=True))
+    run_recipe(recipe, tmp_path / "undisturbed", "cpu", Console(quiet=True))
     stopped(recipe, tmp_path / "stopped", Console(quiet=True))
 
     monkeypatch.setenv("VITKIT_CACHE", str(tmp_path / "another cache"))
     monkeypatch.setattr(matmul, "measure", lambda: matmul.NONE)
     matmul.use(None)
-    train(recipe, tmp_path / "stopped", "cpu")
+    run_recipe(recipe, tmp_path / "stopped", "cpu")
     assert_same_run(tmp_path / "stopped", tmp_path / "undisturbed")
     assert json.loads((tmp_path / "stopped" / MACHINE).read_text())["matmul"] == [True, False, True]
     assert "last bits" not in capsys.readouterr().err
@@ -57,7 +57,7 @@ def test_what_differs_is_said(tiny, tmp_path, monkeypatch, capsys):
     facts = json.loads((tmp_path / MACHINE).read_text())
     (tmp_path / MACHINE).write_text(json.dumps(facts | {"torch": "1.0", "device": "an abacus"}))
     monkeypatch.setenv("VITKIT_MATMUL", "torch")
-    train(recipe, tmp_path, "cpu")
+    run_recipe(recipe, tmp_path, "cpu")
     output = " ".join(capsys.readouterr().err.split())
     assert "this run began on another machine" in output
     assert "device an abacus -> " in output and "PyTorch 1.0 -> " in output
@@ -70,4 +70,4 @@ def test_a_damaged_record_stops_nothing(tiny, tmp_path, content, monkeypatch):
     recipe = replace(tiny, objective=Eventful(), length=Span(8))
     stopped(recipe, tmp_path, Console(quiet=True))
     (tmp_path / MACHINE).write_text(content)
-    train(recipe, tmp_path, "cpu", Console(quiet=True))
+    run_recipe(recipe, tmp_path, "cpu", Console(quiet=True))

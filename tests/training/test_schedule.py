@@ -9,12 +9,12 @@ from types import SimpleNamespace
 import pytest
 from runs import read_json, same, weights
 
+from vitkit.recipes import Optim
 from vitkit.system.errors import Interrupted
 from vitkit.system.processes.signals import leaving_signals
-from vitkit.training import loop, schedule, train
-from vitkit.training.optim import Optim
+from vitkit.training import Deadline, Ends, loop, run_recipe, schedule
 from vitkit.training.record.metrics import read_metrics
-from vitkit.training.schedule import SCHEDULE, Deadline, Ends, Plan, Schedule, stoppable
+from vitkit.training.schedule import SCHEDULE, Plan, Schedule, stoppable
 
 
 @pytest.fixture
@@ -119,7 +119,7 @@ def test_a_run_in_time_is_continued_to_the_bit(tiny, quiet, tmp_path, clock, mon
     recipe = replace(tiny, evaluate_every=tiny.length, save_every=tiny.length)
     ends = Ends(deadline=Deadline(clock.now + 30, 90))
     stop_at = None
-    train(recipe, tmp_path / "whole", "cpu", quiet, ends)
+    run_recipe(recipe, tmp_path / "whole", "cpu", quiet, ends)
     lines = read_metrics(tmp_path / "whole" / "metrics.jsonl")
     (evaluated,) = {line["step"] for line in lines if line["event"] == "evaluation"}
     assert 13 <= evaluated <= 17
@@ -128,13 +128,13 @@ def test_a_run_in_time_is_continued_to_the_bit(tiny, quiet, tmp_path, clock, mon
     stop_at = 6
     ends = Ends(deadline=Deadline(clock.now + 30, 90))
     with pytest.raises(Interrupted):
-        train(recipe, tmp_path / "parts", "cpu", quiet, ends)
+        run_recipe(recipe, tmp_path / "parts", "cpu", quiet, ends)
     plans = read_json(tmp_path / "parts" / SCHEDULE)["plans"]
     assert plans[0][0] <= 6
     whole = (tmp_path / "whole" / SCHEDULE).read_bytes()
     (tmp_path / "parts" / SCHEDULE).write_bytes(whole)  # as if it had been killed at its end
     stop_at = None
-    train(recipe, tmp_path / "parts", "cpu", quiet)
+    run_recipe(recipe, tmp_path / "parts", "cpu", quiet)
     assert same(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
 
 
@@ -143,7 +143,7 @@ def test_a_run_ends_at_its_deadline_whatever_happens(tiny, quiet, tmp_path):
     recipe = replace(tiny, evaluate_every=tiny.length)
     began = time.monotonic()
     ends = Ends(deadline=Deadline(began - 1, 90))
-    train(recipe, tmp_path / "run", "cpu", quiet, ends)
+    run_recipe(recipe, tmp_path / "run", "cpu", quiet, ends)
     assert (tmp_path / "run" / "model").is_dir()
 
 

@@ -14,8 +14,8 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from vitkit.models import create
+from vitkit.recipes import resolve
 from vitkit.system.processes.ranks import process_group, shard, world
-from vitkit.training.recipe import resolve
 from vitkit.training.state import state as state_module
 from vitkit.training.state.checkpoints import checkpoints, checksum, complete, new_folder
 from vitkit.training.state.state import State

@@ -13,14 +13,13 @@ from quick_ones import quick_ones
 from rich.console import Console
 
 import vitkit
-from vitkit.acceleration import of_run
-from vitkit.cli import main
+from vitkit.apps.faster.subjects import of_run
+from vitkit.cli.entry import main
 from vitkit.data import Augmentation, Preprocessing
 from vitkit.models import ViTConfig, create, vit
-from vitkit.recipes import recipe
+from vitkit.recipes import Data, Recipe, recipe
 from vitkit.system.span import Span
-from vitkit.training import Data, open_learned, open_part, read_run, train
-from vitkit.training.recipe import Recipe
+from vitkit.training import open_learned, open_part, read_run, run_recipe
 from vitkit.training.state.checkpoints import FINISHED, checksum, read_sealed, write_sealed
 from vitkit.training.state.finish import model_is_intact
 from vitkit.weights import Classifier, load, save
@@ -56,7 +55,7 @@ def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("strangers")
     make_photographs(folder)
     with contextlib.chdir(folder):
-        train(RECIPE, folder / "trained", "cpu", Console(quiet=True))
+        run_recipe(RECIPE, folder / "trained", "cpu", Console(quiet=True))
         shutil.copytree("trained", "other")
     network = create(vit("mu/8", image=(16, 16), depth=1, classes=2), seed=0)
     save(Classifier(network, Preprocessing(size=(16, 16)), ("a", "b")), folder / "start")
@@ -230,7 +229,7 @@ def test_so_does_a_quick_one(own, capsys):
 def test_recipes_are_programs_whose_names_count_as_typed(own):
     """A recipe in Python is code of a person already, so it may name more."""
     data = replace(RECIPE.data, source="own.py:make")
-    train(replace(RECIPE, data=data), "mine", "cpu", Console(quiet=True))
+    run_recipe(replace(RECIPE, data=data), "mine", "cpu", Console(quiet=True))
     assert own()
     Path("named.py").write_text(
         "from vitkit.recipes import digits\ndef mine():\n    return digits()\n"

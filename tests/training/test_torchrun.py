@@ -18,7 +18,7 @@ from margins import at_most
 from processes import Forked
 from runs import assert_nearly_same_weights, losses
 
-from vitkit.cli import main
+from vitkit.cli.entry import main
 from vitkit.training.record.metrics import read_metrics
 from vitkit.training.state.checkpoints import checkpoints
 

@@ -10,9 +10,9 @@ from dataclasses import replace
 import pytest
 
 import vitkit
+from vitkit.recipes import check_packages
 from vitkit.system.span import Span
-from vitkit.training import train
-from vitkit.training.recipe import check_packages
+from vitkit.training import run_recipe
 from vitkit.training.record.metrics import read_lines
 from vitkit.training.record.trackers import TensorBoard, open_trackers
 
@@ -42,7 +42,7 @@ def test_tensorboard_has_the_numbers_the_settings_and_the_mistakes(short, quiet,
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     where = tmp_path / "board"
-    train(replace(short, track=str(where)), tmp_path / "run", "cpu", quiet)
+    run_recipe(replace(short, track=str(where)), tmp_path / "run", "cpu", quiet)
     events = EventAccumulator(str(where))
     events.Reload()
     written = {
@@ -114,13 +114,13 @@ def test_what_is_no_tracker_is_refused(track, sentence, short, tmp_path, monkeyp
 
 def test_a_run_of_earlier_code_goes_on(short, quiet, tmp_path):
     """Which had a setting `tensorboard` in place of this one."""
-    train(short, tmp_path, "cpu", quiet)
+    run_recipe(short, tmp_path, "cpu", quiet)
     file = tmp_path / "recipe.json"
     recipe = json.loads(file.read_text())
     del recipe["track"]
     file.write_text(json.dumps(recipe | {"tensorboard": True}))
     before = (tmp_path / "metrics.jsonl").read_text()
-    train(short, tmp_path, "cpu", quiet)
+    run_recipe(short, tmp_path, "cpu", quiet)
     assert (tmp_path / "metrics.jsonl").read_text() == before
     assert "tensorboard" not in json.loads(file.read_text())
 

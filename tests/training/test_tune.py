@@ -8,8 +8,9 @@ import torch
 from runs import same
 
 from vitkit.models import create
+from vitkit.recipes import Optim, Tune
 from vitkit.system.span import Span
-from vitkit.training import Optim, Tune, train
+from vitkit.training import run_recipe
 from vitkit.training.optim import apply_tuning, merged
 from vitkit.training.state.checkpoints import point_to
 
@@ -20,7 +21,7 @@ def published(tiny, quiet, tmp_path_factory):
     trained changes."""
     run_dir = tmp_path_factory.mktemp("first")
     short = replace(tiny, average=0, length=Span(6))
-    weights = train(short, run_dir, "cpu", quiet).model.state_dict()
+    weights = run_recipe(short, run_dir, "cpu", quiet).model.state_dict()
     recipe = replace(
         tiny,
         init=str(run_dir),
@@ -47,7 +48,7 @@ def changed_names(before, model) -> set[str]:
 def test_the_last_blocks_are_trained_and_nothing_else(published, quiet, tmp_path, blocks, still):
     before, recipe = published
     recipe = replace(recipe, tune=Tune(blocks=blocks))
-    model = train(recipe, tmp_path / "second", "cpu", quiet).model
+    model = run_recipe(recipe, tmp_path / "second", "cpu", quiet).model
     expected = {name for name in before if not name.startswith(still)}
     assert expected
     assert changed_names(before, model) == expected
@@ -55,7 +56,7 @@ def test_the_last_blocks_are_trained_and_nothing_else(published, quiet, tmp_path
 
 def test_adapters_change_the_blocks_matrices_and_are_gone_when_saved(published, quiet, tmp_path):
     before, recipe = published
-    model = train(replace(recipe, tune=Tune(lora=2)), tmp_path / "second", "cpu", quiet).model
+    model = run_recipe(replace(recipe, tune=Tune(lora=2)), tmp_path / "second", "cpu", quiet).model
     matrices = {n for n in before if n.startswith("blocks") and before[n].ndim == 2}
     assert changed_names(before, model) == matrices | {"head.weight", "head.bias"}
     name = "blocks.0.mlp.expand.weight"
@@ -85,10 +86,10 @@ def test_adapters_begin_as_no_change_and_merge_to_the_same_model(tiny):
 def test_a_run_with_adapters_continues(published, quiet, tmp_path):
     _, recipe = published
     recipe = replace(recipe, tune=Tune(lora=2), length=Span(6), save_every=Span(3))
-    undisturbed = train(recipe, tmp_path, "cpu", quiet).model.state_dict()
+    undisturbed = run_recipe(recipe, tmp_path, "cpu", quiet).model.state_dict()
     shutil.rmtree(tmp_path / "model")
     point_to(tmp_path, "step-00000003")  # as if it had been killed after this step
-    continued = train(recipe, tmp_path, "cpu", quiet).model.state_dict()
+    continued = run_recipe(recipe, tmp_path, "cpu", quiet).model.state_dict()
     assert same(continued, undisturbed)
 
 

@@ -10,11 +10,10 @@ import torch
 from rich.console import Console
 from runs import FACTS
 
+from vitkit.recipes import resolve
 from vitkit.system.processes import ranks
 from vitkit.system.span import Span
-from vitkit.training import train
-from vitkit.training.plan import operations
-from vitkit.training.recipe import resolve
+from vitkit.training import operations, run_recipe
 from vitkit.training.record import machine
 from vitkit.training.record.log import Log, Work
 from vitkit.training.record.machine import about_compiling, about_tf32, work_of_images
@@ -29,7 +28,7 @@ def begun(run_dir, exaflops):
 
 
 def test_a_run_writes_its_operations(tiny, quiet, tmp_path):
-    train(tiny, tmp_path, "cpu", quiet)
+    run_recipe(tiny, tmp_path, "cpu", quiet)
     lines = [line for line in read_metrics(tmp_path / "metrics.jsonl") if "tflops" in line]
     assert len(lines) == 6
     of_image = 1e6 * operations(resolve(tiny, FACTS), 1)

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from vitkit.data import Preprocessing
-from vitkit.models import ResNetConfig, ViTConfig, create
-from vitkit.models.ancestors.backbone import Backbone
+from vitkit.models import Backbone, ResNetConfig, ViTConfig, create
 from vitkit.weights import Classifier, adopt, convert, load
 from vitkit.weights.adoption import repeated
 

@@ -8,7 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vitkit.models import Backbone, ResNetConfig, named, resample, vit
+from vitkit.models import Backbone, ResNetConfig, named, vit
+from vitkit.models.positions import resample
 from vitkit.weights import adopt, load, save
 
 CONFIG = vit("mu/8", image=(32, 32), classes=7, representation=24, gelu="erf")

@@ -18,8 +18,9 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel
 from torchvision.models import VisionTransformer as TorchvisionViT
 
-from vitkit.weights import Hints, check_reading, convert, load, load_as, load_for
+from vitkit.weights import Hints, convert, load, load_as, load_for
 from vitkit.weights.files.pytorch import _unpickle, _Unread, read_pickle
+from vitkit.weights.proof import check_reading
 
 
 def torchvision_vit(**settings) -> nn.Module:

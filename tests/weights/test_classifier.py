@@ -11,8 +11,9 @@ from other_libraries import edit
 from pictures import encoded, photograph
 from PIL import Image
 
-from vitkit.data import BadImage, Preprocessing, open_image
+from vitkit.data import Preprocessing, open_image
 from vitkit.models import create, vit
+from vitkit.system.errors import BadImage
 from vitkit.weights import Classifier, License, adopt, convert, imagenet_labels, load, save
 
 ACTIVATIONS = {

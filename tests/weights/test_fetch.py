@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from other_libraries import edit
 
-from vitkit.cli import main
+from vitkit.cli.entry import main
 from vitkit.models import vit
 from vitkit.weights import convert, load, save
 from vitkit.weights.files import hub as hub_module

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from other_libraries import assert_same_state
 from safetensors.torch import save_file
 
-from vitkit.data import BadImage, open_image
+from vitkit.data import open_image
 from vitkit.models import vit
-from vitkit.system.errors import BadWeights
+from vitkit.system.errors import BadImage, BadWeights
 from vitkit.weights import convert, load, save
 from vitkit.weights.destination import tensors_in
 from vitkit.weights.files.directory import _read

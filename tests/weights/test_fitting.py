@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from vitkit.models import named, resample, vit
+from vitkit.models import named, vit
+from vitkit.models.positions import resample
 from vitkit.weights import at_stride, create, fitted_to, save
 
 CONFIG = vit("mu/16", image=(64, 48), classes=3, depth=2)

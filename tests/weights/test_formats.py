@@ -7,8 +7,8 @@ import torch
 from other_libraries import shapes_written
 
 from vitkit.models import DIALECTS, Backbone, ResNetConfig, VisionTransformer, named, vit
-from vitkit.weights import convert, load
-from vitkit.weights.formats import cannot, format_of, names
+from vitkit.weights import convert, format_of, load
+from vitkit.weights.formats import cannot, names
 
 SMALL = {"width": 48, "depth": 2, "mlp": 80, "heads": 4, "classes": 7}
 

@@ -12,9 +12,8 @@ from other_libraries import assert_same_state
 from vitkit.models import DIALECTS, Backbone, ResNetConfig, vit
 from vitkit.models import layers as dense
 from vitkit.system import matmul
-from vitkit.weights import convert, load
+from vitkit.weights import convert, format_of, load
 from vitkit.weights.destination import tensors_in
-from vitkit.weights.formats import format_of
 from vitkit.weights.formats.google.names import image_part
 from vitkit.weights.formats.google.vit import open_elsewhere
 

@@ -18,9 +18,16 @@ from vitkit import cli
 from vitkit.data import Preprocessing
 from vitkit.inspection import class_relevance
 from vitkit.models import create, vit
-from vitkit.weights import Classifier, Hints, adopt, convert, load, save
-from vitkit.weights.classifier import no_answer
-from vitkit.weights.store import load_with_account
+from vitkit.weights import (
+    Classifier,
+    Hints,
+    adopt,
+    convert,
+    load,
+    load_with_account,
+    no_answer,
+    save,
+)
 
 WHY = "head is all zeros, published without its head or not trained yet"
 NOTE = "head: all zeros, so every image has the same answer"

@@ -9,11 +9,18 @@ from safetensors.torch import save_file
 from vitkit.models import vit
 from vitkit.system.functions.parameters import docstrings
 from vitkit.system.functions.types import Messages
-from vitkit.weights import Overrides, convert, load, load_as, load_for, save
+from vitkit.weights import (
+    STATISTICS,
+    Hints,
+    Overrides,
+    convert,
+    format_of,
+    load,
+    load_as,
+    load_for,
+    save,
+)
 from vitkit.weights.destination import tensors_in
-from vitkit.weights.formats import format_of
-from vitkit.weights.formats.shapes import STATISTICS
-from vitkit.weights.hints import Hints
 
 
 @pytest.fixture

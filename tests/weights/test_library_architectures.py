@@ -12,8 +12,10 @@ from other_libraries import TRANSFORMERS, assert_same_outputs, edit, randomised
 from safetensors.torch import save_file
 
 from vitkit.models import vit
-from vitkit.weights import all_published, check_reading, load
+from vitkit.weights import load
 from vitkit.weights.formats.timm.architectures import architecture_called
+from vitkit.weights.proof import check_reading
+from vitkit.weights.published import all_published
 
 timm = pytest.importorskip("timm")
 pytest.importorskip("transformers")

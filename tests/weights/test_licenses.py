@@ -8,9 +8,8 @@ from other_libraries import edit
 
 from vitkit.models import vit
 from vitkit.system.storage.private import paths_of_this_machine, public
-from vitkit.weights import License, adopt, convert, load, save
+from vitkit.weights import License, adopt, convert, format_of, load, save
 from vitkit.weights.card import model_card
-from vitkit.weights.formats import format_of
 from vitkit.weights.licenses import check_may_be_shared, chosen
 
 CONFIG = vit("mu/8", image=(16, 16), classes=3, depth=1, width=16, mlp=16, heads=2)

@@ -16,10 +16,10 @@ from transformers.models.siglip2.image_processing_siglip2 import (
     get_image_size_for_max_num_patches as their_size,
 )
 
-from vitkit.data import Preprocessing, open_image, open_source
-from vitkit.data.images.native import naflex_grid_of, squarest
+from vitkit.data import Preprocessing, open_image, open_source, squarest
+from vitkit.data.images.native import naflex_grid_of
+from vitkit.finetuning.functions.result import openers
 from vitkit.models.positions import resample
-from vitkit.verbs.training.quick import openers
 from vitkit.weights import Hints, adopt, convert, load, load_as, save
 from vitkit.weights.formats.huggingface.processors import preprocessing_of, processor_json
 

@@ -9,10 +9,9 @@ import transformers
 from other_libraries import randomised
 from safetensors.torch import save_file
 
-from vitkit.weights import Hints, load
+from vitkit.weights import Hints, load, load_with_account
 from vitkit.weights.formats.huggingface.config import labels_of
 from vitkit.weights.formats.timm.config import labels_of as timms_labels_of
-from vitkit.weights.store import load_with_account
 
 NAMES = ("ant", "bee", "cat")
 

@@ -13,14 +13,22 @@ from torch import nn
 
 from vitkit.data import Preprocessing
 from vitkit.models import ViTConfig
-from vitkit.weights import Hints, create, load, load_as, load_for, save
-from vitkit.weights.classifier import Classifier
+from vitkit.weights import (
+    Classifier,
+    Hints,
+    Unknown,
+    create,
+    format_of,
+    load,
+    load_as,
+    load_for,
+    save,
+)
 from vitkit.weights.destination import write_model
-from vitkit.weights.files import lazy_zeros
+from vitkit.weights.files.content import lazy_zeros
 from vitkit.weights.files.pytorch import read_pickle
-from vitkit.weights.formats import NATIVE, format_of
+from vitkit.weights.formats import NATIVE
 from vitkit.weights.parts import Encoder
-from vitkit.weights.unknown import Unknown
 
 # Layers between encoder and head
 

@@ -7,16 +7,9 @@ import pytest
 
 from vitkit import list_models
 from vitkit.models import called, named
-from vitkit.weights import (
-    SOURCES,
-    all_published,
-    find_published,
-    format_of,
-    load,
-    nearest_published,
-)
+from vitkit.weights import find_published, format_of, load, published_called
 from vitkit.weights.formats import cannot
-from vitkit.weights.published import published_called
+from vitkit.weights.published import SOURCES, all_published, nearest_published
 
 ROWS = {row.name: row for row in all_published()}
 QUICK = (

@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from vitkit.cli import main
+from vitkit.cli.entry import main
 from vitkit.data import open_image, open_source
 from vitkit.models import hidden_states
 from vitkit.prediction import predict

@@ -11,8 +11,8 @@ from other_libraries import assert_same_outputs, assert_same_state, randomised, 
 from safetensors.torch import save_file
 
 from vitkit.models import DIALECTS, Backbone, ResNetConfig, build, named
-from vitkit.weights import Classifier, convert, load
-from vitkit.weights.formats import cannot, format_of
+from vitkit.weights import Classifier, convert, format_of, load
+from vitkit.weights.formats import cannot
 from vitkit.weights.formats.timm import resnets, vit
 
 timm = pytest.importorskip("timm")

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from vitkit.data import Preprocessing
 from vitkit.models import create, vit
 from vitkit.weights import Classifier, convert, load, save
-from vitkit.weights.files import load_state_dict
+from vitkit.weights.files.directory import load_state_dict
 
 CONFIG = vit(
     "mu/8",

@@ -17,7 +17,7 @@ from other_libraries import edit
 from vitkit.data import Preprocessing
 from vitkit.models import create, vit
 from vitkit.weights import Classifier, load, save
-from vitkit.weights.files import open_weights
+from vitkit.weights.files.directory import open_weights
 
 SMALL = vit("mu/8", image=(16, 16), classes=3, depth=1, width=16, mlp=16, heads=2)
 ROTARY = replace(SMALL, positions="rotary")

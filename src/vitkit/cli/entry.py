@@ -14,19 +14,10 @@ from _thread import interrupt_main
 from collections.abc import Sequence
 from pathlib import Path
 
-from vitkit.cli.table import (
-    COMMANDS,
-    DATA,
-    GROUPS,
-    MODEL,
-    NEAR,
-    Command,
-    Defaults,
-    WordsMissing,
-    WrongWords,
-)
+from vitkit.cli.table import COMMANDS, GROUPS, NEAR, Command, Defaults, WordsMissing, WrongWords
 from vitkit.system.environment import MAX_PIXELS_VARIABLE, TRACEBACK_VARIABLE, max_pixels
 from vitkit.system.errors import VitkitError
+from vitkit.system.functions.words import DATA, MODEL
 
 # Exit status of a run that was asked to stop and has saved itself: EX_TEMPFAIL, run it again
 STOPPED = 75

@@ -11,10 +11,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import vitkit.cli.other_tools as other_tools
-from vitkit.cli.table import DATA, MODEL, Command, WrongWords
+from vitkit.cli.table import Command, WrongWords
 from vitkit.cli.translation import leading, slots_of, tell, translated
 from vitkit.system.console.text import as_word
-from vitkit.verbs import ARCHIVES, IMAGE_FILES, is_images, is_model, kind_of
+from vitkit.system.functions.words import (
+    ARCHIVES,
+    DATA,
+    IMAGE_FILES,
+    MODEL,
+    is_images,
+    is_model,
+    kind_of,
+)
 
 RENAMED = {
     "batch": {"--parts": "--into"},

@@ -13,14 +13,14 @@ from pathlib import Path
 from vitkit.cli.parsing import read_some
 from vitkit.cli.spelling import as_options
 from vitkit.cli.table import Defaults, WordsMissing
-from vitkit.recipes import RECIPES, listing
+from vitkit.recipes import RECIPES, Recipe, listing
 from vitkit.system.console.text import as_word, fill
 from vitkit.system.errors import BadSettings, VitkitError
 from vitkit.system.functions.parameters import READ
+from vitkit.system.functions.words import kind_of
 from vitkit.system.scripts import functions_of
 from vitkit.system.span import Span
-from vitkit.training import Recipe
-from vitkit.verbs import kind_of, recipe_on_images
+from vitkit.training import recipe_on_images
 
 HELP = ("-h", "--help")
 READ_FIRST = {"data": READ, "length": READ}
@@ -51,8 +51,9 @@ def finetune(words: list[str]) -> Defaults:
     If the words do not begin with DATA, --help is answered in the first pass.
     """
     # Imported here: the quick way comes with them, which `train` and `plan` can do without.
-    from vitkit.verbs import beginning, regularisation
-    from vitkit.verbs import finetune as function
+    from vitkit.finetuning import beginning
+    from vitkit.finetuning import finetune as function
+    from vitkit.training import regularisation
     from vitkit.weights import hints_of
 
     names = []  # MODEL and DATA, or DATA alone

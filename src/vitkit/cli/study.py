@@ -1,9 +1,8 @@
 """`vitkit study NAME`: its help says what the study is."""
 
+from vitkit.apps.studies import STUDIES, study_description
 from vitkit.cli.spelling import as_options
 from vitkit.cli.table import Defaults
-from vitkit.studies import STUDIES
-from vitkit.verbs import study_description
 
 HELP = ("-h", "--help", "--help-all")
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from vitkit.verbs import DATA, MODEL
+from vitkit.system.functions.words import DATA, MODEL
 
 # Smallest similarity (difflib) of a misspelt name and the one that is suggested
 NEAR = 0.75

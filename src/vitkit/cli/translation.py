@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import vitkit.cli.other_tools as other_tools
 from vitkit.cli.table import Command, WrongWords
 from vitkit.system.console.text import printable
-from vitkit.verbs import kind_of
+from vitkit.system.functions.words import kind_of
 
 YES = {"true", "1", "yes"}
 NO = {"false", "0", "no"}

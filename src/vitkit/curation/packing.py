@@ -89,7 +89,7 @@ class Packed(NamedTuple):
     """What is wrong with each image that was left out."""
 
 
-def pack(
+def pack_shards(
     parts: dict[str, Source], dest: Path, packing: Packing, workers: int, title: str = ""
 ) -> Packed:
     """Write all parts ("" for a data set without any) into a directory; one that was begun is

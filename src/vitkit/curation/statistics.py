@@ -11,7 +11,6 @@ from PIL import Image
 
 from vitkit.curation.duplicates import SIDE, Appearance, Appearances, Pair, appearance, nearest
 from vitkit.data import (
-    BadImage,
     Lists,
     Source,
     in_order,
@@ -22,6 +21,7 @@ from vitkit.data import (
     worth_starting,
 )
 from vitkit.system.console.progress import Shown, silent
+from vitkit.system.errors import BadImage
 
 SHARP_SIDE = 256  # pixels at which sharpness is measured
 CHUNK = 32  # images that a worker looks at before it reports

@@ -13,7 +13,8 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
-from vitkit.data import BadImage, Source, open_image, picture_for_people
+from vitkit.data import Source, open_image, picture_for_people
+from vitkit.system.errors import BadImage
 
 LOSSLESS = ("PNG", "BMP", "TIFF", "GIF", "PPM", "DIB", "QOI", "SGI", "PCX", "ICO", "array")
 USUAL_SUFFIXES = {"JPEG": "jpg", "TIFF": "tif", "JPEG2000": "jp2"}

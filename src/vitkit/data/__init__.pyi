@@ -1,7 +1,3 @@
-from .augmentation.draws import Draw as Draw
-from .augmentation.draws import apply as apply
-from .augmentation.draws import augment as augment
-from .augmentation.draws import draw as draw
 from .augmentation.mixing import mix as mix
 from .augmentation.mixing import uniforms as uniforms
 from .augmentation.settings import Augmentation as Augmentation
@@ -29,7 +25,6 @@ from .images.pictures import picture_to_look_at as picture_to_look_at
 from .images.pictures import pixels_for_people as pixels_for_people
 from .images.pictures import prepared_for_people as prepared_for_people
 from .images.pillow import limit_for_good as limit_for_good
-from .images.pixels import BadImage as BadImage
 from .images.preprocessing import Interpolation as Interpolation
 from .images.preprocessing import Preprocessing as Preprocessing
 from .images.preprocessing import check_choice as check_choice
@@ -48,7 +43,6 @@ from .loading.workers import forked as forked
 from .loading.workers import in_order as in_order
 from .loading.workers import ranges as ranges
 from .loading.workers import worth_starting as worth_starting
-from .sources.bursts import find_bursts as find_bursts
 from .sources.datasets import from_dataset as from_dataset
 from .sources.in_memory import as_pictures as as_pictures
 from .sources.in_memory import from_images as from_images
@@ -66,8 +60,6 @@ from .sources.source import is_elsewhere as is_elsewhere
 from .sources.source import merge_parts as merge_parts
 from .sources.source import random_subset as random_subset
 from .sources.source import split_off as split_off
-from .sources.source import stratified as stratified
-from .sources.source import stratified_groups as stratified_groups
 from .sources.source import subset as subset
 from .sources.source import subset_size as subset_size
 from .sources.source import without as without

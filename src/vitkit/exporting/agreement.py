@@ -12,14 +12,17 @@ from typing import NamedTuple
 import numpy as np
 
 from vitkit.curation import different
-from vitkit.data import BadImage, Preprocessing, Source, open_image, part_of, parts_at, source_at
+from vitkit.data import Source, parts_at, source_at
 from vitkit.evaluation import TIED, tango, tied_answers, wilson
 from vitkit.prediction import (
-    Examples,
+    CALIBRATED,
     Item,
+    items_of_source,
     logits_and_strangeness,
-    prepare,
-    words_of_model,
+    pixels_of,
+    prepared_images,
+    spread,
+    to_calibrate,
 )
 from vitkit.runtimes import FileRuntime, Runtime, Weights
 from vitkit.system.console.progress import bar
@@ -29,7 +32,6 @@ from vitkit.weights import activate_array
 
 CROPS = 64  # of scikit-learn's two photographs
 TRIED = 500  # images to try a file on, at most
-CALIBRATED = 300  # images to calibrate with, at most
 
 
 class Trial(NamedTuple):
@@ -58,15 +60,15 @@ def trial_on(
     then it is tried on the others.
     """
     source = source_at(data, typed=True)
-    items = _items(source, labels)
+    items = items_of_source(source, labels)
     if calibrate is None:
-        return Trial(data, _spread(items, tried), ())
+        return Trial(data, spread(items, tried), ())
     if calibrate:
-        return Trial(data, _spread(items, tried), to_calibrate(calibrate))
+        return Trial(data, spread(items, tried), to_calibrate(calibrate))
     train = parts_at(data, typed=True).sources.get("train")
     if train is None or np.isin(train.rows, source.rows).any():
-        return Trial(data, _spread(items[1::2], tried), _spread(items[::2], CALIBRATED))
-    return Trial(data, _spread(items, tried), _spread(_items(train, labels), CALIBRATED))
+        return Trial(data, spread(items[1::2], tried), spread(items[::2], CALIBRATED))
+    return Trial(data, spread(items, tried), spread(items_of_source(train, labels), CALIBRATED))
 
 
 def own_trial(
@@ -76,29 +78,10 @@ def own_trial(
     from to calibrate with."""
     return Trial(
         f"images of {name} that its run left out",
-        _spread(_items(left_out, labels), tried),
-        _spread(_items(learned, labels), CALIBRATED),
+        spread(items_of_source(left_out, labels), tried),
+        spread(items_of_source(learned, labels), CALIBRATED),
         learned=True,
     )
-
-
-def to_calibrate(data: str) -> list[Item]:
-    """Images of a data set, whose name a person typed, to calibrate with, or to fit on: of its training
-    part, or of all."""
-    parts = parts_at(data, typed=True).sources
-    source = parts.get("train") or part_of(parts, None, data)
-    return _spread(_items(source, ()), CALIBRATED)
-
-
-def _items(source, labels: Sequence[str]) -> list[Item]:
-    """All items of a data set."""
-    return Examples(source, words_of_model(source.labels, labels)).items()
-
-
-def _spread(items: Sequence[Item], most: int) -> list[Item]:
-    """At most so many of the items, evenly from all."""
-    count = min(len(items), most)
-    return [items[i * len(items) // count] for i in range(count)]
 
 
 def sample_trial() -> Trial:
@@ -118,14 +101,6 @@ def sample_trial() -> Trial:
         items.append(Item(f"part {i}", partial(np.asarray, part)))
     name = f"{CROPS} parts of scikit-learn's two photographs"
     return Trial(name, items[:CROPS], items[CROPS:], photographs=len(photographs))
-
-
-def pixels_of(item: Item) -> np.ndarray | None:
-    """The picture, upright, uint8 (height, width, 3); None for one that cannot be read."""
-    try:
-        return np.ascontiguousarray(open_image(item.read(), item.name).pixels())
-    except (BadImage, OSError):
-        return None
 
 
 # The agreement
@@ -318,14 +293,6 @@ def agree(model: Runtime, file: Runtime, trial: Trial, precision: Weights = "flo
         models_unknown=float(by_model.mean()),
         same_unknown=float(((by_file == by_model) | at_the_limit).mean()),
     )
-
-
-def prepared_images(
-    preprocessing: Preprocessing, items: Sequence[Item]
-) -> tuple[np.ndarray, list[Item]]:
-    """The images that can be read, uint8 (N, 3, h, w), and their items."""
-    prepared = prepare(preprocessing, items)
-    return prepared.images, [items[row] for row in prepared.rows]
 
 
 def picture_answers(

@@ -13,7 +13,6 @@ import hashlib
 import html
 import json
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +20,7 @@ from PIL import Image
 
 from vitkit.inspection import working_style
 from vitkit.prediction import LIKELY
-from vitkit.runtimes import Exported
+from vitkit.runtimes import Exported, WebRuntime
 from vitkit.system.console.text import counted_kind, printable_name
 from vitkit.system.environment import MAX_PIXELS
 from vitkit.system.errors import Unsupported
@@ -61,18 +60,6 @@ EVENT SHALL THE AUTHORS OR COPYRIGHT HOLDERS BE LIABLE FOR ANY CLAIM, DAMAGES OR
 IN AN ACTION OF CONTRACT, TORT OR OTHERWISE, ARISING FROM, OUT OF OR IN CONNECTION WITH THE SOFTWARE OR \
 THE USE OR OTHER DEALINGS IN THE SOFTWARE.
 """
-
-
-@dataclass(frozen=True)
-class WebRuntime:
-    """The files of onnxruntime-web that npm has installed."""
-
-    folder: Path
-    version: str
-
-    def read(self, name: str) -> bytes:
-        """The bytes of one of its files."""
-        return (self.folder / "dist" / name).read_bytes()
 
 
 def find_web_runtime(named: Path | None = None) -> WebRuntime:

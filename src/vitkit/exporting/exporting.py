@@ -9,58 +9,35 @@ import platform
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Literal
 
 import numpy as np
 
-from vitkit.exporting.agreement import (
-    Agreement,
-    Trial,
-    agree,
-    pixels_of,
-    prepared_images,
-    sample_trial,
-)
+from vitkit.exporting.agreement import Agreement, Trial, agree, sample_trial
 from vitkit.exporting.bounds import LEAST, conclusion, wrong
-from vitkit.exporting.browser import LARGEST_NETWORK, PACKAGE, WebRuntime, page
-from vitkit.exporting.graph import Graph, PictureGraph, check_any_grid
-from vitkit.exporting.int8 import (
-    SAFE_BITS,
-    calibrated_openvino,
-    exact_in_onnx,
-    exact_in_openvino,
-    int8_openvino,
-    quantise_onnx,
-)
-from vitkit.exporting.writers import (
-    describe_onnx_file,
-    openvino_model,
-    traced,
-    write_onnx,
-    write_openvino,
-    write_program,
-)
-from vitkit.inspection import check_has_attention
+from vitkit.exporting.browser import LARGEST_NETWORK, PACKAGE, page
 from vitkit.models import check_can_merge, parameters
+from vitkit.prediction import pixels_of, prepared_images
 from vitkit.runtimes import (
-    FILES as FILES,
-)
-from vitkit.runtimes import (
+    ENDINGS,
     MERGED,
+    Export,
     Exported,
-    Limits,
-    Weights,
     check_answer,
+    check_any_grid,
+    check_packages,
+    described,
     eager,
+    needed,
+    needs_calibration,
     open_file,
+    write,
 )
 from vitkit.system.console.text import counted
-from vitkit.system.errors import BadData, BadSettings, Unsupported, VitkitError
+from vitkit.system.errors import BadData, BadSettings, Unsupported
 from vitkit.system.storage.files import (
     MARK,
     check_can_be_made,
@@ -69,12 +46,10 @@ from vitkit.system.storage.files import (
     write_json,
 )
 from vitkit.system.storage.private import public
-from vitkit.weights import Classifier, check_answers, license_to_json
+from vitkit.weights import Classifier, check_answers
 
 # What can be asked for, and what is refused before anything is computed
 
-To = Literal["onnx", "openvino", "torch", "page"]
-ENDINGS = {kind: ending for ending, kind in FILES.items()} | {"page": ".html"}
 
 # What each format has, beside float32, and why not the others
 TITLED = 3  # classes in the title of a page
@@ -86,38 +61,6 @@ PRECISIONS = {
 }
 
 BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}  # of a weight
-
-NEEDED = {
-    "onnx": ("onnx", "onnxscript", "onnxruntime"),
-    "openvino": ("openvino",),
-    "torch": (),
-    "page": ("onnx", "onnxscript", "onnxruntime"),
-}
-
-
-@dataclass(frozen=True)
-class Export:
-    """The kind of file to write."""
-
-    to: To = "onnx"
-    """For whom: ONNX Runtime and all that read ONNX, OpenVINO, PyTorch's exported programs, or people
-    with a browser."""
-    precision: Weights = "float32"
-    """Numbers of the weights. float16 and bfloat16 halve the file; OpenVINO also computes in bfloat16
-    then. int8 computes in int8."""
-    preprocessing: bool = False
-    """Whether pictures of any size go in, uint8 (B, height, width, 3), and probabilities come out."""
-    calibrated: bool = False
-    """With int8: whether the range of each layer's inputs is fixed, by images, as for ONNX Runtime it
-    always is. Else OpenVINO takes the range of the numbers that it computes with."""
-    merge: int = 0
-    """Tokens that are merged in every block, so that the file does less than the model and answers a
-    little otherwise."""
-    least: float | None = None
-    """Least share of the images with the model's own answer; by default what such a precision
-    reaches."""
-    web_runtime: WebRuntime | None = None
-    """Of a page, which holds it: onnxruntime-web, as `find_web_runtime` finds it."""
 
 
 def check(classifier: Classifier, path: Path, wanted: Export) -> None:
@@ -210,37 +153,10 @@ def size_of(path: Path) -> int:
     return size
 
 
-def needs_calibration(wanted: Export) -> bool:
-    """Whether images are needed to make the file."""
-    return wanted.precision == "int8" and (wanted.calibrated or wanted.to != "openvino")
-
-
-def needed(wanted: Export) -> list[str]:
-    """The packages that write such a file, and try it."""
-    packages = list(NEEDED[wanted.to])
-    if wanted.to == "openvino" and wanted.precision == "int8":
-        packages.append("nncf")
-    return packages
-
-
-def missing_packages(wanted: Export) -> list[str]:
-    """The packages of `needed` that are not installed."""
-    return [name for name in needed(wanted) if find_spec(name) is None]
-
-
-def check_packages(wanted: Export) -> None:
-    """Raises VitkitError if a package is missing."""
-    missing = missing_packages(wanted)
-    if missing:
-        raise Unsupported(
-            f"exporting to {wanted.to} needs {' and '.join(missing)}: pip install 'vitkit[export]'"
-        )
-
-
 # The export
 
 
-def export(
+def write_export(
     classifier: Classifier, path: Path | str, wanted: Export, trial: Trial | None = None
 ) -> Agreement:
     """Write a classifier as a file, try it on real images, and write their agreement beside it, in
@@ -265,7 +181,7 @@ def export(
         network = new
         if wanted.to == "page":
             network = new.with_suffix(ENDINGS["onnx"])
-        write(classifier, exported, wanted, network, trial)
+        write(classifier, exported, wanted, network, calibration_images(exported, wanted, trial))
         file = open_file(network, trusted=True)
         bounds = wanted.precision
         if wanted.merge:  # is allowed what int8 is
@@ -292,80 +208,6 @@ def export(
             network.unlink()
         write_json(folder / f"{path.name}.json", report(classifier, wanted, agreement, new, least))
     return agreement
-
-
-def described(classifier: Classifier, wanted: Export) -> Exported:
-    """The description in the file."""
-    origin = public(classifier.origin)
-    if wanted.merge:
-        origin = origin | {MERGED: wanted.merge}
-    weight_bits = 8
-    if needs_calibration(wanted):
-        weight_bits = SAFE_BITS
-    limits = None
-    if classifier.unknown is not None:
-        unknown = classifier.unknown
-        least = tuple(np.atleast_1d(unknown.least.numpy()).tolist())
-        limits = Limits(least, unknown.rejected, unknown.coverage)
-    return Exported(
-        classifier.preprocessing,
-        classifier.labels,
-        classifier.activation,
-        wanted.precision,
-        wanted.preprocessing,
-        origin,
-        license_to_json(classifier.license),
-        weight_bits,
-        limits,
-    )
-
-
-def write(
-    classifier: Classifier, exported: Exported, wanted: Export, path: Path, trial: Trial
-) -> None:
-    """Write the file, calibrated on the trial's images if it needs them."""
-    # The graph
-    deployed = classifier.for_inference().to("cpu")
-    apart = wanted.to != "torch"
-    looks = shows_attention(classifier, wanted)
-    if exported.takes_pictures:
-        graph = PictureGraph(deployed, wanted.merge, apart)
-    else:
-        graph = Graph(deployed, wanted.merge, apart, looks)
-    program = traced(graph, exported)
-
-    # Images to calibrate with
-    images = np.empty(0)
-    if needs_calibration(wanted):
-        images = _calibration(exported, trial)
-
-    # The file
-    if wanted.to == "torch":
-        write_program(program, exported, path)
-    elif wanted.to in ("onnx", "page"):
-        write_onnx(program, exported, path, looks)
-        if exported.precision == "int8":
-            quantise_onnx(path, images, exact_in_onnx(path, images))
-            describe_onnx_file(path, exported)
-    else:
-        model = openvino_model(program, exported)
-        if needs_calibration(wanted):
-            model = calibrated_openvino(model, images, exact_in_openvino(model, images))
-        elif exported.precision == "int8":
-            model = int8_openvino(model)
-        write_openvino(model, exported, path)
-
-
-def shows_attention(classifier: Classifier, wanted: Export) -> bool:
-    """Whether what is written says what it looks at, as the last of its outputs: a page does, of a model
-    with attention among patches, all of them."""
-    if wanted.to != "page" or wanted.merge:
-        return False
-    try:
-        check_has_attention(classifier)
-    except VitkitError:
-        return False
-    return True
 
 
 def _subject(labels: Sequence[str]) -> str:
@@ -396,8 +238,11 @@ def _about(
     return about
 
 
-def _calibration(exported: Exported, trial: Trial) -> list[np.ndarray]:
-    """Images to calibrate with, one at a time as the file takes them: (1, ...) each."""
+def calibration_images(exported: Exported, wanted: Export, trial: Trial) -> list[np.ndarray]:
+    """Images to calibrate a file with, one at a time as it takes them, (1, ...) each; none if it needs no
+    calibration. Raises BadData if none of the trial's can be read."""
+    if not needs_calibration(wanted):
+        return []
     if exported.takes_pictures:
         pictures = [pixels_of(item) for item in trial.for_calibration]
         images = [picture[None] for picture in pictures if picture is not None]

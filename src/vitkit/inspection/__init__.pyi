@@ -1,4 +1,3 @@
-from .architecture.drawing import check_drawing as check_drawing
 from .architecture.drawing import draw_architecture as draw_architecture
 from .architecture.drawing import write_architecture as write_architecture
 from .catalogue import FIGURES as FIGURES
@@ -9,7 +8,7 @@ from .catalogue import figure_section as figure_section
 from .catalogue import missing_section as missing_section
 from .catalogue import model_sections as model_sections
 from .comparison import Comparison as Comparison
-from .comparison import compare as compare
+from .comparison import compare_models as compare_models
 from .figures.alignment import alignment as alignment
 from .figures.alignment import draw_alignment as draw_alignment
 from .figures.attention_maps import logits_and_rollout as logits_and_rollout
@@ -40,6 +39,8 @@ from .figures.token_states import draw_similarity as draw_similarity
 from .figures.token_states import patch_similarity as patch_similarity
 from .figures.token_states import token_colours as token_colours
 from .figures.token_states import token_norms as token_norms
+from .function import Description as Description
+from .function import show as show
 from .pages.explorer import write_explorer as write_explorer
 from .pages.html import Active as Active
 from .pages.html import Block as Block

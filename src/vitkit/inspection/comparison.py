@@ -40,7 +40,7 @@ class Comparison(NamedTuple):
     is the highest too, to the tolerance."""
 
 
-def compare(
+def compare_models(
     first: Classifier,
     second: Classifier,
     pictures: Iterable[Picture],

@@ -4,8 +4,6 @@ from .ancestors.backbone import ResNetConfig as ResNetConfig
 from .ancestors.backbone import UNITS as UNITS
 from .ancestors.lenet import LeNet as LeNet
 from .ancestors.lenet import LeNetConfig as LeNetConfig
-from .ancestors.mixers import AxialBlock as AxialBlock
-from .ancestors.mixers import AxialMixer as AxialMixer
 from .ancestors.resnet import Conv as Conv
 from .ancestors.resnet import ResNet as ResNet
 from .ancestors.resnet import standardised as standardised
@@ -39,7 +37,6 @@ from .positions import RESAMPLE as RESAMPLE
 from .positions import RelativePositions as RelativePositions
 from .positions import RotaryPositions as RotaryPositions
 from .positions import insert_zeros as insert_zeros
-from .positions import resample as resample
 from .positions import sincos as sincos
 from .shortcuts import EarlyExit as EarlyExit
 from .shortcuts import Exit as Exit

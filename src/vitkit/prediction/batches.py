@@ -17,19 +17,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vitkit.data import (
-    BadImage,
-    Preprocessing,
-    find_images,
-    in_order,
-    note_left_out,
-    open_image,
-    ranges,
-)
+from vitkit.data import Preprocessing, find_images, in_order, note_left_out, open_image, ranges
 from vitkit.prediction.items import Item
 from vitkit.system.console.messages import say
 from vitkit.system.console.text import printable
-from vitkit.system.errors import BadData
+from vitkit.system.errors import BadData, BadImage
 
 
 class Prepared(NamedTuple):
@@ -236,3 +228,19 @@ def _may_grow(state: tuple[int, int]) -> bool:
     """Whether a file is empty because its writer has not begun."""
     size, changed = state
     return size == 0 and time.time() - changed / 1e9 < EMPTY
+
+
+def pixels_of(item: Item) -> np.ndarray | None:
+    """The picture, upright, uint8 (height, width, 3); None for one that cannot be read."""
+    try:
+        return np.ascontiguousarray(open_image(item.read(), item.name).pixels())
+    except (BadImage, OSError):
+        return None
+
+
+def prepared_images(
+    preprocessing: Preprocessing, items: Sequence[Item]
+) -> tuple[np.ndarray, list[Item]]:
+    """The images that can be read, uint8 (N, 3, h, w), and their items."""
+    prepared = prepare(preprocessing, items)
+    return prepared.images, [items[row] for row in prepared.rows]

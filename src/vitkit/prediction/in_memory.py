@@ -15,16 +15,9 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
-from vitkit.data import (
-    BadImage,
-    Source,
-    forked,
-    images_of_array,
-    images_of_tensor,
-    pixels_of_pillow,
-)
+from vitkit.data import Source, forked, images_of_array, images_of_tensor, pixels_of_pillow
 from vitkit.prediction.items import Examples, Item, Pictures, items_of, pictures, words_of_model
-from vitkit.system.errors import BadData
+from vitkit.system.errors import BadData, BadImage
 
 EXPECTED = (
     "a file, a folder, a pattern, a web address, bytes, an open file, a Pillow image, an array, a tensor, or "

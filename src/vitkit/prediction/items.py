@@ -18,19 +18,10 @@ import numpy as np
 
 from vitkit.data import DATA_SUFFIXES as DATA_SETS
 from vitkit.data import IMAGE_SUFFIXES as IMAGES
-from vitkit.data import (
-    BadImage,
-    Names,
-    RowRanges,
-    Source,
-    find_images,
-    is_hidden,
-    note_left_out,
-    read_file,
-)
+from vitkit.data import Names, RowRanges, Source, find_images, is_hidden, note_left_out, read_file
 from vitkit.system.console.messages import say
 from vitkit.system.console.text import as_word, counted_kind
-from vitkit.system.errors import BadData, VitkitError
+from vitkit.system.errors import BadData, BadImage, VitkitError
 from vitkit.system.storage.addresses import MASK, shown_address, without_credentials_of
 from vitkit.system.storage.deadline import Deadline
 from vitkit.system.storage.remote import WILDCARDS, suffix

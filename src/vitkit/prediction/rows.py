@@ -295,3 +295,14 @@ def _remember(path: Path) -> None:
 def _remembers(path: Path) -> bool:
     """Whether vitkit wrote this file, and nobody has edited it since."""
     return _note_of(path).exists()
+
+
+def check_rows(to: Path | None, json: bool) -> None:
+    """Raises VitkitError if rows cannot be written to a file, or if there are two places for them."""
+    if to is None:
+        return
+    from vitkit.prediction.rows import check_rows_file
+
+    check_rows_file(to)
+    if json:
+        raise BadSettings(f"`json` prints what `to={str(to)!r}` writes; give one of them")

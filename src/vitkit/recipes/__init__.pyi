@@ -1,3 +1,6 @@
+from .channels import Say as Say
+from .channels import adapted_to as adapted_to
+from .channels import fitted as fitted
 from .finetuning import Like as Like
 from .finetuning import PRESETS as PRESETS
 from .finetuning import choose_pretrained as choose_pretrained
@@ -6,9 +9,17 @@ from .named import RECIPES as RECIPES
 from .named import listing as listing
 from .named import recipe as recipe
 from .named import with_model as with_model
+from .optim import Optim as Optim
+from .optim import Tune as Tune
 from .paper import facts_of as facts_of
+from .recipe import Data as Data
+from .recipe import Facts as Facts
+from .recipe import Recipe as Recipe
+from .recipe import check_numbers as check_numbers
+from .recipe import check_packages as check_packages
+from .recipe import output_names as output_names
+from .recipe import resolve as resolve
 from .small import digits as digits
-from .small import scratch as scratch
 from .table_4 import HUB as HUB
 from .table_4 import ON_HUB as ON_HUB
 from .table_4 import SIDES as SIDES

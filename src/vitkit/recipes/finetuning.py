@@ -15,6 +15,9 @@ from vitkit.data import Augmentation, Columns, Source, Splits, splits_at
 from vitkit.evaluation import unbalanced
 from vitkit.models import cost, named
 from vitkit.objectives import Supervised
+from vitkit.recipes.channels import adapted_to
+from vitkit.recipes.optim import Optim
+from vitkit.recipes.recipe import Data, Recipe
 from vitkit.recipes.table_4 import (
     TABLE_4,
     UNCROPPED,
@@ -29,7 +32,6 @@ from vitkit.system.errors import BadData, BadSettings
 from vitkit.system.machine import autocast, pick_precision
 from vitkit.system.processes.ranks import on_rank_0
 from vitkit.system.span import Span
-from vitkit.training import Data, Optim, Recipe, adapted_to
 from vitkit.weights import (
     COLOURS,
     Hints,
@@ -78,7 +80,7 @@ def finetune(
       image size, in bfloat16 if the machine has instructions for it; Inception crops and flips,
       except those that do not preserve the classes, which the run first tests with the model
       (`Augmentation.auto`);
-    - "quick": the same without a length, which `vitkit.quick` chooses by the available time;
+    - "quick": the same without a length, which `vitkit.finetuning` chooses by the available time;
       without crops and flips, in batches of 8 for fewer than 2,000 images, and with equal weights
       for classes of unequal size. A part of the training images is held out, broken images are
       left out, and the loss is the one for the data's kind of targets.

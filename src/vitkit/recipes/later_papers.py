@@ -12,9 +12,10 @@ from itertools import product
 from vitkit.data import Augmentation, Preprocessing
 from vitkit.models import vit
 from vitkit.objectives import MaskedAutoencoder, SelfDistillation, Supervised
+from vitkit.recipes.optim import Optim
 from vitkit.recipes.paper import COMMON, EVALUATION, TRAINING
+from vitkit.recipes.recipe import Data, Recipe
 from vitkit.system.span import Span
-from vitkit.training import Data, Optim, Recipe
 
 # Mean and standard deviation of ImageNet's channels, by which MAE and DINO normalise
 IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}

@@ -10,6 +10,7 @@ from textwrap import wrap
 from vitkit.models import named
 from vitkit.recipes.later_papers import augregs, dino, mae, plain
 from vitkit.recipes.paper import self_supervised, siblings, table_3, unprinted
+from vitkit.recipes.recipe import Recipe
 from vitkit.recipes.small import (
     cifar10,
     cifar10_laptop,
@@ -21,7 +22,6 @@ from vitkit.recipes.small import (
 from vitkit.system.console.text import fill, terminal_width, two_columns
 from vitkit.system.errors import BadSettings
 from vitkit.system.scripts import function_in
-from vitkit.training import Recipe
 from vitkit.weights import preprocessing_for_channels
 
 RECIPES: dict[str, Callable[[], Recipe]] = {

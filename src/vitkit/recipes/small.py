@@ -5,8 +5,9 @@ from dataclasses import replace
 from vitkit.data import Augmentation, Preprocessing
 from vitkit.models import ViTConfig, vit
 from vitkit.objectives import MaskedPatches, Supervised
+from vitkit.recipes.optim import Optim
+from vitkit.recipes.recipe import Data, Recipe
 from vitkit.system.span import Span
-from vitkit.training import Data, Optim, Recipe
 
 
 def digits() -> Recipe:

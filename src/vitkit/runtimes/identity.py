@@ -42,9 +42,9 @@ def digest_of_classifier(classifier: "Classifier") -> str:
     from torch import Tensor
     from torch import save as pickle
 
-    from vitkit.evaluation import add_weights, architecture
+    from vitkit.weights import add_weights, feature_settings
 
-    facts = [architecture(classifier), classifier.labels, classifier.activation]
+    facts = [feature_settings(classifier), classifier.labels, classifier.activation]
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
     tensors = classifier.model.state_dict()
     if classifier.unknown is not None:

@@ -16,13 +16,7 @@ from vitkit.models import same_memory
 from vitkit.runtimes.exported import FileRuntime, PictureRuntime, takes_pictures
 from vitkit.runtimes.runtime import Runtime
 from vitkit.system.errors import Unsupported
-from vitkit.system.machine import (
-    Precision,
-    PrecisionChoice,
-    autocast,
-    pick_device,
-    pick_precision,
-)
+from vitkit.system.machine import Precision, PrecisionChoice, autocast, pick_device, pick_precision
 from vitkit.weights import Activation, Classifier
 
 

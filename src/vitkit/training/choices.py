@@ -12,33 +12,17 @@ from typing import get_args
 
 import torch
 
-from vitkit.data import (
-    Augmentation,
-    Preprocessing,
-    Source,
-    look_at,
-    measured,
-    square_before_crop,
-)
+from vitkit.data import Augmentation, Preprocessing, Source, square_before_crop
 from vitkit.evaluation import Survival, surviving, surviving_in_pixels
 from vitkit.models import ModelConfig, ViTConfig
+from vitkit.recipes import Recipe, Say, fitted
 from vitkit.system.console.text import counted
 from vitkit.system.errors import BadRun, VitkitError
 from vitkit.system.machine import Precision, autocast, pick_precision
 from vitkit.system.processes.ranks import from_rank_0
 from vitkit.training.data import RunData, divide, open_to_divide
-from vitkit.training.recipe import Recipe
-from vitkit.training.record.log import Say
 from vitkit.training.state.checkpoints import earlier_call
-from vitkit.weights import (
-    COLOURS,
-    Classifier,
-    adopt,
-    fitted_to,
-    load_for,
-    preprocessing_for,
-    preprocessing_for_channels,
-)
+from vitkit.weights import fitted_to, load_for, preprocessing_for
 
 SIDE = 64  # pixels of an image whose pixels are asked
 TOKENS = 64  # of an image that the pre-trained model is asked about: it takes a third of the time
@@ -57,44 +41,6 @@ def with_channels(recipe: Recipe, say: Say) -> Recipe:
     train = divide(splits, recipe.data)["train"]
     preprocessing = from_rank_0(lambda: fitted(preprocessing, recipe.model.channels, train, say))
     return replace(recipe, data=replace(recipe.data, preprocessing=preprocessing))
-
-
-def adapted_to(
-    classifier: Classifier, channels: int | None, images: Source, say: Say
-) -> Classifier:
-    """The model, changed to take images with this number of channels. None uses the number that the
-    images have, unless they are photographs. Says what changed."""
-    if channels is None:
-        if classifier.model.config.channels != COLOURS:
-            return classifier
-        seen = look_at(images)
-        if seen.colours:
-            return classifier
-        channels = seen.channels
-    adapted, sentences = adopt(classifier, channels=channels)
-    if not sentences:
-        return classifier
-    for sentence in sentences:
-        say(sentence)
-    preprocessing = fitted(adapted.preprocessing, channels, images, say)
-    return replace(adapted, preprocessing=preprocessing)
-
-
-def fitted(preprocessing: Preprocessing, channels: int, train: Source, say: Say) -> Preprocessing:
-    """A preprocessing for colours, for images of so many channels: float32 if the images have more
-    than 8 bits. Grey is normalised by the mean of the colours' numbers, a fourth channel by 0.5,
-    and images of other channels by their own mean and standard deviation, measured now."""
-    new = preprocessing_for_channels(preprocessing, channels)
-    new = replace(new, values="uint8")
-    if look_at(train).many_bits:
-        new = replace(new, values="float32")
-    origin = "as the mean of the colours'"
-    if channels not in (1, 3, 4):
-        new = measured(train, new)
-        origin = "measured on the training images"
-    count = counted(channels, "channel")
-    say(f"preprocessing for {count}: {new.values}, mean and deviation {origin}")
-    return new
 
 
 # Augmentation

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 
 from vitkit.data import (
-    BadImage,
     Source,
     Splits,
     check_images,
@@ -25,14 +24,13 @@ from vitkit.data import (
     without,
 )
 from vitkit.evaluation import Eval, learns, unbalanced
+from vitkit.recipes import Data, Facts, Say
 from vitkit.system.console.progress import bar, silent
 from vitkit.system.console.text import counted
-from vitkit.system.errors import BadData, BadSettings
+from vitkit.system.errors import BadData, BadImage, BadSettings
 from vitkit.system.machine import cpus
 from vitkit.system.processes.ranks import from_every_rank, from_rank_0, on_rank_0, world
 from vitkit.system.storage.addresses import shown_address
-from vitkit.training.recipe import Data, Facts
-from vitkit.training.record.log import Say
 from vitkit.training.record.values import to_json, with_defaults
 from vitkit.training.state.checkpoints import Earlier, Occupied, earlier_call, refuse_other_recipe
 

@@ -18,12 +18,12 @@ from vitkit.evaluation import (
     write_answers,
 )
 from vitkit.objectives import Learner
+from vitkit.recipes import Recipe, output_names
 from vitkit.system.errors import BadSettings
 from vitkit.system.machine import autocast
 from vitkit.system.processes.ranks import from_rank_0, on_rank_0, world
 from vitkit.system.span import due
 from vitkit.training.data import RunData
-from vitkit.training.recipe import Recipe, output_names
 from vitkit.training.record.metrics import gains_nothing, not_measured, read_metrics
 from vitkit.training.run import Run
 from vitkit.weights import Classifier, write_safetensors

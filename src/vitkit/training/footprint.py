@@ -22,10 +22,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from vitkit.models import build
 from vitkit.objectives import blocks_of
+from vitkit.recipes import Recipe
 from vitkit.system.errors import Unsupported
 from vitkit.system.machine import Precision
 from vitkit.training.optim import apply_tuning
-from vitkit.training.recipe import Recipe
 
 GPU = "cuda"  # where fake tensors claim to be; none is needed
 # Images in the forward pass. Bytes are divided by it, and rounded down: it is so large that a

@@ -15,6 +15,7 @@ from rich.console import Console
 from vitkit.data import Batch, train_batches
 from vitkit.evaluation import label_notes
 from vitkit.objectives import Supervised
+from vitkit.recipes import Recipe, check_numbers, check_packages, output_names, resolve
 from vitkit.system import matmul
 from vitkit.system.console.messages import say_on
 from vitkit.system.console.text import counted
@@ -27,7 +28,6 @@ from vitkit.training.choices import as_decided, with_augmentation, with_channels
 from vitkit.training.data import RunData, about_classes, open_data, refuse_one_class
 from vitkit.training.evaluation import ANSWERS, check_best, evaluate, gains_no_more
 from vitkit.training.outcomes import Outcomes, look
-from vitkit.training.recipe import Recipe, check_numbers, check_packages, output_names, resolve
 from vitkit.training.record.log import Log
 from vitkit.training.record.machine import (
     BEGUN,
@@ -49,7 +49,7 @@ from vitkit.training.step import advance, gradient, set_rates
 from vitkit.weights import Classifier, load
 
 
-def train(
+def run_recipe(
     recipe: Recipe,
     run_dir: Path | str,
     device: str = "auto",

@@ -16,10 +16,10 @@ from torch import nn
 
 from vitkit.models import exaflops
 from vitkit.objectives import Supervised
+from vitkit.recipes import Recipe, Tune
 from vitkit.system.errors import BadSettings
 from vitkit.system.machine import autocast
-from vitkit.training.optim import Tune, apply_tuning
-from vitkit.training.recipe import Recipe
+from vitkit.training.optim import apply_tuning
 
 if TYPE_CHECKING:
     from vitkit.training.footprint import Count
@@ -133,7 +133,7 @@ def operations(recipe: Recipe, images: float) -> float:
     plain = exaflops(recipe.model, images)
     if isinstance(recipe.objective, Supervised) and recipe.tune == Tune():
         return plain
-    from vitkit.training.footprint import relative_flops  # and with it PyTorch's fake tensors
+    from vitkit.training.footprint import relative_flops
 
     return plain * relative_flops(recipe)
 

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from vitkit.recipes import Facts, Recipe, Say, resolve
 from vitkit.system.errors import Unavailable
 from vitkit.system.processes.ranks import from_rank_0, on_rank_0
 from vitkit.system.storage.addresses import shown_address
@@ -23,8 +24,7 @@ from vitkit.system.storage.files import check_can_be_made, on_this_machine, writ
 from vitkit.system.storage.remote import is_address
 from vitkit.training.choices import as_decided
 from vitkit.training.data import RECORDED, RunData, training_workers
-from vitkit.training.recipe import Facts, Recipe, resolve
-from vitkit.training.record.log import Log, Say
+from vitkit.training.record.log import Log
 from vitkit.training.record.machine import BEGUN
 from vitkit.training.record.values import differences, to_json, with_defaults
 from vitkit.training.schedule import SCHEDULE, Schedule, Stop

@@ -23,12 +23,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from vitkit.recipes import Say
 from vitkit.system.console.messages import say
 from vitkit.system.errors import Interrupted
 from vitkit.system.processes.ranks import any_rank, from_rank_0, on_rank_0, world
 from vitkit.system.processes.signals import signals_are_ours
 from vitkit.system.processes.watchdog import watchdog
-from vitkit.training.record.log import Say
 from vitkit.training.state.checkpoints import read_sealed, write_sealed
 
 SCHEDULE = "schedule.json"  # in the run's directory

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from vitkit.data import Batch
 from vitkit.objectives import Learner
+from vitkit.recipes import Optim, Recipe
 from vitkit.system.errors import BadSettings, Interrupted
 from vitkit.system.machine import autocast
 from vitkit.system.processes.ranks import (
@@ -26,8 +27,7 @@ from vitkit.system.processes.ranks import (
     sum_over_ranks,
     world,
 )
-from vitkit.training.optim import Optim, take_step
-from vitkit.training.recipe import Recipe
+from vitkit.training.optim import take_step
 from vitkit.training.schedule import Stop
 from vitkit.training.state.state import State
 

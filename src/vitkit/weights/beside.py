@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from vitkit.system.console.text import printable_name
 from vitkit.system.errors import BadWeights
-from vitkit.weights.files import FLOATS, Lazy, Tensors, lazy_zeros
+from vitkit.weights.files.content import FLOATS, Lazy, Tensors, lazy_zeros
 from vitkit.weights.rules import Rule, gist
 
 ENCODER = "encoder"

@@ -13,9 +13,16 @@ from vitkit.system.errors import BadSettings
 from vitkit.system.storage.files import as_utf8, whole_files, write_json, write_whole
 from vitkit.weights.card import model_card
 from vitkit.weights.classifier import Classifier, check_own_weights, to_json
-from vitkit.weights.files import open_weights, write_safetensors, write_tensors
 from vitkit.weights.files.content import KEY, WRITTEN_WITH, identity, read_json
-from vitkit.weights.files.directory import ENDINGS, PRETRAINING, UNKNOWN, is_written_by_vitkit
+from vitkit.weights.files.directory import (
+    ENDINGS,
+    PRETRAINING,
+    UNKNOWN,
+    is_written_by_vitkit,
+    open_weights,
+    write_tensors,
+)
+from vitkit.weights.files.safetensors import write_safetensors
 from vitkit.weights.formats import recognise
 from vitkit.weights.formats.format import Format
 from vitkit.weights.licenses import (

@@ -5,6 +5,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from vitkit.data import Interpolation
+from vitkit.system.errors import BadSettings, WrongArgument
+from vitkit.system.functions.arguments import name_of
+from vitkit.system.functions.steps import DATA, step
 from vitkit.system.functions.types import Messages, PathLike, Several
 from vitkit.weights.hints import Crop, Hints, Pool, Statistics
 
@@ -72,3 +75,33 @@ def hints_of(overrides: Overrides) -> Hints:
     """The overrides as a value that is checked. Raises BadSettings for one that no model has."""
     names = {field.name for field in fields(Hints)}
     return Hints(**{name: value for name, value in overrides.items() if name in names})
+
+
+def classifier_of(model: "str | Classifier", hints: Hints) -> "Classifier":
+    """The classifier of a model that is given by name or as an object. Raises WrongArgument for
+    anything else, and VitkitError if hints are given for a model that is loaded already."""
+    from vitkit.weights.classifier import Classifier
+    from vitkit.weights.store import load_as
+
+    if isinstance(model, Classifier):
+        if hints != Hints():
+            raise BadSettings(
+                "this model is loaded, so nothing can be said of its file any more (such as its image "
+                "size, pooling or labels); give that to vitkit.load"
+            )
+        return model
+    if not isinstance(model, str | Path):
+        raise WrongArgument(
+            f"model is of type {type(model).__name__}; it is a name, a path, or what vitkit.load returns"
+        )
+    return load_as(model, hints)
+
+
+def classifier_with_head(model: "str | Classifier", hints: Hints) -> "Classifier":
+    """The same. Raises VitkitError for one that names no classes, or the same ones for every image."""
+    from vitkit.weights.classifier import no_answer
+
+    classifier = classifier_of(model, hints)
+    if reason := no_answer(classifier):
+        raise BadSettings(f"{name_of(model)}: {reason}; {step('finetune', model, DATA)} trains one")
+    return classifier

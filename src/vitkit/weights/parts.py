@@ -10,15 +10,10 @@ from typing import NamedTuple
 
 from vitkit.system.console.text import printable_name, some
 from vitkit.system.errors import BadSettings, BadWeights
-from vitkit.weights.beside import (
-    ENCODER,
-    OfPixels,
-    remedy,
-    statistics_in,
-    with_head,
-    without_head,
-)
-from vitkit.weights.files import OPTIMISERS, Opened, Parts, Tensors
+from vitkit.weights.beside import ENCODER, OfPixels, remedy, statistics_in, with_head, without_head
+from vitkit.weights.files.content import Parts, Tensors
+from vitkit.weights.files.directory import Opened
+from vitkit.weights.files.pytorch import OPTIMISERS
 from vitkit.weights.formats import names, recognise
 from vitkit.weights.formats.format import Format, prefixes_of
 from vitkit.weights.formats.timm.config import architecture_name

@@ -13,7 +13,7 @@ from torch import Tensor
 from vitkit.models import sincos
 from vitkit.system.errors import BadWeights
 from vitkit.weights.classifier import check_finite
-from vitkit.weights.files import FLOATS, Lazy, Tensors, joined
+from vitkit.weights.files.content import FLOATS, Lazy, Tensors, joined
 
 # The decoder of masked autoencoders in the names of Hugging Face's ViT-MAE and of MAE's own code: a
 # pattern -> the learner's name (objectives/autoencoder.py)

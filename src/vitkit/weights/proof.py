@@ -20,7 +20,7 @@ from vitkit.system.errors import BadSettings, BadWeights, Unsupported
 from vitkit.system.storage.files import temporary_folder
 from vitkit.weights.classifier import Classifier, has_head_of_zeros
 from vitkit.weights.destination import check_destination, write_model
-from vitkit.weights.files import open_weights
+from vitkit.weights.files.directory import open_weights
 from vitkit.weights.files.hub import fetch
 from vitkit.weights.formats import cannot, format_of, formats_for, names, recognise
 from vitkit.weights.formats.format import Format

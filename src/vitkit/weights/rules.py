@@ -17,7 +17,7 @@ from torch import Tensor
 
 from vitkit.system.console.text import printable_name
 from vitkit.system.errors import BadWeights
-from vitkit.weights.files import FLOATS, Lazy, Tensors
+from vitkit.weights.files.content import FLOATS, Lazy, Tensors
 
 LISTED = 10  # faults that an error names
 

@@ -35,8 +35,8 @@ from vitkit.weights.classifier import (
     has_head_of_zeros,
 )
 from vitkit.weights.destination import check_destination, write_model
-from vitkit.weights.files import FLOATS, Opened, Tensors, open_weights
-from vitkit.weights.files.content import DAMAGE
+from vitkit.weights.files.content import DAMAGE, FLOATS, Tensors
+from vitkit.weights.files.directory import Opened, open_weights
 from vitkit.weights.files.hub import fetch, license_of_download
 from vitkit.weights.fitting import apply_hints, check_heads, with_pool
 from vitkit.weights.formats import cannot, format_of

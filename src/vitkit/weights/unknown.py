@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from vitkit.system.errors import BadWeights
-from vitkit.weights.files import Tensors
+from vitkit.weights.files.content import Tensors
 from vitkit.weights.files.directory import UNKNOWN
 
 NUMBERS = ("first", "far", "sure", "typical", "rejected", "coverage")

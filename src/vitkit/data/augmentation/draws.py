@@ -82,12 +82,7 @@ def draw(
 
     # What colours they have. Imported here, as torchvision's transforms take their time and most
     # runs need none.
-    from vitkit.data.augmentation.colours import (
-        Policy,
-        draw_colours,
-        draw_erased,
-        draw_operations,
-    )
+    from vitkit.data.augmentation.colours import Policy, draw_colours, draw_erased, draw_operations
 
     changes = []
     if any(augmentation.colour_jitter):

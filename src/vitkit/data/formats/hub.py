@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from vitkit.data.formats.manifest import relative_path
-from vitkit.data.images.pixels import BadImage
 from vitkit.data.sources.indicators import Flags, Indicators, named_columns
 from vitkit.data.sources.recorded import HUB
 from vitkit.data.sources.stores import RowRanges, Store, read_file
@@ -26,7 +25,7 @@ from vitkit.data.sources.tables import (
     note_unlabelled,
 )
 from vitkit.data.sources.targets import Lists, as_row_labels, concatenate_values
-from vitkit.system.errors import BadData, VitkitError
+from vitkit.system.errors import BadData, BadImage, VitkitError
 from vitkit.system.storage.files import parse_json
 
 MOST_FLAGS = 5  # different values of a column of zeros and ones: with -1, NaN and null

@@ -29,7 +29,6 @@ from vitkit.data.formats.repeated_rows import (
     listed_values,
     repeated,
 )
-from vitkit.data.images.pixels import BadImage
 from vitkit.data.loading.workers import Crashed, in_child
 from vitkit.data.sources.indicators import Flags
 from vitkit.data.sources.stores import ChunkCache, RowRanges, read_file, titles
@@ -42,7 +41,7 @@ from vitkit.data.sources.tables import (
     note_unlabelled,
 )
 from vitkit.data.sources.targets import Values, as_row_labels, concatenate_values
-from vitkit.system.errors import BadData, VitkitError
+from vitkit.system.errors import BadData, BadImage, VitkitError
 from vitkit.system.storage import remote
 from vitkit.system.storage.addresses import shown_address
 from vitkit.system.storage.files import cache_dir, parse_json, write_whole

@@ -19,11 +19,10 @@ import numpy as np
 
 from vitkit.data.formats.index import indices_of
 from vitkit.data.formats.tar_shard import NO_LABEL
-from vitkit.data.images.pixels import BadImage
 from vitkit.data.sources.stores import ChunkCache, Names, titles
 from vitkit.data.sources.tables import Columns, Table, note_left_out
 from vitkit.data.sources.targets import as_row_labels
-from vitkit.system.errors import BadData
+from vitkit.system.errors import BadData, BadImage
 from vitkit.system.storage import remote
 from vitkit.system.storage.files import parse_json
 

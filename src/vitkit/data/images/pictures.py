@@ -36,9 +36,10 @@ import numpy as np
 
 from vitkit.data.images import jpeg, pillow, stacks
 from vitkit.data.images.pillow import as_bad_image
-from vitkit.data.images.pixels import BadImage, Box, as_bytes, as_floats, checked
+from vitkit.data.images.pixels import Box, as_bytes, as_floats, checked
 from vitkit.data.images.readers import Decoded, Encoded, Reader, no_image
 from vitkit.system.environment import max_pixels
+from vitkit.system.errors import BadImage
 from vitkit.system.storage.files import what_came_instead
 
 if TYPE_CHECKING:

@@ -14,9 +14,8 @@ from contextlib import contextmanager
 import numpy as np
 from PIL import Image
 
-from vitkit.data.images.pixels import BadImage
 from vitkit.system.environment import max_pixels
-from vitkit.system.errors import VitkitError
+from vitkit.system.errors import BadImage, VitkitError
 
 # What Pillow decodes by itself, the frequent first. EPS and WMF would start other programs; TGA has
 # no signature.

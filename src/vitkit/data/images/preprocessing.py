@@ -26,11 +26,11 @@ from vitkit.data.images.native import (
     together,
 )
 from vitkit.data.images.pictures import Picture
-from vitkit.data.images.pixels import BadImage, Box, as_bytes, as_floats, grey
+from vitkit.data.images.pixels import Box, as_bytes, as_floats, grey
 from vitkit.data.images.resizing import Resampling, resize, resize_as_pillow
 from vitkit.system.console.text import counted
 from vitkit.system.environment import MAX_PIXELS
-from vitkit.system.errors import BadSettings
+from vitkit.system.errors import BadImage, BadSettings
 
 LARGEST = 1e6  # of a mean or a deviation of levels
 

@@ -18,7 +18,6 @@ from PIL import Image
 
 from vitkit.data.images import jpeg, pillow, stacks
 from vitkit.data.images.pixels import (
-    BadImage,
     Box,
     as_bytes,
     before_turn,
@@ -30,6 +29,7 @@ from vitkit.data.images.pixels import (
     upright_size,
 )
 from vitkit.system.environment import max_pixels
+from vitkit.system.errors import BadImage
 
 SCANS = 10  # an ordinary progressive JPEG has so many
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from vitkit.data.images.pillow import check_pieces, quiet
-from vitkit.data.images.pixels import BadImage, Box, as_bytes, cut, levels, upright, upright_size
-from vitkit.system.errors import VitkitError
+from vitkit.data.images.pixels import Box, as_bytes, cut, levels, upright, upright_size
+from vitkit.system.errors import BadImage, VitkitError
 
 if TYPE_CHECKING:
     from tifffile import TiffFile, TiffPageSeries

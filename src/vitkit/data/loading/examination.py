@@ -12,13 +12,12 @@ from typing import NamedTuple
 import numpy as np
 
 from vitkit.data.images.pictures import picture_for_people
-from vitkit.data.images.pixels import BadImage
 from vitkit.data.images.preprocessing import Preprocessing
 from vitkit.data.loading.workers import in_order, ranges, worth_starting
 from vitkit.data.sources.source import Source
 from vitkit.data.sources.stores import Arrays
 from vitkit.system.console.progress import bar, silent
-from vitkit.system.errors import BadSettings
+from vitkit.system.errors import BadImage, BadSettings
 
 CHUNK = 64  # images between two updates of the progress bar
 LOOKED_AT = 8  # images, evenly spread, whose channels are looked at

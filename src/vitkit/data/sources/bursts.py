@@ -28,7 +28,6 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from vitkit.data.images.pictures import Picture, is_stretched, picture_to_look_at
-from vitkit.data.images.pixels import BadImage
 from vitkit.data.loading.workers import in_order, ranges, worth_starting
 from vitkit.data.sources.outlines import (
     SIDE,
@@ -40,6 +39,7 @@ from vitkit.data.sources.outlines import (
 )
 from vitkit.data.sources.source import Source, fingerprint
 from vitkit.system.console.progress import bar
+from vitkit.system.errors import BadImage
 from vitkit.system.machine import cpus
 from vitkit.system.storage.files import cache_dir, whole
 

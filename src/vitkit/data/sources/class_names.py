@@ -5,13 +5,7 @@ from collections import Counter
 
 import numpy as np
 
-from vitkit.data.sources.targets import (
-    COMMA,
-    SEPARATORS,
-    UNKNOWN_WORDS,
-    as_number,
-    is_in_brackets,
-)
+from vitkit.data.sources.targets import COMMA, SEPARATORS, UNKNOWN_WORDS, as_number, is_in_brackets
 from vitkit.system.console.text import some
 
 # What may stand between the classes of one image

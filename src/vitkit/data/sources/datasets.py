@@ -17,13 +17,12 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageOps
 
-from vitkit.data.images.pixels import BadImage
 from vitkit.data.sources.source import Source
 from vitkit.data.sources.stores import RowRanges, Store, read_file
 from vitkit.data.sources.tables import Table, numbered
 from vitkit.data.sources.targets import PartlyKnown, as_row_labels, concatenate_values
 from vitkit.system.console.progress import bar
-from vitkit.system.errors import BadData
+from vitkit.system.errors import BadData, BadImage
 
 SAMPLE = 64  # images, spread evenly, that identify a data set
 TARGETS_CHECKED = 32  # items, spread evenly, whose targets must be those of the attribute `targets`

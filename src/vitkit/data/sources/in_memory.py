@@ -21,11 +21,11 @@ from torch import Tensor
 
 from vitkit.data.images import pillow
 from vitkit.data.images.pictures import Picture, open_image
-from vitkit.data.images.pixels import BadImage, upright
+from vitkit.data.images.pixels import upright
 from vitkit.data.sources.source import Source
 from vitkit.data.sources.stores import Store, read_file
 from vitkit.system.console.text import counted
-from vitkit.system.errors import BadData, VitkitError
+from vitkit.system.errors import BadData, BadImage, VitkitError
 
 KINDS = "paths, bytes of files, Pillow images, arrays or tensors"
 OVERSHOOT = 1e-3  # by which rounding may leave the range from 0 to 1

@@ -283,7 +283,7 @@ def _bursts(source: Source) -> "tuple[Bursts | None, tuple[str, ...]]":
             "together (`groups=COLUMN`)"
         )
         return None, (note,)
-    from vitkit.data.sources.bursts import MOST, find_bursts  # with scipy, which few need
+    from vitkit.data.sources.bursts import MOST, find_bursts
 
     if len(source) > MOST:
         note = (

@@ -16,8 +16,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from vitkit.data.images.pixels import BadImage
 from vitkit.system.console.progress import bar
+from vitkit.system.errors import BadImage
 from vitkit.system.storage import remote
 from vitkit.system.storage.addresses import shown_address
 

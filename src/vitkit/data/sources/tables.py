@@ -13,13 +13,7 @@ import numpy as np
 
 from vitkit.data.sources.class_names import composed, notes_on
 from vitkit.data.sources.stores import Store
-from vitkit.data.sources.targets import (
-    NO_TARGET,
-    Lists,
-    RowLabels,
-    TargetKind,
-    nothing_for,
-)
+from vitkit.data.sources.targets import NO_TARGET, Lists, RowLabels, TargetKind, nothing_for
 from vitkit.system.console.text import counted_kind, some
 from vitkit.system.errors import BadData, BadSettings
 

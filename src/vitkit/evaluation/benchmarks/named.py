@@ -9,17 +9,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from vitkit.data import (
-    BadImage,
-    Columns,
-    Parts,
-    Source,
-    Store,
-    open_image,
-    parts_at,
-    source_at,
-    subset,
-)
+from vitkit.data import Columns, Parts, Source, Store, open_image, parts_at, source_at, subset
 from vitkit.evaluation.benchmarks.choice import (
     Choice,
     among_all,
@@ -29,7 +19,7 @@ from vitkit.evaluation.benchmarks.choice import (
 from vitkit.evaluation.benchmarks.imagenet import find_labels, number, read_json
 from vitkit.evaluation.benchmarks.labels import align, imagenet_wordnet, unknown
 from vitkit.system.console.text import some
-from vitkit.system.errors import BadData, VitkitError
+from vitkit.system.errors import BadData, BadImage, VitkitError
 from vitkit.weights import imagenet_labels
 
 SetName = Literal[

@@ -9,9 +9,8 @@ Legend: B batch, N images, D width, K classes.
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,7 +27,7 @@ from vitkit.system.console.progress import bar
 from vitkit.system.errors import BadData, Unavailable, Unsupported
 from vitkit.system.processes.ranks import any_rank, from_every_rank, on_rank_0, world
 from vitkit.system.storage.files import as_text, as_utf8, cache_dir, save_npz, whole
-from vitkit.weights import Classifier
+from vitkit.weights import Classifier, add_weights, feature_settings
 
 BATCH = 64  # images of a forward pass on each rank
 EXCHANGED = 64 << 20  # bytes of features that a rank computes before the ranks exchange them
@@ -48,7 +47,7 @@ class Features(NamedTuple):
     """The targets, as `Source.targets_of` gives them: int64 (N,) for classes."""
 
 
-def features(
+def compute_features(
     classifier: Classifier,
     source: Source,
     batches: Iterable[Batch] | None = None,
@@ -173,32 +172,6 @@ def below_head(classifier: Classifier) -> dict[str, Tensor]:
     return {name: weight for name, weight in state.items() if not name.startswith("head.")}
 
 
-def add_weights(digest: "hashlib._Hash", weights: Mapping[str, Tensor]) -> None:
-    """Add weights to a digest: their names, dtypes, shapes and numbers."""
-    for name, weight in weights.items():
-        digest.update(f"{name} {weight.dtype} {tuple(weight.shape)}".encode())
-        digest.update(weight.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
-
-
-def architecture(classifier: Classifier) -> dict:
-    """What determines features besides the weights: configuration and preprocessing."""
-    if not hasattr(classifier.model, "config"):  # another runtime computes it
-        raise Unsupported(
-            "an exported file gives logits alone; the features, what the head reads, are computed by "
-            "PyTorch, from the model that it was exported from"
-        )
-    config = asdict(classifier.model.config)
-    for name in ("classes", "head_bias"):  # of the head
-        config.pop(name, None)
-    if config.get("read_blocks") == 1:  # as every model had it before there was a choice
-        del config["read_blocks"]
-    return {
-        "model": type(classifier.model).__name__,
-        "config": config,
-        "preprocessing": classifier.preprocessing.to_json(),
-    }
-
-
 def arithmetic(classifier: Classifier) -> dict:
     """The architecture with its arithmetic: device and precision."""
     device = classifier.device.type
@@ -206,7 +179,7 @@ def arithmetic(classifier: Classifier) -> dict:
     if torch.is_autocast_enabled(device):
         precision = str(torch.get_autocast_dtype(device))
     return {
-        **architecture(classifier),
+        **feature_settings(classifier),
         "device": device,
         "precision": [precision, torch.get_float32_matmul_precision()],
         "computed_by": getattr(classifier.model, "computed_by", "torch"),

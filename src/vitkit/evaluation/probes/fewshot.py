@@ -25,7 +25,7 @@ from vitkit.data import Source, TargetKind, subset
 from vitkit.evaluation.evaluator import Part, Subject
 from vitkit.evaluation.metrics.metric import COUNT, DEVIATION, NUMBER, SHARE, Metric, share_interval
 from vitkit.evaluation.probes.closed_forms import ridge, targets
-from vitkit.evaluation.probes.features import features
+from vitkit.evaluation.probes.features import compute_features
 from vitkit.system.console.text import counted, some
 from vitkit.system.errors import BadData, BadSettings
 
@@ -130,8 +130,8 @@ class Fewshot:
         if is_finished and len(train) <= WHOLE:
             needed = np.arange(len(train))
         few = subset(train, needed)
-        x, y = features(subject.classifier, few, part.read(few), is_finished)
-        x_test, y_test = features(subject.classifier, test, part.batches, is_finished)
+        x, y = compute_features(subject.classifier, few, part.read(few), is_finished)
+        x_test, y_test = compute_features(subject.classifier, test, part.batches, is_finished)
         if not np.isfinite(x).all() or not np.isfinite(x_test).all():
             return dict.fromkeys(self.shots)
 

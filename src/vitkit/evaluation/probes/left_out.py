@@ -20,15 +20,8 @@ from torch import Tensor
 
 from vitkit.evaluation.metrics.calibration import fit_temperature
 from vitkit.evaluation.metrics.weighted import share_of_answers
-from vitkit.evaluation.probes.closed_forms import (
-    AT_ONCE as COLUMNS,
-)
-from vitkit.evaluation.probes.closed_forms import (
-    Centred,
-    centred_ridge,
-    eigh,
-    row_products,
-)
+from vitkit.evaluation.probes.closed_forms import AT_ONCE as COLUMNS
+from vitkit.evaluation.probes.closed_forms import Centred, centred_ridge, eigh, row_products
 from vitkit.evaluation.probes.folds import Folds, folds_of
 
 STRENGTHS = tuple(2.0**exponent for exponent in range(-16, 9, 2))  # of l2, in mean eigenvalues

@@ -19,7 +19,7 @@ from torch import Tensor
 from vitkit.data import TargetKind
 from vitkit.evaluation.evaluator import Part, Subject
 from vitkit.evaluation.metrics.metric import COUNT, Metric, share_right
-from vitkit.evaluation.probes.features import features
+from vitkit.evaluation.probes.features import compute_features
 from vitkit.system.errors import BadData, BadSettings
 
 ROWS = 1024  # images that are compared with all others at a time
@@ -52,7 +52,7 @@ class Neighbours:
         """
         classifier = subject.classifier
         is_finished = subject.learner is None
-        x, y = features(classifier, part.source, part.batches, cached=is_finished)
+        x, y = compute_features(classifier, part.source, part.batches, cached=is_finished)
         if len(y) < 2:
             raise BadData("an image needs others to be its neighbours; there are fewer than two")
         rows = torch.tensor(x, device=classifier.device)  # (N, D)

@@ -28,11 +28,7 @@ from vitkit.evaluation.metrics.metric import SHARE, Metric, share_right
 from vitkit.evaluation.metrics.weighted import share_of_answers
 from vitkit.evaluation.probes.closed_forms import Moments, targets
 from vitkit.evaluation.probes.folds import Folds, balanced_folds
-from vitkit.evaluation.probes.left_out import (
-    LeaveOut,
-    best_for_classes,
-    share_of_left_out,
-)
+from vitkit.evaluation.probes.left_out import LeaveOut, best_for_classes, share_of_left_out
 from vitkit.models import DistilledHead
 from vitkit.system.console.text import counted
 from vitkit.system.errors import BadData, BadWeights
@@ -199,7 +195,7 @@ FIT: dict[Method, Callable[[Examples], Probe]] = {
 }
 
 
-def probe(
+def fit_probe(
     method: Method,
     x: np.ndarray,
     classes: np.ndarray,

@@ -37,9 +37,9 @@ from vitkit.evaluation.probes.probe import (
     accuracy_of,
     balanced_quality,
     chance_sentences,
+    fit_probe,
     known_classes,
     left_out_quality,
-    probe,
     quality,
     refuse_broken,
 )
@@ -138,7 +138,7 @@ class Probing:
         classes or numbers by another method than linear."""
         if self.kind == "class":
             count = len(self.labels)
-            return probe(method, learned.x, learned.y, count, self.balanced, groups, products)
+            return fit_probe(method, learned.x, learned.y, count, self.balanced, groups, products)
         if method != "linear":
             what = {"classes": "several classes", "number": "a number"}[self.kind]
             raise BadData(

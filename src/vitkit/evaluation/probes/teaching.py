@@ -22,14 +22,22 @@ from safetensors import SafetensorError, safe_open
 
 from vitkit.data import Source
 from vitkit.evaluation.metrics.classification import unbalanced
-from vitkit.evaluation.probes.features import Features, add_weights, architecture, below_head
-from vitkit.evaluation.probes.probe import Probe, probe, with_probe
+from vitkit.evaluation.probes.features import Features, below_head
+from vitkit.evaluation.probes.probe import Probe, fit_probe, with_probe
 from vitkit.evaluation.probes.unknown import fit_unknown, last_token
 from vitkit.system.errors import BadSettings, BadWeights
 from vitkit.system.storage.files import parse_json, whole
 from vitkit.system.storage.private import public
 from vitkit.system.storage.records import record_of, value_of
-from vitkit.weights import DAMAGE, Classifier, adopt, save, write_safetensors
+from vitkit.weights import (
+    DAMAGE,
+    Classifier,
+    add_weights,
+    adopt,
+    feature_settings,
+    save,
+    write_safetensors,
+)
 
 METHOD = "linear"  # of the probes the one that leaves out exactly
 
@@ -251,7 +259,9 @@ def fit(memory: Memory) -> Probe:
             f"a classifier needs two classes or more, and this one would know {names}; add another, "
             "a folder of photographs each (`add`)"
         )
-    return probe(METHOD, memory.x[memory.rows], memory.targets, len(memory.known), memory.balanced)
+    return fit_probe(
+        METHOD, memory.x[memory.rows], memory.targets, len(memory.known), memory.balanced
+    )
 
 
 def _position_to_rename(memory: Memory, old: str, new: str) -> int:
@@ -369,7 +379,7 @@ def read_memory(folder: Path, classifier: Classifier) -> tuple[Memory, bool]:
 
 def backbone_digest(classifier: Classifier) -> str:
     """Identifies a model's features: weights below the head, architecture, preprocessing."""
-    digest = hashlib.sha256(json.dumps(architecture(classifier), sort_keys=True).encode())
+    digest = hashlib.sha256(json.dumps(feature_settings(classifier), sort_keys=True).encode())
     add_weights(digest, below_head(classifier))
     return digest.hexdigest()
 

@@ -18,8 +18,6 @@ from vitkit.system.processes.ranks import on_rank_0
 from vitkit.training.record.metrics import read_lines, to_line
 from vitkit.training.record.trackers import FunctionTracker, Tracker, first_line
 
-Say = Callable[[str], None]
-"""Prints a sentence for the person who watches."""
 TEXT_WIDTH = 82  # columns of the longest text beside the bar
 SLOW_DATA = 0.1  # share of the time spent waiting for data from which it is worth saying
 EARLY = 2  # steps of a call that are shown at once: there is a loss, and a speed

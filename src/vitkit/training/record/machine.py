@@ -10,13 +10,13 @@ from pathlib import Path
 
 import torch
 
+from vitkit.recipes import Recipe, Say
 from vitkit.system import matmul
 from vitkit.system.machine import Precision, processor
 from vitkit.system.processes.ranks import from_rank_0, world
 from vitkit.system.storage.files import NUMBER, Types, write_json
 from vitkit.training.plan import operations
-from vitkit.training.recipe import Recipe
-from vitkit.training.record.log import Say, Work
+from vitkit.training.record.log import Work
 from vitkit.training.record.values import read_object
 
 MACHINE = "machine.json"  # in the run's directory

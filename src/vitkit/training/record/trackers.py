@@ -9,7 +9,6 @@ import hashlib
 import os
 import re
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -20,12 +19,11 @@ from vitkit.data import Source, open_image, picture_for_people
 from vitkit.evaluation import MISTAKES, mistakes, read_answers
 from vitkit.system.console.messages import current_callback
 from vitkit.system.console.text import as_word
-from vitkit.system.errors import BadSettings, Unsupported
+from vitkit.system.errors import BadSettings
 from vitkit.training.record.values import as_typed
 
 PROJECT = "vitkit"  # what runs are under, where there are several projects
 SIDE = 256  # pixels of a picture, a square as all are shown side by side
-LIBRARIES = ("tensorboard", "wandb", "mlflow")
 
 
 class Mistaken(NamedTuple):
@@ -51,21 +49,6 @@ class Tracker(Protocol):
 
     def close(self) -> None:
         """End this call; the run may continue in another."""
-
-
-def check_tracker(track: str) -> None:
-    """Raises VitkitError for what is neither a tracker nor a directory, and for a library that is not
-    installed."""
-    library = track
-    if track and track not in LIBRARIES:
-        if "/" not in track and os.sep not in track and not Path(track).is_dir():
-            raise BadSettings(
-                f"`track` is {track!r}; it is {', '.join(LIBRARIES)}, or a directory for TensorBoard's "
-                f"events, such as ./{track}"
-            )
-        library = "tensorboard"
-    if library and find_spec(library) is None:
-        raise Unsupported(f"`track={track!r}` needs {library}: pip install 'vitkit[track]'")
 
 
 def open_trackers(

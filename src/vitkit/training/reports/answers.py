@@ -55,12 +55,12 @@ from vitkit.inspection import (
     photograph_and_map,
     section,
 )
+from vitkit.recipes import Data
 from vitkit.system.console.text import as_word, printable
 from vitkit.system.errors import BadRun, VitkitError
 from vitkit.system.storage.addresses import as_typed, is_masked, shown_address
 from vitkit.training.data import divide, open_to_divide
 from vitkit.training.evaluation import ANSWERS
-from vitkit.training.recipe import Data
 from vitkit.training.record.history import Recorded
 from vitkit.training.state.checkpoints import MODEL
 from vitkit.weights import Classifier, load

@@ -48,25 +48,25 @@ TRAINING = {
 }
 
 
-class Row(NamedTuple):
+class ComparisonRow(NamedTuple):
     """A setting or a result, and what each run has of it."""
 
     name: str
     values: tuple[str, ...]
 
 
-def settings(runs: Sequence[Recorded]) -> list[Row]:
+def settings(runs: Sequence[Recorded]) -> list[ComparisonRow]:
     """Every setting in which recipes differ."""
     recipes = [flat(run.recipe) for run in runs]
     rows = []
     for name in _names(recipes):
         values = tuple(as_typed(recipe.get(name, MISSING)) for recipe in recipes)
         if len(set(values)) > 1:
-            rows.append(Row(name, values))
+            rows.append(ComparisonRow(name, values))
     return rows
 
 
-def results(runs: Sequence[Recorded]) -> list[Row]:
+def results(runs: Sequence[Recorded]) -> list[ComparisonRow]:
     """What the runs reached: every metric at its last and, if it was better then, at its best
     evaluation; and what each took."""
     rows = []
@@ -78,12 +78,12 @@ def results(runs: Sequence[Recorded]) -> list[Row]:
             of_last, of_best = _last_and_best(points.get(name, []))
             last.append(of_last)
             best.append(of_best)
-        rows.append(Row(name, tuple(last)))
+        rows.append(ComparisonRow(name, tuple(last)))
         if set(best) != {MISSING}:
-            rows.append(Row(f"{name}, at its best", tuple(best)))
+            rows.append(ComparisonRow(f"{name}, at its best", tuple(best)))
     costs = [run.cost() for run in runs]
     for name in _names(costs):
-        rows.append(Row(name, tuple(cost.get(name, MISSING) for cost in costs)))
+        rows.append(ComparisonRow(name, tuple(cost.get(name, MISSING) for cost in costs)))
     return rows
 
 
@@ -159,7 +159,7 @@ def write_comparison(path: Path, runs: Sequence[Recorded], notes: Sequence[str] 
     return write_page(path, title, blocks)
 
 
-def _cells(rows: Sequence[Row]) -> list[tuple[str, ...]]:
+def _cells(rows: Sequence[ComparisonRow]) -> list[tuple[str, ...]]:
     return [(row.name, *row.values) for row in rows]
 
 

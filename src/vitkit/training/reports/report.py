@@ -23,8 +23,8 @@ from vitkit.inspection import (
     write_page,
 )
 from vitkit.models import KINDS
+from vitkit.recipes import Recipe
 from vitkit.system.console.text import counted, printable
-from vitkit.training.recipe import Recipe
 from vitkit.training.record.history import Recorded, read_run
 from vitkit.training.record.machine import environment
 from vitkit.training.record.metrics import last_metrics, to_line

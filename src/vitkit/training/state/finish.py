@@ -11,14 +11,13 @@ from pathlib import Path
 
 from vitkit.models import create
 from vitkit.objectives import Objective
+from vitkit.recipes import Facts, Recipe, Say, output_names
 from vitkit.system.errors import BadRun, Diverged, VitkitError
 from vitkit.system.processes.ranks import from_rank_0, full_tensor
 from vitkit.system.storage.files import sync
 from vitkit.system.storage.moving import move_folder
 from vitkit.training.evaluation import ANSWERS, LATEST
 from vitkit.training.optim import apply_tuning, merged
-from vitkit.training.recipe import Facts, Recipe, output_names
-from vitkit.training.record.log import Say
 from vitkit.training.record.metrics import best_step, last_metrics, read_metrics
 from vitkit.training.record.values import to_json
 from vitkit.training.run import Run

@@ -8,12 +8,11 @@ from torch import nn
 
 from vitkit.models import ModelConfig, create
 from vitkit.objectives import Learner, blocks_of
+from vitkit.recipes import Recipe, Say, output_names
 from vitkit.system.errors import BadRun, BadSettings, VitkitError
 from vitkit.system.processes.ranks import from_rank_0, shard, world
 from vitkit.training.data import RunData
 from vitkit.training.optim import apply_tuning
-from vitkit.training.recipe import Recipe, output_names
-from vitkit.training.record.log import Say
 from vitkit.training.record.values import differences, to_json
 from vitkit.training.state.checkpoints import checkpoints, read_sealed, write_sealed
 from vitkit.training.state.state import State, trained

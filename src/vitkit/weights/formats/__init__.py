@@ -3,7 +3,8 @@
 from vitkit.models import ModelConfig, blueprint, called
 from vitkit.system.errors import BadWeights
 from vitkit.weights.classifier import Classifier, Description
-from vitkit.weights.files import Opened, Tensors
+from vitkit.weights.files.content import Tensors
+from vitkit.weights.files.directory import Opened
 from vitkit.weights.formats import torchvision
 from vitkit.weights.formats.format import CROPS, Format, Tidied
 from vitkit.weights.formats.google import resnets as google_resnets

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 
 from vitkit.models import ViTConfig
-from vitkit.weights.files import Tensors
+from vitkit.weights.files.content import Tensors
 from vitkit.weights.formats.shapes import count_blocks, length_of, shape_of
 from vitkit.weights.rules import (
     CONVOLUTION,

@@ -19,7 +19,8 @@ from vitkit.models import WITHOUT_PARAMETERS, Backbone, ModelConfig, ViTConfig
 from vitkit.system.console.text import printable_name
 from vitkit.system.errors import BadWeights
 from vitkit.weights.classifier import Classifier, Description
-from vitkit.weights.files import Opened, Tensors
+from vitkit.weights.files.content import Tensors
+from vitkit.weights.files.directory import Opened
 from vitkit.weights.hints import Hints
 from vitkit.weights.rules import Rule
 

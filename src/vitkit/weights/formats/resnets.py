@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 
 from vitkit.models import Backbone, Tiling
-from vitkit.weights.files import Tensors
+from vitkit.weights.files.content import Tensors
 from vitkit.weights.formats.shapes import shape_of
 from vitkit.weights.rules import CONVOLUTION, Rule, Transform, layer, rule
 

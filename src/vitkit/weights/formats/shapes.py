@@ -9,7 +9,7 @@ import re
 
 from vitkit.models import SIZES, Grid
 from vitkit.system.errors import BadWeights, VitkitError
-from vitkit.weights.files import Tensors
+from vitkit.weights.files.content import Tensors
 
 # ImageNet's mean and standard deviation, for models whose files do not say that they need them.
 IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}

@@ -11,7 +11,8 @@ from torch import nn
 from vitkit.data import Preprocessing
 from vitkit.models import ViTConfig
 from vitkit.weights.classifier import Classifier, Description
-from vitkit.weights.files import Opened, Tensors, load_state_dict
+from vitkit.weights.files.content import Tensors
+from vitkit.weights.files.directory import Opened, load_state_dict
 from vitkit.weights.formats.encoders import Block, Names, encoder_rules, settings_of
 from vitkit.weights.formats.format import (
     Elsewhere,

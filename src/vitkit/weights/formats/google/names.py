@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from vitkit.system.errors import BadWeights
-from vitkit.weights.files import Lazy, Tensors
+from vitkit.weights.files.content import Lazy, Tensors
 from vitkit.weights.rules import gist
 
 # The position table: in big_vision, in its code before 2022, and in vit_jax, the paper's

@@ -16,7 +16,8 @@ from vitkit.data import Preprocessing
 from vitkit.models import DIALECTS, Backbone, ResNetConfig
 from vitkit.system.errors import BadWeights
 from vitkit.weights.classifier import Classifier, Description
-from vitkit.weights.files import Lazy, Opened, Tensors
+from vitkit.weights.files.content import Lazy, Tensors
+from vitkit.weights.files.directory import Opened
 from vitkit.weights.formats.format import Elsewhere, Format, Tidied, another_dialect, beyond_bit
 from vitkit.weights.formats.google.names import flat_norms, image_part, norms_to_4d
 from vitkit.weights.formats.google.vit import ROOT, VIT_JAX_NAMES, as_google_computes

@@ -14,7 +14,8 @@ from vitkit.data import Preprocessing
 from vitkit.models import DIALECTS, WITHOUT_PARAMETERS, Grid, ModelConfig, ViTConfig
 from vitkit.weights.adoption import rebuilt
 from vitkit.weights.classifier import Classifier, Description
-from vitkit.weights.files import Opened, Tensors
+from vitkit.weights.files.content import Tensors
+from vitkit.weights.files.directory import Opened
 from vitkit.weights.formats.encoders import FLAX, Block, Names, encoder_rules, settings_of
 from vitkit.weights.formats.format import (
     Elsewhere,

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from vitkit.models import ViTConfig
 from vitkit.system.errors import BadWeights
-from vitkit.weights.files import Tensors
+from vitkit.weights.files.content import Tensors
 from vitkit.weights.formats.huggingface.processors import sides_in_json
 from vitkit.weights.formats.labels import named_outputs
 from vitkit.weights.outputs import Activation

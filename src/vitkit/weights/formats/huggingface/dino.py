@@ -5,7 +5,7 @@ Transformers' code: modeling_dinov2.py, modeling_dinov2_with_registers.py and mo
 
 from vitkit.models import ViTConfig
 from vitkit.system.errors import BadWeights
-from vitkit.weights.files import Tensors, joined
+from vitkit.weights.files.content import Tensors, joined
 from vitkit.weights.formats.encoders import Block, Names
 from vitkit.weights.formats.format import Tidied, has_end
 from vitkit.weights.formats.huggingface.config import HIDDEN_ACT, gelu_of

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 
 from vitkit.models import ViTConfig
 from vitkit.system.errors import BadWeights
-from vitkit.weights.classifier import Activation, Classifier, Description
-from vitkit.weights.files import Opened, Tensors, lazy_zeros
+from vitkit.weights.classifier import Classifier, Description
+from vitkit.weights.files.content import Tensors, lazy_zeros
+from vitkit.weights.files.directory import Opened
 from vitkit.weights.formats.encoders import PYTORCH, Arrays, Names, encoder_rules
 from vitkit.weights.formats.format import (
     CROPS,
@@ -43,6 +44,7 @@ from vitkit.weights.formats.huggingface.processors import preprocessing_of, proc
 from vitkit.weights.formats.rest import without_rest
 from vitkit.weights.formats.shapes import length_of, shape_of
 from vitkit.weights.hints import Hints
+from vitkit.weights.outputs import Activation
 from vitkit.weights.pretraining import mask_of
 from vitkit.weights.rules import SAME, Rule, Transform
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from vitkit.models import ViTConfig, as_side
 from vitkit.system.errors import BadWeights
-from vitkit.weights.files import Tensors
+from vitkit.weights.files.content import Tensors
 from vitkit.weights.formats.encoders import PYTORCH, Block, Names
 from vitkit.weights.formats.format import Tidied, has_end
 from vitkit.weights.formats.huggingface.family import Family

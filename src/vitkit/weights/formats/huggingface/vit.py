@@ -8,7 +8,7 @@ from math import prod
 
 from vitkit.models import ViTConfig
 from vitkit.system.errors import BadWeights
-from vitkit.weights.files import Tensors
+from vitkit.weights.files.content import Tensors
 from vitkit.weights.formats.encoders import Block, Names
 from vitkit.weights.formats.format import Tidied, has_end
 from vitkit.weights.formats.huggingface.config import classifiers_in

@@ -17,7 +17,7 @@ from vitkit.data import Preprocessing
 from vitkit.models import ModelConfig, ViTConfig
 from vitkit.system.errors import BadWeights
 from vitkit.weights.classifier import Classifier
-from vitkit.weights.files import load_state_dict
+from vitkit.weights.files.directory import load_state_dict
 from vitkit.weights.formats.format import Elsewhere, is_before
 from vitkit.weights.formats.labels import named_outputs
 from vitkit.weights.formats.shapes import IMAGENET

@@ -8,8 +8,8 @@ from vitkit.data import Preprocessing
 from vitkit.models import DIALECTS, Grid, ViTConfig
 from vitkit.system.errors import BadWeights
 from vitkit.weights.classifier import Description
-from vitkit.weights.files import Opened, Tensors
-from vitkit.weights.files.directory import FOLDER_FILES
+from vitkit.weights.files.content import Tensors
+from vitkit.weights.files.directory import FOLDER_FILES, Opened
 from vitkit.weights.formats.encoders import settings_of
 from vitkit.weights.formats.format import Tidied, has_end
 from vitkit.weights.formats.resnets import with_stem

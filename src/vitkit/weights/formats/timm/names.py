@@ -10,7 +10,7 @@ from torch import Tensor
 
 from vitkit.models import ViTConfig
 from vitkit.system.errors import BadWeights
-from vitkit.weights.files import Tensors, joined, lazy_zeros
+from vitkit.weights.files.content import Tensors, joined, lazy_zeros
 from vitkit.weights.formats.encoders import Block, Names
 from vitkit.weights.formats.format import Tidied, has_end, without_prefix
 from vitkit.weights.formats.resnets import ResNetNames

@@ -6,7 +6,8 @@ from vitkit.data import Preprocessing
 from vitkit.models import DIALECTS, UNITS, ResNetConfig
 from vitkit.system.errors import BadWeights
 from vitkit.weights.classifier import Classifier, Description
-from vitkit.weights.files import Opened, Tensors
+from vitkit.weights.files.content import Tensors
+from vitkit.weights.files.directory import Opened
 from vitkit.weights.formats.format import (
     Elsewhere,
     Format,

@@ -1,0 +1,2 @@
+from .function import BatchState as BatchState
+from .function import batch as batch

@@ -1,0 +1,2 @@
+from .function import Benchmark as Benchmark
+from .function import bench as bench

@@ -1,0 +1,111 @@
+"""Pictures of what `vitkit bench` measured."""
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vitkit.exporting import Speed
+from vitkit.system.storage.files import MARK, write_whole
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from vitkit.exporting import Contender
+
+ROW = 0.22  # inches of a bar
+CURVE = 3.6  # inches of the height of the curves
+BESIDE = ((4, 4), (4, -10), (4, 14), (4, -20))  # points from a dot to its text, in turns
+
+
+def draw(path: Path, contenders: "Sequence[Contender]", speeds: Sequence[Speed]) -> None:
+    """Draw images per second as bars; and if work was left out, answers against speed as curves."""
+    from matplotlib.figure import Figure
+
+    batches = list(speeds[0].images_per_second)
+    heights = [0.8 + ROW * len(contenders) * (len(batches) + 1)]
+    if any(contender.less for contender in contenders):
+        heights.append(CURVE)
+    figure = Figure(figsize=(7.5, sum(heights)), layout="constrained")
+    axes = figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0]
+    draw_bars(axes[0], [contender.name for contender in contenders], speeds)
+    if len(heights) > 1:
+        draw_curves(axes[1], contenders, speeds)
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png", dpi=130, metadata={"Comment": MARK})
+    write_whole(path, picture.getvalue())
+
+
+def draw_bars(axes: "Axes", names: Sequence[str], speeds: Sequence[Speed]) -> None:
+    """Images per second, a row for each runtime and a colour for each size of batch."""
+    batches = list(speeds[0].images_per_second)
+    height = 1 / (len(batches) + 1)
+    for place, batch in enumerate(batches):
+        rows = [row + place * height for row in range(len(names))]
+        rates = [speed.images_per_second[batch] for speed in speeds]
+        bars = axes.barh(rows, rates, height, label=f"batch {batch}")
+        axes.bar_label(bars, fmt="%.1f", padding=3, fontsize=8)
+    middle = height * (len(batches) - 1) / 2
+    axes.set_yticks([row + middle for row in range(len(names))], names)
+    axes.invert_yaxis()
+    axes.margins(x=0.12, y=0.01)
+    axes.set_xlabel("images per second")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False)
+
+
+def draw_curves(axes: "Axes", contenders: "Sequence[Contender]", speeds: Sequence[Speed]) -> None:
+    """Draw how many answers are good against the speed at the largest batch: a curve for merging, a
+    curve for exits, and a point for each contender that computes the whole model.
+
+    An answer is good if it is right; without labels, if it is the model's own in float32.
+    """
+    batch = max(speeds[0].images_per_second)
+    compared = [i for i, contender in enumerate(contenders) if contender.agreement is not None]
+    has_truth = all(contenders[i].agreement.accuracy is not None for i in compared)
+
+    # The points: (images per second, percentage of good answers, text)
+    curves = {}
+    for i in compared:
+        agreement = contenders[i].agreement
+        good = agreement.same
+        if has_truth:
+            good = agreement.accuracy
+        kind = "the whole model"
+        if contenders[i].less:
+            kind = "tokens merged in a block"
+            if contenders[i].less.startswith("exits"):
+                kind = "early exits"
+        text = contenders[i].less or contenders[i].name
+        point = (speeds[i].images_per_second[batch], 100 * good, text)
+        curves.setdefault(kind, []).append(point)
+
+    # The curves: each begins at the whole model in float32
+    start = curves["the whole model"][0]
+    for kind, points in curves.items():
+        points = sorted(points)
+        line = ""
+        if kind != "the whole model":
+            points = [start, *points]
+            line = "-"
+        rates, values, _ = zip(*points, strict=True)
+        axes.plot(rates, values, f"o{line}", label=kind)
+    _name_points(axes, [point for points in curves.values() for point in points])
+
+    # The axes and the legend
+    axes.set_xlabel(f"images per second, batch {batch}")
+    meaning = "the model's own answers, %"
+    if has_truth:
+        meaning = "accuracy, %"
+    axes.set_ylabel(meaning)
+    axes.margins(x=0.25, y=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+    above_the_axes = {"loc": "lower right", "bbox_to_anchor": (1, 1), "ncols": len(curves)}
+    axes.legend(frameon=False, fontsize=9, **above_the_axes)
+
+
+def _name_points(axes: "Axes", points: Sequence[tuple[float, float, str]]) -> None:
+    """Write at each point, (x, y, text), what it is; neighbours above and below, in turns."""
+    for number, (x, y, text) in enumerate(sorted(points)):
+        offset = BESIDE[number % len(BESIDE)]
+        axes.annotate(text, (x, y), offset, textcoords="offset points", fontsize=7)

@@ -1,0 +1,106 @@
+"""What `vitkit bench` prints of what it measured: tables, and which runtime to take."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from io import StringIO
+
+from rich.console import Console
+from rich.table import Table
+
+from vitkit.exporting import Contender, Speed, is_good
+from vitkit.system.console.text import terminal_width
+from vitkit.system.functions.steps import DATA, step
+from vitkit.weights import Activation, Classifier
+
+WIDE = 120  # columns of a terminal that the whole table fits into
+
+
+def tables(found: Sequence[Contender], speeds: Sequence[Speed]) -> Iterator[str]:
+    """A table, a row for each, without columns in which nothing stands; in a narrow terminal two, one
+    below the other."""
+    batches = list(speeds[0].images_per_second)
+    heads = [f"images/s\nbatch {batch}" for batch in batches]
+    heads += ["p50 ms", "p95 ms", "start s", "MB", "same", "cost", "accuracy"]
+    rows = []
+    for contender, speed in zip(found, speeds, strict=True):
+        rows.append((contender.name, *_cells(contender, speed)))
+    filled = [i for i in range(len(heads)) if any(cells[i] for _, *cells in rows)]
+    if terminal_width() >= WIDE:
+        yield _columns(heads, rows, filled)
+        return
+    answers = len(batches) + 2  # behind images a second and p95
+    yield _columns(heads, rows, [i for i in filled if i < answers])
+    if rest := [i for i in filled if i >= answers]:
+        yield _columns(heads, rows, rest)
+
+
+def _columns(heads: Sequence[str], rows: Sequence[tuple[str, ...]], columns: Iterable[int]) -> str:
+    """Some of the columns, behind the names of the rows, however wide."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column("runtime")
+    for column in columns:
+        table.add_column(heads[column], justify="right")
+    for name, *cells in rows:
+        table.add_row(name, *(cells[column] for column in columns))
+    console = Console(width=WIDE, highlight=False, file=StringIO())
+    console.print(table)
+    return console.file.getvalue().rstrip("\n")
+
+
+def _cells(contender: Contender, speed: Speed) -> list[str]:
+    """The numbers of a row; "" where there is none."""
+    cells = [f"{rate:.1f}" for rate in speed.images_per_second.values()]
+    cells += ["", "", "", ""]
+    if speed.p50 is not None:
+        cells[-4] = f"{speed.p50:.1f}"
+        cells[-3] = f"{speed.p95:.1f}"
+    if speed.start is not None:
+        cells[-2] = f"{speed.start:.2f}"
+    if speed.megabytes is not None:
+        cells[-1] = f"{speed.megabytes:.0f}"
+    agreement = contender.agreement
+    if agreement is None:
+        return [*cells, "", "", ""]
+    accuracy = ""
+    if agreement.accuracy is not None:
+        accuracy = f"{agreement.accuracy:.1%}"
+    return [*cells, f"{agreement.same:.1%}", f"{agreement.cost:.2%}", accuracy]
+
+
+def recommendation(
+    model: str | Classifier,
+    found: Sequence[Contender],
+    speeds: Sequence[Speed],
+    activation: Activation,
+) -> str:
+    """The fastest runtimes of those whose predictions are as near the model's as an exported file's
+    must be, and the call that writes such a file."""
+    batch = max(speeds[0].images_per_second)
+    exact = next(i for i, contender in enumerate(found) if contender.name == "PyTorch float32")
+    base = speeds[exact].images_per_second[batch]
+    fit = []
+    for i, contender in enumerate(found):
+        if contender.agreement is not None and is_good(contender, activation):
+            fit.append(i)
+    lines = []
+    same = [i for i in fit if found[i].precision == "float32"]
+    best_of = {}
+    for title, among in (("the fastest with the same answers", same), ("the fastest", fit)):
+        best = max(among, key=lambda i: speeds[i].images_per_second[batch])
+        if best not in best_of.values():
+            best_of[title] = best
+    for title, best in best_of.items():
+        if best == exact:
+            lines.append(f"{title}: PyTorch float32; nothing is faster at batch {batch}")
+            continue
+        ratio = speeds[best].images_per_second[batch] / base
+        line = f"{title}: {found[best].name}, {ratio:.2f} times PyTorch float32 at batch {batch}"
+        if found[best].file is not None:
+            ending = found[best].file.suffix
+            settings = {}
+            if found[best].precision != "float32":
+                settings = {"precision": found[best].precision, "data": DATA}
+            if found[best].is_calibrated:
+                settings["calibrate"] = DATA
+            line += f"; {step('export', model, output=f'model{ending}', **settings)}"
+        lines.append(line)
+    return "\n".join(lines)

@@ -1,0 +1,5 @@
+"""`vitkit compare`: two runs, or two models layer by layer on images."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

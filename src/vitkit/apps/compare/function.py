@@ -1,0 +1,287 @@
+"""Two models, layer by layer, or two runs, by what they wrote down."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from json import dumps as to_json
+from pathlib import Path
+from typing import Annotated, Unpack
+
+from rich.table import Table
+
+from vitkit.data import Picture, Preprocessing, in_memory, open_image
+from vitkit.finetuning import check_recorded
+from vitkit.inspection import Comparison, compare_models
+from vitkit.prediction import Item, pictures, spread
+from vitkit.system.console.messages import say
+from vitkit.system.console.progress import bar
+from vitkit.system.console.text import counted, printable
+from vitkit.system.errors import BadImage, BadSettings
+from vitkit.system.functions.arguments import name_of, status_of
+from vitkit.system.functions.public import public
+from vitkit.system.functions.results import Rows
+from vitkit.system.functions.steps import DATA, IMAGES, step
+from vitkit.system.functions.types import DataLike, PathLike, Several
+from vitkit.training import (
+    Recorded,
+    comparison_rows,
+    is_run,
+    on_common_images,
+    read_run,
+    results,
+    side_by_side,
+    verdict,
+    write_comparison,
+)
+from vitkit.training import settings as different_settings
+from vitkit.weights import (
+    Classifier,
+    ModelLike,
+    Overrides,
+    check_tolerance,
+    classifier_of,
+    hints_of,
+    no_answer,
+)
+
+
+@dataclass(frozen=True, repr=False)
+class ComparedModels(Rows):
+    """How closely two models agree."""
+
+    names: tuple[str, str]
+    """What the two models are called."""
+    first: Classifier
+    second: Classifier
+    comparison: Comparison
+    """Layer by layer."""
+    unreadable: int
+    """Number of images that could not be read. The models are compared on the others."""
+    tolerance: float
+    """Largest difference between the logits that counts as the same."""
+    json: bool = False
+    """Whether it is printed as JSON."""
+    ok_if_unreadable: bool = False
+    """Whether images that could not be read leave the exit status at 0."""
+
+    @property
+    def same(self) -> bool:
+        """Whether the logits are the same, to the tolerance. There are none to compare if the numbers
+        of classes differ."""
+        logits = [layer for layer in self.comparison.layers if layer.name == "logits"]
+        return bool(logits) and logits[0].largest <= self.tolerance
+
+    @property
+    def status(self) -> int:
+        """The exit status of the command: 1 if the models differ, 3 if images could not be read."""
+        if not self.same:
+            return 1
+        return status_of(self.unreadable, self.ok_if_unreadable)
+
+    def rows(self) -> list[dict]:
+        """A row for each layer."""
+        return [layer._asdict() for layer in self.comparison.layers]
+
+    def to_json(self) -> dict:
+        """{"images", "same_top1", "ties", "same", "layers": {name: {"largest", "scale"}}}"""
+        layers = {}
+        for layer in self.comparison.layers:
+            layers[layer.name] = {"largest": layer.largest, "scale": layer.scale}
+        return {
+            "images": self.comparison.images,
+            "same_top1": self.comparison.same_top,
+            "ties": self.comparison.ties,
+            "same": self.same,
+            "layers": layers,
+        }
+
+    def shown(self) -> Iterator[str | Table]:
+        """A row for each layer, and what it comes to; or JSON."""
+        if self.json:
+            yield to_json(self.to_json())
+            return
+        table = Table("layer", "largest difference", "largest number")
+        for layer in self.comparison.layers:
+            table.add_row(layer.name, f"{layer.largest:.2e}", f"{layer.scale:.3g}")
+        yield table
+        yield from self._sentences()
+
+    def _sentences(self) -> Iterator[str]:
+        first = self.first
+        second = self.second
+        if first.preprocessing != second.preprocessing:
+            yield f"their preprocessing differs: {first.preprocessing}; {second.preprocessing}"
+        if first.activation != second.activation:
+            yield f"their activation differs: {first.activation}; {second.activation}"
+        outputs = "features"  # what a model without a head returns
+        if first.labels and second.labels:
+            outputs = "logits"
+        if not no_answer(first) and not no_answer(second):
+            comparison = self.comparison
+            sentence = (
+                f"the same likeliest class for {comparison.same_top} of {comparison.images} images"
+            )
+            if comparison.ties:
+                sentence += (
+                    f" (counting {counted(comparison.ties, 'tie')}: two classes whose logits the first "
+                    f"model puts at most {self.tolerance:g} apart)"
+                )
+            yield sentence
+        for name, classifier in zip(self.names, (first, second), strict=True):
+            if reason := no_answer(classifier):
+                yield f"{name}: {reason}"
+        if not any(layer.name == "logits" for layer in self.comparison.layers):
+            yield "the models return a different number of values, so these cannot be compared"
+        elif self.same:
+            yield f"the {outputs} are the same to {self.tolerance:g}"
+        else:
+            yield f"the {outputs} are not the same to {self.tolerance:g}"
+
+
+@dataclass(frozen=True, repr=False)
+class ComparedRuns(Rows):
+    """What two runs reached, and how they differ."""
+
+    names: tuple[str | Classifier, str | Classifier]
+    """The two runs, as they were given."""
+    runs: tuple[Recorded, Recorded]
+    path: Path | None
+    """The page that was written; None with `json`."""
+    notes: tuple[str, ...] = ()
+    """How both answered the images that both held out, in a sentence."""
+    json: bool = False
+    """Whether it is printed as JSON."""
+
+    def rows(self) -> list[dict]:
+        """A row for each result and for each setting that differs, with a column for each run."""
+        return comparison_rows(self.runs)
+
+    def to_json(self) -> dict:
+        """{"results": {name: values}, "settings": {name: values}, "verdict", "notes"}"""
+        return {
+            "results": {row.name: row.values for row in results(self.runs)},
+            "settings": {row.name: row.values for row in different_settings(self.runs)},
+            "verdict": verdict(self.runs),
+            "notes": list(self.notes),
+        }
+
+    def shown(self) -> Iterator[str | Table]:
+        """The output: tables, and the path of the page; or JSON."""
+        if self.json:
+            yield to_json(self.to_json())
+            return
+        yield from side_by_side(self.runs, self.notes)
+        yield f"wrote {self.path}"
+        one, two = self.names
+        yield (
+            f"next: {step('evaluate', one, DATA, against=two)}, or "
+            f"{step('compare', one, two, IMAGES)}, layer by layer"
+        )
+
+
+@public
+def compare(
+    one: Annotated[ModelLike, "ONE"],
+    two: Annotated[ModelLike, "TWO"],
+    *images: DataLike,
+    limit: int = 64,
+    tolerance: float = 1e-4,
+    output: PathLike = Path("comparison.html"),
+    data: Several[DataLike] = (),
+    json: bool = False,
+    ok_if_unreadable: bool = False,
+    **overrides: Unpack[Overrides],
+) -> ComparedModels | ComparedRuns:
+    """Check whether two models compute the same. Prints the largest difference in every layer, and
+    how often the models agree. The exit status is 1 if their logits differ.
+
+    Two runs without images are compared by their records: results, curves and settings.
+
+    Args:
+        one: A run, a model directory, a file of weights (vitkit's, Hugging Face's, timm's,
+            torchvision's or Google's), or the name of a published model.
+        two: The model to compare it with; it takes the same values as ONE.
+        images: Image files, folders of images, patterns ('**/*.jpg'), web addresses, data sets (their
+            test part), or digits.
+        limit: Largest number of images, chosen evenly from all; 0 is all.
+        tolerance: Largest difference between the logits that counts as the same.
+        output: For two runs: the page to write.
+        data: For two runs: data sets that may be opened again although they are Python functions or
+            addresses, as in `vitkit.report`.
+        json: Print one JSON object.
+        ok_if_unreadable: End with the exit status 0, and not 3, if images could not be read; they are
+            still named.
+        **overrides: Settings that the files of the models do not give, or that you want to change:
+            `Overrides`.
+
+    Raises:
+        BadSettings: If there are no images and one of the two is not a run, or if settings do not go
+            together.
+        BadWeights: If a model cannot be read.
+    """
+    hints = hints_of(overrides)
+    names = (one, two)
+    if not images:
+        for name in names:
+            if not isinstance(name, Classifier):
+                check_recorded(Path(name))
+    runs = [name for name in names if not isinstance(name, Classifier) and is_run(name)]
+    if not images and len(runs) == 2:
+        return _compared_runs(one, two, output, data, json)
+
+    check_tolerance(tolerance)
+    if data:
+        raise BadSettings(
+            f"`data` is for two runs without images; images are given as in {step('compare', one, two, IMAGES)}"
+        )
+    if not images:
+        (other, *_) = [name for name in names if name not in runs]
+        raise BadSettings(
+            f"{name_of(other)} is not a run, and models are compared on images: "
+            f"{step('compare', one, two, IMAGES)} takes files, folders and data sets"
+        )
+    items = spread(list(pictures(images)), limit)
+    first = classifier_of(one, hints)
+    second = classifier_of(two, hints)
+    preparing = (first.preprocessing, second.preprocessing)
+    decoded = _decoded(bar("comparing")(items, len(items)), preparing)
+    comparison = compare_models(first, second, decoded, tolerance=tolerance)
+    return ComparedModels(
+        names=(name_of(one), name_of(two)),
+        first=first,
+        second=second,
+        comparison=comparison,
+        unreadable=len(items) - comparison.images,
+        tolerance=tolerance,
+        json=json,
+        ok_if_unreadable=ok_if_unreadable,
+    )
+
+
+def _compared_runs(
+    one: str, two: str, output: Path, data: tuple[str, ...], json: bool
+) -> ComparedRuns:
+    """The records of two runs, and unless JSON is printed a page with their curves."""
+    runs = tuple(read_run(Path(name), data) for name in (one, two))
+    notes = on_common_images(runs)
+    page = None
+    if not json:
+        page = write_comparison(output, runs, notes)
+    return ComparedRuns((one, two), runs, page, notes, json)
+
+
+def _decoded(items: Iterable[Item], preparing: Iterable[Preprocessing]) -> Iterator[Picture]:
+    """The images that both models can be given, decoded once if one picture serves both; each other
+    one is said."""
+    for item in items:
+        try:
+            picture = in_memory(open_image(item.read(), item.name))
+            for preprocessing in preparing:
+                preprocessing.decode(picture)
+        except BadImage as error:
+            say(f"left out: {printable(str(error))}")
+        except OSError as error:
+            say(printable(f"left out: {item.name} cannot be read: {error}"))
+        else:
+            yield picture

@@ -1,0 +1,2 @@
+from .function import ClosedPage as ClosedPage
+from .function import app as app

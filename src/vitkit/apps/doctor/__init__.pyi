@@ -1,0 +1,2 @@
+from .function import Diagnosis as Diagnosis
+from .function import doctor as doctor

@@ -1,0 +1,2 @@
+from .function import FasterModel as FasterModel
+from .function import faster as faster

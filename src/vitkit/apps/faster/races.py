@@ -1,0 +1,321 @@
+"""How fast candidates are: measured in turns beside the whole model in PyTorch, so that what else the machine
+does disturbs all alike, and once more and for longer while they may be on the line."""
+
+import hashlib
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Literal
+
+import numpy as np
+
+from vitkit.apps.faster.bodies import (
+    Arithmetic,
+    Candidate,
+    calibration,
+    model_of,
+    opened,
+    operations,
+    reading_of,
+    whole,
+)
+from vitkit.apps.faster.losses import SAME, Loss
+from vitkit.apps.faster.pareto import Point
+from vitkit.apps.faster.subjects import Known, Subject
+from vitkit.exporting import Contender, Plan, is_worth_measuring, measure
+from vitkit.system.console.progress import bar
+from vitkit.system.errors import Unsupported
+
+Purpose = Literal["latency", "throughput"]
+BATCH = {"latency": 1, "throughput": 32}
+LIBRARIES = ("torch", "onnx", "openvino")
+EXACT = "float32"
+REFERENCE = Arithmetic("torch", EXACT)
+GAIN = 1.03  # times as fast, at least, for an arithmetic whose answers differ to be tried
+FORETOLD = 1.25  # times as long as the line a candidate may be by its operations, to be measured
+FIRST = 0.2  # share of the time after which the first race begins no other turn before images are judged
+CALIBRATED = 16  # images that give the ranges of int8 where only its speed is measured
+
+
+@dataclass(frozen=True)
+class Round:
+    """The length of a round of measurements, and the rule by which candidates stay."""
+
+    turns: int
+    seconds: float
+    slower: float
+    """How many times as long as the line a candidate may take to stay."""
+
+
+RACE = Round(3, 0.2, 1.0)
+ROUNDS = (Round(2, 0.15, 1.2), Round(3, 0.3, 1.08), Round(5, 0.4, 1.0))
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The goal of the search."""
+
+    purpose: Purpose = "latency"
+    seconds: float = 600.0
+    """The time for all of it, about."""
+    libraries: tuple[str, ...] = LIBRARIES
+    """What may compute the model."""
+
+    @property
+    def batch(self) -> int:
+        """Images of a forward pass."""
+        return BATCH[self.purpose]
+
+
+def arithmetics_here(libraries: Sequence[str]) -> list[Arithmetic]:
+    """The libraries and precisions that can compute a model on this machine."""
+    arithmetics = []
+    for library in libraries:
+        for precision in ("float32", "bfloat16", "int8"):
+            arithmetic = Arithmetic(library, precision)
+            if arithmetic == REFERENCE or is_worth_measuring(library, precision):
+                arithmetics.append(arithmetic)
+    if Arithmetic("openvino", "int8") in arithmetics:  # OpenVINO also computes calibrated ones
+        arithmetics.append(Arithmetic("openvino", "int8", is_calibrated=True))
+    return arithmetics
+
+
+class Speeds:
+    """Measures speeds in turns, each race for one turn at least. Turns that are known are not run
+    again."""
+
+    def __init__(self, subject: Subject, wanted: Wanted, known: Known, files: Path):
+        """files: a folder for exported candidates, while they are measured. The time begins now."""
+        self.began = time.monotonic()
+        self.subject = subject
+        self.wanted = wanted
+        self.full = whole(subject.classifier)
+        self.files = files
+        self.contenders: dict[Candidate, tuple[Contender, float]] = {}
+        self.left_out: list[str] = []
+        self.known = known
+
+    def name(self, candidate: Candidate) -> str:
+        """The name of a candidate."""
+        if candidate.shape == self.full:
+            return str(candidate.arithmetic)
+        return f"{candidate.arithmetic}, {candidate.shape.text(self.full)}"
+
+    def of_arithmetics(self) -> list[Arithmetic]:
+        """The fastest library of each precision, the fastest first; those whose answers differ only if
+        they are faster than float32. Raises VitkitError if nothing can compute the model."""
+        candidates = []
+        for arithmetic in arithmetics_here(self.wanted.libraries):
+            candidates.append(Candidate(arithmetic, self.full))
+        if not any(each.arithmetic.precision == EXACT for each in candidates):
+            raise Unsupported(
+                f"nothing that is installed computes {' or '.join(self.wanted.libraries)}: pip install "
+                "'vitkit[export]'"
+            )
+        race = self._race(candidates, RACE, self.began + FIRST * self.wanted.seconds)
+        best: dict[str, tuple[Arithmetic, float]] = {}
+        for candidate in sorted(candidates, key=race.milliseconds):
+            arithmetic = candidate.arithmetic
+            best.setdefault(arithmetic.precision, (arithmetic, race.milliseconds(candidate)))
+        of_exact = best[EXACT][1]
+        chosen = []
+        for arithmetic, milliseconds in best.values():
+            if arithmetic.precision == EXACT or GAIN * milliseconds < of_exact:
+                chosen.append(arithmetic)
+        return chosen
+
+    def of_candidates(
+        self, loss_of: dict[Candidate, Loss], arithmetics: Sequence[Arithmetic], opened_until: float
+    ) -> tuple[Point, list[Point]]:
+        """The whole model in PyTorch, and the points of the candidates that may be on the line, by
+        successive halving. What is not written to a file until then is left out."""
+        # Those that their operations foretell to be near the line
+        wholes = [Candidate(arithmetic, self.full) for arithmetic in arithmetics]
+        everything = arithmetics_here(self.wanted.libraries)  # those of the first race
+        ends = self.began + self.wanted.seconds
+        first = self._race([Candidate(each, self.full) for each in everything], RACE, ends)
+        is_short = first.turns < RACE.turns
+        of_full = operations(self.subject.classifier, self.full)
+        foretold = {}
+        for candidate in loss_of:
+            share = operations(self.subject.classifier, candidate.shape) / of_full
+            of_whole = first.milliseconds(Candidate(candidate.arithmetic, self.full))
+            foretold[candidate] = of_whole * share
+        staying = _near_line(foretold, loss_of, FORETOLD)
+        staying = [each for each in loss_of if each in staying or each in wholes]
+
+        # Rounds, each for longer, as far as there is time
+        for number, each_round in enumerate(ROUNDS):
+            if number and time.monotonic() > ends:
+                is_short = True
+                break
+            race = self._race(staying, each_round, ends, opened_until)
+            is_short = is_short or race.turns < each_round.turns
+            staying = [each for each in staying if each in race.seconds]
+            if number < len(ROUNDS) - 1:
+                measured = {each: race.milliseconds(each) for each in staying}
+                near = _near_line(measured, loss_of, each_round.slower)
+                staying = [each for each in staying if each in near or each in wholes]
+        if is_short:
+            self.left_out.append("measuring for longer")
+        reference = self._point(Candidate(REFERENCE, self.full), race, SAME)
+        return reference, [self._point(each, race, loss_of[each]) for each in staying]
+
+    def _point(self, candidate: Candidate, race: "Race", loss: Loss) -> Point:
+        """A candidate that was measured."""
+        arithmetic, shape = candidate
+        return Point(
+            self.name(candidate),
+            arithmetic.library,
+            arithmetic.precision,
+            shape.image,
+            shape.blocks,
+            shape.merge,
+            race.milliseconds(candidate),
+            1 / race.ratio(candidate),
+            race.megabytes[candidate],
+            loss,
+        )
+
+    # A race
+
+    def _race(
+        self,
+        candidates: Sequence[Candidate],
+        each_round: Round,
+        until: float,
+        opened_until: float | None = None,
+    ) -> "Race":
+        """Measure candidates in turns, beside the whole model in PyTorch, as far as that was not done
+        before. No turn but the first begins after `until`, and what cannot be written to a file until
+        `opened_until` does not take part."""
+        named = {each.key: each for each in [Candidate(REFERENCE, self.full), *candidates]}
+        facts = [self.wanted.batch, each_round.seconds]
+        race = self._known(named, facts)
+        if race is not None and race.turns >= each_round.turns:
+            return race
+
+        # Open all
+        present = []
+        for candidate in bar("preparing")(list(named.values()), len(named)):
+            is_whole = candidate.shape == self.full  # what all are compared with is never left out
+            is_late = opened_until is not None and time.monotonic() > opened_until
+            if is_late and not is_whole and candidate not in self.contenders:
+                self.left_out.append(self.name(candidate))
+                continue
+            self._open(candidate)
+            present.append(candidate)
+        are_all = len(present) == len(named)
+        if race is None or not are_all:
+            megabytes = {candidate: self.contenders[candidate][1] for candidate in present}
+            race = Race(present[0], {candidate: [] for candidate in present}, megabytes)
+
+        # Then in turns
+        black = np.zeros((self.wanted.batch, 3, *self.full.image), np.uint8)  # each has its own
+        plan = Plan((self.wanted.batch,), 1, each_round.seconds)
+        turns = range(race.turns, each_round.turns)
+        for turn in bar("measuring in turns")(turns, len(turns)):
+            if race.turns and time.monotonic() > until:
+                break
+            order = present
+            if turn % 2:  # who came last begins the next turn
+                order = present[::-1]
+            contenders = [self.contenders[candidate][0] for candidate in order]
+            for candidate, speed in zip(order, measure(contenders, black, plan), strict=True):
+                race.seconds[candidate].append(1 / speed.images_per_second[self.wanted.batch])
+            if are_all:
+                self._keep(race, named, facts)
+        return race
+
+    def _known(self, named: dict[str, Candidate], facts: list) -> "Race | None":
+        """The turns of these candidates, by their keys, that were measured before: those with others
+        beside them are as good. None if there are none."""
+        races = []
+        for known in self.known.races.values():
+            seconds = known.get("seconds", {})
+            if known["facts"] == facts and named.keys() <= seconds.keys():
+                races.append(Race.from_json(known, named))
+        return max(races, key=lambda race: race.turns, default=None)
+
+    def _keep(self, race: "Race", named: dict[str, Candidate], facts: list) -> None:
+        """Write down the turns of a race."""
+        key = hashlib.sha256(
+            repr([facts, sorted(named)]).encode("utf-8", "surrogateescape")
+        ).hexdigest()[:16]
+        self.known.races[key] = race.to_json() | {"facts": facts}
+        self.known.keep()
+
+    def _open(self, candidate: Candidate) -> None:
+        """Open what computes a candidate, with a head of zeros if it has one of its own: the numbers do
+        not change its speed."""
+        if candidate in self.contenders:
+            return
+        arithmetic, shape = candidate
+        reads = reading_of(self.subject.classifier, shape, len(self.subject.fitted))
+        model = model_of(self.subject.classifier, shape, reads)
+        folder = self.files / str(len(self.contenders))
+        trial = calibration(self.subject, CALIBRATED)
+        runtime, megabytes = opened(model, arithmetic, shape.merge, folder, trial)
+        generator = np.random.default_rng(0)
+        size = (self.wanted.batch, 3, *shape.image)
+        images = generator.integers(0, 256, size, dtype=np.uint8)
+        contender = Contender(
+            str(arithmetic), arithmetic.precision, lambda _: runtime.logits(images)
+        )
+        self.contenders[candidate] = (contender, megabytes)
+
+
+@dataclass(frozen=True)
+class Race:
+    """The results of measuring in turns."""
+
+    reference: Candidate
+    """The whole model in PyTorch."""
+    seconds: dict[Candidate, list[float]]
+    """Of an image, in each turn."""
+    megabytes: dict[Candidate, float]
+
+    @property
+    def turns(self) -> int:
+        """The number of turns."""
+        return len(self.seconds[self.reference])
+
+    def ratio(self, candidate: Candidate) -> float:
+        """The ratio of its time to that of the reference: the median over all turns, in each of
+        which other work affects both alike."""
+        pairs = zip(self.seconds[candidate], self.seconds[self.reference], strict=True)
+        return median(own / other for own, other in pairs)
+
+    def milliseconds(self, candidate: Candidate) -> float:
+        """Milliseconds per image."""
+        return 1000 * median(self.seconds[self.reference]) * self.ratio(candidate)
+
+    def to_json(self) -> dict:
+        """The fields as plain values, for JSON."""
+        return {
+            "seconds": {each.key: seconds for each, seconds in self.seconds.items()},
+            "megabytes": {each.key: size for each, size in self.megabytes.items()},
+        }
+
+    @classmethod
+    def from_json(cls, values: dict, named: dict[str, Candidate]) -> "Race":
+        """The way back, for the candidates of `named`, which has them by their keys, the reference
+        first."""
+        seconds = {each: list(values["seconds"][key]) for key, each in named.items()}
+        megabytes = {each: values["megabytes"][key] for key, each in named.items()}
+        return cls(next(iter(seconds)), seconds, megabytes)
+
+
+def _near_line(
+    milliseconds: dict[Candidate, float], loss_of: dict[Candidate, Loss], slower: float
+) -> set[Candidate]:
+    """The candidates that no other, which loses no more, beats by more than so many times."""
+    near = set()
+    for candidate, own in milliseconds.items():
+        loss = loss_of[candidate].expected
+        others = [other for each, other in milliseconds.items() if loss_of[each].expected <= loss]
+        if own <= slower * min(others):
+            near.add(candidate)
+    return near

@@ -1,0 +1,2 @@
+from .function import Inspected as Inspected
+from .function import inspect as inspect

@@ -1,0 +1,301 @@
+"""What `inspect` looks at: a model and images, prepared."""
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitkit.data import Picture, of_one_size, open_image
+from vitkit.inspection import (
+    THEMES,
+    FigureKind,
+    Plate,
+    Subject,
+    check_transformer,
+    figure_section,
+    layer_names,
+    missing_section,
+    write_explorer,
+    write_figure,
+)
+from vitkit.prediction import pictures, spread
+from vitkit.system.console.messages import log_bug, reason, say
+from vitkit.system.console.progress import bar
+from vitkit.system.console.text import counted, printable, printable_name
+from vitkit.system.errors import BadImage, BadSettings, VitkitError
+from vitkit.system.storage.files import MARK, as_text, save_npz, write_where_said
+from vitkit.weights import Classifier, no_answer
+
+
+@dataclass(frozen=True, eq=False)
+class Given:
+    """The images, prepared."""
+
+    prepared: tuple[Tensor | None, ...]
+    """For each model uint8 (n, 3, H, W), the images that are shown first; None without images."""
+    shown: tuple[Picture, ...]
+    """The photographs that are shown."""
+    broken: int
+    """How many images could not be read; each got a sentence."""
+
+
+def images_of(
+    names: Sequence[str],
+    models: Sequence[Classifier],
+    limit: int,
+    most_shown: int,
+    folder: Path,
+) -> Given:
+    """Read images by their names, at most `limit` of them, and prepare them for each model. `most_shown`
+    of them are shown; those in `folder`, which is written to, are left out. Raises BadSettings if none
+    can be read, or a name stands for none."""
+    if not names:
+        return Given((None,) * len(models), (), 0)
+
+    # Those that are shown come first: evenly from all, as folders are sorted by class
+    items = list(spread(pictures(names, leave_out=[folder]), limit))
+    count = min(most_shown, len(items))
+    places = {i * len(items) // count for i in range(count)}
+    ordered = [item for i, item in enumerate(items) if i in places]
+    ordered += [item for i, item in enumerate(items) if i not in places]
+
+    # Read and prepare
+    rows = []
+    shown = []
+    for item in bar("reading images")(ordered, len(ordered)):
+        try:
+            picture = open_image(item.read(), item.name)
+            rows.append([model.preprocessing(picture) for model in models])
+        except (BadImage, OSError) as error:
+            say(f"left out: {printable(str(error))}")
+            continue
+        if len(shown) < count:
+            shown.append(picture)
+    if not rows:
+        raise BadSettings("none of the images could be read; the sentences above say why")
+    broken = len(ordered) - len(rows)
+
+    # A figure has one grid; images at their own proportions may have several
+    alike = of_one_size([tuple(image.shape for image in row) for row in rows])
+    if len(alike) < len(rows):
+        height, width = rows[alike[0]][0].shape[1:]
+        others = len(rows) - len(alike)
+        say(
+            f"left out: {counted(others, 'image')} of other proportions than the {len(alike):,} that the "
+            f"model reads as {height} x {width} pixels; inspect those alone"
+        )
+        shown = [shown[number] for number in alike if number < len(shown)]
+        rows = [rows[number] for number in alike]
+    prepared = tuple(torch.stack(of_model) for of_model in zip(*rows, strict=True))
+    return Given(prepared, tuple(shown), broken)
+
+
+def subject_of(
+    models: Sequence[Classifier],
+    given: Given,
+    class_name: str,
+    layer: int,
+    patch: tuple[int, int] | None,
+) -> Subject:
+    """The subject of the figures: the models, the images, a class, a layer and a patch. Raises
+    BadSettings for a class, a layer or a patch that does not exist."""
+    classifier = models[0]
+    target = _target(class_name, classifier.labels)
+    names = ()
+    if given.shown:
+        shown = given.prepared[0][: len(given.shown)]
+        names = _captions(classifier, shown, given.shown, target)
+    return Subject(
+        classifier,
+        given.prepared[0],
+        names,
+        target,
+        _layer(layer, classifier),
+        _patch(patch, classifier, given.prepared[0]),
+        *models[1:],
+        *given.prepared[1:],
+    )
+
+
+def _target(name: str, labels: Sequence[str]) -> int | None:
+    """The number of a class, by its name as it is; else without regard to capital letters; else by the
+    first of its names. Raises VitkitError, also for a name that several classes have."""
+    if not name:
+        return None
+    wanted = name.casefold()
+    ways = (
+        [i for i, label in enumerate(labels) if label == name],
+        [i for i, label in enumerate(labels) if label.casefold() == wanted],
+        [i for i, label in enumerate(labels) if label.split(",")[0].casefold() == wanted],
+    )
+    for found in ways:
+        if len(found) == 1:
+            return found[0]
+        if found:
+            several = ", ".join(f"{printable_name(labels[i])} (number {i})" for i in found)
+            raise BadSettings(
+                f"`class_name` is {printable_name(name)}, and several classes are called so: {several}; "
+                "write one as it is here"
+            )
+    near = [printable_name(label) for label in labels if wanted in label.casefold()][:5]
+    sentence = f"`class_name` is {printable_name(name)}, and the model has no class of that name"
+    if near:
+        sentence += f"; did you mean {' or '.join(near)}?"
+    raise BadSettings(sentence)
+
+
+def _layer(number: int, classifier: Classifier) -> int | None:
+    """A layer of attention, from 0, by its number from 1; None is the last. Raises VitkitError."""
+    if number == 0:
+        return None
+    names = layer_names(check_transformer(classifier))
+    if number > len(names):
+        raise BadSettings(
+            f"`layer` is {number}; the model's {len(names)} layers of attention are 1 to {len(names)}"
+        )
+    return number - 1
+
+
+def _patch(
+    patch: tuple[int, int] | None, classifier: Classifier, images: Tensor | None
+) -> tuple[int, int] | None:
+    """A patch, from 0, by its row and column from 1. Raises VitkitError."""
+    if patch is None:
+        return None
+    config = check_transformer(classifier)
+    size = classifier.preprocessing.size
+    if images is not None:
+        size = images.shape[2:]
+    rows, columns = config.tiling.grid(size)
+    if not (1 <= patch[0] <= rows and 1 <= patch[1] <= columns):
+        raise BadSettings(
+            f"`patch` is {patch[0]} {patch[1]}; rows are 1 to {rows}, columns 1 to {columns}"
+        )
+    return patch[0] - 1, patch[1] - 1
+
+
+def _captions(
+    classifier: Classifier, images: Tensor, pictures: Sequence[Picture], target: int | None
+) -> tuple[str, ...]:
+    """A line for each photograph: the class that is shown and its probability, or the file's name if
+    the model names no class for an image."""
+    if no_answer(classifier) or not classifier.model.config.pools:
+        return tuple(printable_name(Path(picture.name).name) for picture in pictures)
+    captions = []
+    for image in images:
+        values = classifier.probabilities(classifier.logits(image[None]))[0]
+        chosen = target
+        if chosen is None:
+            chosen = int(values.argmax())
+        value = f"{float(values[chosen]):.0%}"
+        if classifier.activation == "none":
+            value = f"{float(values[chosen]):.3g}"
+        captions.append(f"{printable_name(classifier.labels[chosen].split(',')[0])} {value}")
+    return tuple(captions)
+
+
+ON_THE_PAGE_ALREADY = ("rollout", "attention")  # it shows them layer by layer
+
+
+@dataclass(frozen=True, eq=False)
+class Drawn:
+    """A figure, or why there is none."""
+
+    kind: FigureKind
+    plate: Plate | None
+    why_not: str = ""
+    """A sentence, if there is none."""
+    files: list[Path] = field(default_factory=list)
+    """What was written of it."""
+
+
+@dataclass(frozen=True)
+class FigureFiles:
+    """The files of the figures."""
+
+    folder: Path
+    format: Literal["png", "svg"]
+    theme: Literal["light", "dark"]
+    arrays: bool
+    """Whether the numbers of each figure are written too."""
+
+    def figure(self, kind: FigureKind) -> Path:
+        """The file of a figure."""
+        return self.folder / f"{kind.name}.{self.format}"
+
+    def numbers(self, kind: FigureKind) -> Path:
+        """The file of a figure's numbers."""
+        return self.folder / f"{kind.name}.npz"
+
+
+def draw_all(
+    kinds: Sequence[FigureKind],
+    subject: Subject,
+    files: FigureFiles,
+    model: str,
+    required: Sequence[str] = (),
+) -> list[Drawn]:
+    """Compute each figure and write it. A figure that has no meaning for the model is left out with a
+    sentence. `model` is the model's name, for the files. Raises BadSettings if a figure in `required`,
+    by name, has no meaning; OSError."""
+    every = []
+    for kind in bar("drawing figures")(kinds, len(kinds)):
+        try:
+            plate = kind.make(subject)
+            figure = plate.draw(THEMES[files.theme])
+        except VitkitError as error:
+            if kind.name in required:
+                raise BadSettings(f"{kind.name} cannot be drawn: {error}") from error
+            every.append(Drawn(kind, None, str(error)))
+            continue
+        except Exception as error:  # a bug in one figure: the others are drawn
+            log_bug(f"the figure {kind.name} failed (bug)")
+            every.append(Drawn(kind, None, f"failed (bug): {reason(error)}"))
+            continue
+        written = [write_figure(figure, files.figure(kind))]
+        if files.arrays:
+            written.append(_write_arrays(model, plate, files.numbers(kind)))
+        every.append(Drawn(kind, plate, files=written))
+    # A sentence for each reason why figures are left out
+    names_by_reason = {}
+    for each in every:
+        if each.plate is None:
+            names_by_reason.setdefault(each.why_not, []).append(each.kind.name)
+    for why_not, names in names_by_reason.items():
+        say(printable(f"left out {', '.join(names)}: {why_not}"))
+    return every
+
+
+def _write_arrays(model: str, plate: Plate, path: Path) -> Path:
+    """Write the numbers of a figure, and return their path."""
+    about = {"made": np.array(MARK.encode()), "model": np.array(as_text(model))}
+    buffer = io.BytesIO()
+    save_npz(buffer, about | dict(plate.arrays))  # the mark first: see files.MARK
+    write_where_said(path, buffer.getvalue())
+    return path
+
+
+def write_page(
+    model: str,
+    path: Path,
+    subject: Subject,
+    pictures: Sequence[Picture],
+    drawn: Sequence[Drawn],
+) -> Path:
+    """Write the page about a model: the photographs, whose attention can be explored, and the figures."""
+    sections = []
+    has_maps = any(each.kind.name == "rollout" and each.plate is not None for each in drawn)
+    for each in drawn:
+        if has_maps and each.kind.name in ON_THE_PAGE_ALREADY:
+            continue
+        if each.plate is None:
+            sections.append(missing_section(each.kind, each.why_not))
+        else:
+            sections.append(figure_section(each.kind, each.plate))
+    title = f"Inside {model}"
+    return write_explorer(path, title, subject.classifier, pictures, sections)

@@ -1,0 +1,208 @@
+"""Showing a sitting's photographs to the model, in the background, and keeping what it saw."""
+
+import json
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+
+from vitkit.apps.label.sitting import Sitting
+from vitkit.data import limit_for_good
+from vitkit.evaluation import backbone_digest
+from vitkit.system.console.messages import log_bug, reason
+from vitkit.system.environment import max_pixels
+from vitkit.system.errors import BadImage, VitkitError
+from vitkit.system.machine import autocast, cpus
+from vitkit.system.storage.files import parse_json, whole
+from vitkit.weights import DAMAGE, Classifier, write_safetensors
+
+FILE = "seen.safetensors"
+AT_ONCE = 16  # photographs of a forward pass
+LOOKS_AGAIN = 5.0  # seconds after which it looks for photographs that have come, or gone
+KEPT_AFTER = 1.5  # times as many photographs as the file has, after which it is written anew
+
+
+class FeatureThread(threading.Thread):
+    """A thread that computes the features of photographs until it is ended."""
+
+    def __init__(
+        self,
+        sitting: Sitting,
+        classifier: Classifier,
+        root: Path,
+        precision: str,
+        find: Callable[[], list[str]],
+    ):
+        """classifier: on its device, for inference. root: the folder of the photographs. find: gives
+        the names of those that are there."""
+        super().__init__(name="features", daemon=True)
+        self.sitting = sitting
+        self.classifier = classifier
+        self.root = root
+        self.precision = precision
+        self.find = find
+        self.problem = ""
+        """Why it has stopped, if it has."""
+        self._digest = backbone_digest(classifier)
+        self._ended = threading.Event()
+        self._kept = 0
+        self._lost_as: dict[str, list[int] | None] = {}
+        self._seen_as: dict[str, list[int] | None] = {}
+
+    def run(self) -> None:
+        """Compute missing features; then wait for new photographs."""
+        limit_for_good(max_pixels())
+        with ThreadPoolExecutor(max(1, cpus())) as pool:
+            while not self._ended.is_set():
+                try:
+                    self._step(pool)
+                except Exception as error:  # the page says so, and asks on without a model
+                    if not isinstance(error, (VitkitError, OSError)):
+                        log_bug("the model cannot see the photographs (bug)")
+                    self.problem = f"the model cannot see the photographs: {reason(error)}"
+                    return
+
+    def end(self) -> None:
+        """Stop, and store the computed features."""
+        self._ended.set()
+        self.join()
+        self._keep()
+
+    def take_up(self) -> None:
+        """Take the features that the model has computed before, for photographs that have not
+        changed."""
+        before = _read(self.sitting.folder / FILE, self._digest, self.precision)
+        names = [name for name, state in before.states.items() if state == _state(self.root / name)]
+        there = set(self.sitting.unseen())
+        names = [name for name in names if name in there]
+        if names:
+            rows = {name: row for row, name in enumerate(before.states)}
+            self._seen_as |= {name: before.states[name] for name in names}
+            self.sitting.see(names, before.features[[rows[name] for name in names]])
+        self._kept = len(names)
+
+    def _step(self, pool: ThreadPoolExecutor) -> None:
+        """See some more photographs; or wait, and look whether there are others."""
+        names = self.sitting.unseen(AT_ONCE)
+        if not names:
+            self._keep()
+            self._ended.wait(LOOKS_AGAIN)
+            if not self._ended.is_set():
+                self._look_again()
+            return
+        seen = []
+        images = []
+        states = {name: _state(self.root / name) for name in names}
+        for name, prepared in zip(names, pool.map(self._prepared, names), strict=True):
+            if isinstance(prepared, str):
+                self._lose(name, states[name], prepared)
+            else:
+                seen.append(name)
+                images.append(prepared)
+        if images:
+            preprocessing = self.classifier.preprocessing
+            batch = preprocessing.together([image.numpy() for image in images])
+            with autocast(self.classifier.device, self.precision):
+                x = self.classifier.features(torch.from_numpy(batch)).cpu().numpy()
+            for row in np.flatnonzero(~np.isfinite(x).all(1)):
+                name = seen[row]
+                self._lose(name, states[name], "the model gives NaN or infinity for it")
+            fine = np.isfinite(x).all(1)
+            self._seen_as |= {name: states[name] for name in seen}
+            self.sitting.see([seen[row] for row in np.flatnonzero(fine)], x[fine])
+        if self.sitting.seen() > KEPT_AFTER * max(self._kept, 500):
+            self._keep()
+
+    def _prepared(self, name: str) -> torch.Tensor | str:
+        """A photograph as the model gets it, uint8 (C, h, w); or why it cannot be read."""
+        try:
+            data = (self.root / name).read_bytes()
+            return self.classifier.preprocessing(data)
+        except BadImage as error:
+            return str(error)
+        except OSError as error:
+            return error.strerror or str(error)
+
+    def _look_again(self) -> None:
+        """Photographs that have come, those that are gone, and those that could not be read and have
+        changed since: they were still being copied, or are back."""
+        try:
+            names = self.find()
+        except (VitkitError, OSError) as error:  # a disk that was taken out, or a folder that moves
+            self.problem = f"{error}; it is looked for again"
+            return
+        self.problem = ""
+        known = self.sitting.names()
+        self.sitting.arrive(names)
+        for name in set(known) - set(names):
+            self._lose(name, None, "it is not there any more")
+        there = set(names)
+        for name in self.sitting.unreadable():
+            state = _state(self.root / name)
+            if name in there and self._lost_as.setdefault(name, state) != state:
+                del self._lost_as[name]
+                self.sitting.recover(name)
+
+    def _lose(self, name: str, state: list[int] | None, problem: str) -> None:
+        """A photograph cannot be read, in the state that its file has."""
+        self._lost_as[name] = state
+        self.sitting.lose(name, problem)
+
+    def _keep(self) -> None:
+        """Write down what was seen. If there is no room, it is seen anew the next time."""
+        names, x = self.sitting.features()
+        if len(names) == self._kept:
+            return
+        # A file may have changed since it was read
+        states = {name: self._seen_as[name] for name in names}
+        metadata = {
+            "model": self._digest,
+            "precision": self.precision,
+            "photographs": json.dumps(states),
+        }
+        with suppress(OSError), whole(self.sitting.folder / FILE) as new:
+            write_safetensors(new, {"features": torch.from_numpy(x)}, metadata)
+            self._kept = len(names)
+
+
+class _Before(NamedTuple):
+    """What was seen before."""
+
+    states: dict[str, list[int] | None]
+    """The state of each photograph's file,"""
+    features: np.ndarray
+    """and its features, (N, D)."""
+
+
+NOTHING = _Before({}, np.empty((0, 0)))
+
+
+def _read(file: Path, digest: str, precision: str) -> _Before:
+    """What this model has seen, as it was written down; NOTHING if there is no file of it."""
+    try:
+        with safe_open(file, "np") as opened:
+            metadata = opened.metadata() or {}
+            if (metadata.get("model"), metadata.get("precision")) != (digest, precision):
+                return NOTHING
+            states = parse_json(metadata["photographs"])
+            x = opened.get_tensor("features")
+    except (OSError, SafetensorError, *DAMAGE):
+        return NOTHING
+    if not isinstance(states, dict) or x.ndim != 2 or len(x) != len(states):
+        return NOTHING
+    return _Before(states, x)
+
+
+def _state(path: Path) -> list[int] | None:
+    """By what it is seen that a file has changed: its size and when it was written."""
+    try:
+        state = path.stat()
+    except OSError:
+        return None
+    return [state.st_size, state.st_mtime_ns]

@@ -1,0 +1,307 @@
+"""The page of `vitkit label`, behind HTTP: questions, answers and photographs.
+
+All addresses begin with a secret, so that no other page that is open in the browser, and nobody else on the
+network, can answer or see a photograph.
+
+    GET  /SECRET/              the page      GET /SECRET/page.css, page.js
+    GET  /SECRET/photograph    ?name=&size=  one of them, as a JPEG of so many pixels
+    GET  /SECRET/progress      how far it is
+    POST /SECRET/ask, answer, undo, rename, finish      what somebody wants, as JSON
+"""
+
+import io
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from PIL import Image
+
+from vitkit.apps.label.answers import Answer
+from vitkit.apps.label.checking import Checking
+from vitkit.apps.label.questions import Question
+from vitkit.apps.label.sitting import MORE, Sitting, SittingProgress
+from vitkit.data import open_image, picture_to_look_at
+from vitkit.inspection import working_style
+from vitkit.system.console.text import printable, printable_name
+from vitkit.system.errors import BadImage, VitkitError
+from vitkit.system.storage.files import parse_json
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+
+SIZES = (240, 1200)  # pixels of the longer side of a picture: on a screen, and by itself
+KEPT = 2_000  # small pictures that are kept
+LARGEST = 1 << 20  # bytes of what a page may say
+NAME = 40  # characters of a person's name
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; img-src 'self' data:; style-src 'self'; "
+    "script-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+@dataclass(frozen=True)
+class Table:
+    """The operations that a sitting's page needs."""
+
+    sitting: Sitting | Checking
+    root: Path
+    """The folder of the photographs."""
+    finish: Callable[[bool], list[str]]
+    """Writes the model, and the folders of links if they are asked for; says what was done."""
+    problem: Callable[[], str]
+    """What keeps the model from seeing photographs; empty if nothing does."""
+
+
+class Wrong(Exception):
+    """The request of a page is invalid; the text says why."""
+
+
+def application(table: Table, secret: str) -> "Starlette":
+    """The ASGI application of a sitting, at addresses that begin with the secret."""
+    from starlette.applications import Starlette
+    from starlette.responses import JSONResponse, Response
+    from starlette.routing import Mount, Route
+
+    def served(name: str, kind: str, before: str = "") -> Callable:
+        text = before + files("vitkit.apps.label").joinpath("page", name).read_text("utf-8")
+
+        def get(request: "Request") -> Response:
+            return Response(text, media_type=kind, headers=HEADERS)
+
+        return get
+
+    def photograph(request: "Request") -> Response:
+        name = request.query_params.get("name", "")
+        size = SIZES[-1] if request.query_params.get("size") == "large" else SIZES[0]
+        if not table.sitting.has(name):
+            return Response("there is no such photograph", 404)
+        try:
+            data = _jpeg(table.root / name, size)
+        except (BadImage, OSError) as error:
+            table.sitting.lose(name, str(error))
+            return Response("it cannot be read", 404)
+        return Response(data, media_type="image/jpeg", headers={"Cache-Control": "max-age=600"})
+
+    def progress(request: "Request") -> Response:
+        return JSONResponse(_progress(table), headers={"Cache-Control": "no-store"})
+
+    def said(what: Callable[[Table, str, dict], dict]) -> Callable:
+        async def post(request: "Request") -> Response:
+            from starlette.concurrency import run_in_threadpool
+
+            try:
+                values = await _body(request)
+                by = _person(values)
+                answer = await run_in_threadpool(what, table, by, values)
+            except (Wrong, VitkitError) as error:
+                return JSONResponse({"error": str(error)}, 409)
+            except OSError as error:
+                sentence = f"this could not be written down: {error.strerror or error}"
+                return JSONResponse({"error": sentence}, 507)
+            return JSONResponse(answer, headers={"Cache-Control": "no-store"})
+
+        return post
+
+    routes = [
+        Route("/", served("page.html", "text/html")),
+        Route("/page.css", served("page.css", "text/css", working_style())),
+        Route("/page.js", served("page.js", "text/javascript")),
+        Route("/photograph", photograph),
+        Route("/progress", progress),
+    ]
+    for name, what in POSTS.items():
+        routes.append(Route(f"/{name}", said(what), methods=["POST"]))
+    return Starlette(routes=[Mount(f"/{secret}", routes=routes)])
+
+
+# What a page says
+
+
+def _ask(table: Table, by: str, values: dict) -> dict:
+    return _next(table, by)
+
+
+def _answer(table: Table, by: str, values: dict) -> dict:
+    decision = values.get("decision")
+    if decision not in ("class", "leave out", "not sure"):
+        raise Wrong(f"the decision is {decision!r}; it is 'class', 'leave out' or 'not sure'")
+    number = values.get("question")
+    label = values.get("label", "")
+    others = values.get("others", [])
+    if not isinstance(label, str) or not isinstance(number, int):
+        raise Wrong("an answer needs the number of a question, and a class")
+    if not isinstance(others, list) or not all(isinstance(name, str) for name in others):
+        raise Wrong("`others`, the photographs that do not belong, is a list of names")
+    answer = table.sitting.say(by, number, decision, label, others)
+    return _next(table, by) | {"said": _words(answer)}
+
+
+def _undo(table: Table, by: str, values: dict) -> dict:
+    answer = table.sitting.undo(by)
+    words = "there is nothing to take back"
+    if answer is not None:
+        words = f"taken back: {_words(answer)}"
+    return _next(table, by) | {"said": words}
+
+
+def _rename(table: Table, by: str, values: dict) -> dict:
+    old, new = values.get("old"), values.get("new")
+    if not isinstance(old, str) or not isinstance(new, str):
+        raise Wrong("a class is renamed from one name to another")
+    answer = table.sitting.rename(by, old, new)
+    return _next(table, by) | {"said": _words(answer)}
+
+
+def _finish(table: Table, by: str, values: dict) -> dict:
+    return {"sentences": table.finish(values.get("links") is True)}
+
+
+POSTS: dict[str, Callable[[Table, str, dict], dict]] = {
+    "ask": _ask,
+    "answer": _answer,
+    "undo": _undo,
+    "rename": _rename,
+    "finish": _finish,
+}
+
+
+async def _body(request: "Request") -> dict:
+    """What a page says. Raises Wrong if it is no object, or too large."""
+    data = b""
+    async for piece in request.stream():
+        data += piece
+        if len(data) > LARGEST:
+            raise Wrong("the request is too large")
+    try:
+        values = parse_json(data)
+    except ValueError as error:
+        raise Wrong(f"the request is not JSON: {error}") from None
+    if not isinstance(values, dict):
+        raise Wrong("the request is not a JSON object")
+    return values
+
+
+def _person(values: dict) -> str:
+    """The name of the person whose request it is. Raises Wrong if the page did not send one."""
+    by = values.get("by")
+    if not isinstance(by, str) or not by.strip():
+        raise Wrong("the request does not say whose it is: `by` is missing")
+    return printable(by.strip())[:NAME]
+
+
+# What it is told
+
+
+def _next(table: Table, by: str) -> dict:
+    """The next question, and the classes."""
+    question = table.sitting.ask(by)
+    return {"question": _asked(question), "classes": table.sitting.classes()}
+
+
+def _asked(question: Question | None) -> dict | None:
+    if question is None:
+        return None
+    photographs = []
+    for name in question.photographs:
+        photographs.append({"name": name, "shown": printable_name(name)})
+    return {
+        "number": question.number,
+        "how": question.how,
+        "label": question.label,
+        "reason": question.reason,
+        "beside": question.beside,
+        "photographs": photographs,
+        "guesses": [{"label": label, "probability": value} for label, value in question.guesses],
+    }
+
+
+def _words(answer: Answer) -> str:
+    """An answer in words."""
+    if answer.decision == "rename":
+        return f"{answer.renamed} is called {answer.label}"
+    if answer.how == "screen":
+        words = f"{len(answer.photographs)} are {answer.label}"
+        if answer.others:
+            words += f", {len(answer.others)} are not"
+        return words
+    name = printable_name(answer.photographs[0])
+    if answer.decision == "class":
+        return f"{name} is {answer.label}"
+    return f"{name}: {answer.decision}"
+
+
+def _progress(table: Table) -> dict:
+    progress = table.sitting.progress()
+    return {
+        "checks": isinstance(table.sitting, Checking),
+        "photographs": progress.photographs,
+        "seen": progress.seen,
+        "labelled": progress.labelled,
+        "aside": progress.set_aside,
+        "unreadable": [
+            f"{printable_name(name)}: {printable(problem)}"
+            for name, problem in table.sitting.unreadable().items()
+        ],
+        "classes": [{"label": label, "count": count} for label, count in progress.classes],
+        "sentences": sentences(progress),
+        "differences": [
+            f"{printable_name(each.photograph)}: {each.labels[0].label} ({each.labels[0].by}) or "
+            f"{each.labels[1].label} ({each.labels[1].by})"
+            for each in table.sitting.differences()
+        ],
+        "problem": table.problem() or table.sitting.problem,
+    }
+
+
+def sentences(progress: SittingProgress) -> list[str]:
+    """Sentences about the accuracy of the model, and the gain from more labels."""
+    said = []
+    estimate = progress.estimate
+    if estimate is not None:
+        said.append(
+            f"of the other {progress.left:,} the model gets about {estimate.share:.0%} right "
+            f"({estimate.low:.0%} to {estimate.high:.0%}, by {estimate.photographs} that were drawn)"
+        )
+        if estimate.gain is not None:
+            said.append(f"{MORE} more labels: about {100 * estimate.gain:+.1f} points")
+    if progress.agreement is not None:
+        kappa, count = progress.agreement
+        said.append(f"two people agree with kappa {kappa:.2f} on {count} photographs")
+    return said
+
+
+# Pictures
+
+
+def _jpeg(path: Path, size: int) -> bytes:
+    """A photograph as the page shows it. Raises BadImage, OSError."""
+    state = path.stat()
+    if size == SIZES[0]:
+        return _small(path, state.st_size, state.st_mtime_ns)
+    return _encoded(path, size)
+
+
+@lru_cache(KEPT)
+def _small(path: Path, size: int, changed: int) -> bytes:
+    """A small one; `size` and `changed` tell when the file is another."""
+    return _encoded(path, SIZES[0])
+
+
+def _encoded(path: Path, size: int) -> bytes:
+    picture = open_image(path.read_bytes(), path.name)
+    reduce = next((by for by in (8, 4, 2) if max(picture.size) >= by * size), 1)
+    if picture.channels == 3 and not picture.many_bits:
+        pixels = picture.pixels(reduce=reduce)
+    else:
+        pixels = picture_to_look_at(picture)
+    image = Image.fromarray(pixels)
+    image.thumbnail((size, size), Image.Resampling.LANCZOS)
+    buffer = io.BytesIO()
+    image.save(buffer, "JPEG", quality=85)
+    return buffer.getvalue()

@@ -1,0 +1,89 @@
+"""What a sitting leaves: a model that goes on learning, as `vitkit teach` writes it, and folders of links."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from vitkit.apps.label.sitting import Sitting
+from vitkit.evaluation import (
+    Memory,
+    Metric,
+    NewExamples,
+    changed,
+    digest_of,
+    fit,
+    left_out_quality,
+    save_taught,
+)
+from vitkit.prediction import Sorter
+from vitkit.system.errors import BadSettings
+from vitkit.weights import Classifier, adopt
+
+MODEL = "model"
+
+
+class TakenHome(NamedTuple):
+    """A model of the labels so far."""
+
+    path: Path
+    photographs: int
+    """That it has learned from,"""
+    unseen: int
+    """and those with a label that it has not seen yet, or that are gone."""
+    metrics: tuple[Metric, ...]
+    """How good the answers to each by a fit without it are."""
+
+
+def save_model(
+    sitting: Sitting, classifier: Classifier, root: Path, precision: str, origin: str
+) -> TakenHome:
+    """Write the model of all photographs that have a label. origin: the name of the pre-trained model.
+
+    Raises VitkitError for fewer than two classes, OSError.
+    """
+    labels = sitting.labels()
+    if len(set(labels.values())) < 2:
+        raise BadSettings(
+            "a model needs two classes or more; label photographs of another class first"
+        )
+    names, x = sitting.features()
+    examples = []
+    rows = []
+    for row, name in enumerate(names):
+        if name in labels:
+            try:
+                digest = digest_of((root / name).read_bytes())
+            except OSError:  # it is gone
+                continue
+            examples.append((digest, name, labels[name]))
+            rows.append(row)
+    digests, kept, classes = zip(*examples, strict=True) if examples else ((), (), ())
+    new = NewExamples(x[rows].astype(np.float32), digests, kept, classes)
+    memory = Memory(np.empty((0, 0), np.float32), precision=precision)
+    memory = changed(memory, "labelled by hand", add=[new])
+    fitted = fit(memory)
+    metrics = tuple(left_out_quality(fitted, memory.targets, memory.balanced))
+
+    fresh, _ = adopt(classifier, labels=("0", "1"), new_head=True)
+    facts = {
+        "init": origin,
+        "head": f"linear probe of labelled photographs, temperature {fitted.temperature:.3g}",
+        "metrics": {metric.name: metric.text() for metric in metrics},
+    }
+    folder = sitting.folder / MODEL
+    save_taught(folder, replace(fresh, origin=facts), memory, fitted)
+    return TakenHome(folder, len(rows), len(labels) - len(rows), metrics)
+
+
+def sort_into(sitting: Sitting, root: Path, folder: Path) -> str:
+    """File each photograph in a folder of its class, as a link; what was done in a sentence. Photographs
+    that were filed before and have another class now stay where they are, too. Raises OSError."""
+    # The journal may be a stranger's: what it names outside the folder is none of its photographs
+    labels = {name: label for name, label in sitting.labels().items() if sitting.has(name)}
+    sorter = Sorter(folder, sorted(set(labels.values())), 0.0)
+    for name, label in sorted(labels.items()):
+        if (root / name).exists():
+            sorter.put(root / name, label)
+    return sorter.summary()

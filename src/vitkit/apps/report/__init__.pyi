@@ -1,0 +1,2 @@
+from .function import WrittenReport as WrittenReport
+from .function import report as report

@@ -1,0 +1,3 @@
+from .function import Applied as Applied
+from .function import Reviewed as Reviewed
+from .function import review as review

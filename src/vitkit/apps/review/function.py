@@ -1,0 +1,263 @@
+"""Images that deserve a second look."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from json import dumps as to_json
+from pathlib import Path
+from typing import Literal, Unpack
+
+from rich.markup import escape
+from rich.table import Table
+
+from vitkit.curation import Move, move, moves, moves_back, read_corrections
+from vitkit.data import Columns, Splits, splits_at, write_list
+from vitkit.evaluation import KINDS, Finding, look_through, write_review
+from vitkit.recipes import adapted_to
+from vitkit.system.console.messages import say
+from vitkit.system.console.text import as_word, counted, printable, printable_name
+from vitkit.system.errors import BadData, BadSettings
+from vitkit.system.functions.public import public
+from vitkit.system.functions.results import Rows
+from vitkit.system.functions.steps import MODEL, step
+from vitkit.system.functions.types import DataLike, DeviceLike, PathLike
+from vitkit.system.machine import pick_device
+from vitkit.system.storage.files import check_replaceable
+from vitkit.weights import Classifier, ModelLike, Overrides, classifier_of, hints_of
+
+SHOWN = 10  # probably wrong labels on the terminal
+LEFT_OUT = ("label", "duplicate", "unreadable")  # kinds that `exclude` lists
+
+
+@dataclass(frozen=True, repr=False)
+class Reviewed(Rows):
+    """Images that deserve a second look."""
+
+    data: str
+    """The data set, as it was given."""
+    model: str | Classifier
+    """The model that judged, as it was given."""
+    splits: Splits
+    """The data set."""
+    findings: tuple[Finding, ...]
+    facts: tuple[str, ...]
+    """What was looked at, in sentences."""
+    path: Path
+    """The page of the pictures."""
+    listed: int | None
+    """Training images in the list to train without; None if none was written."""
+    exclude: Path | None = None
+    """That list."""
+    json: bool = False
+    """Whether it is printed as lines of JSON."""
+
+    def rows(self) -> list[dict]:
+        """A row for each finding."""
+        return [finding._asdict() for finding in self.findings]
+
+    def shown(self) -> Iterator[str | Table]:
+        """How many findings there are of each kind, and where the page is; or JSON, a line each."""
+        if self.json:
+            for finding in self.findings:
+                yield to_json(finding._asdict())
+            return
+        for note in filter(None, (*self.splits.notes, self.splits.unlearned)):
+            yield printable(note)
+        yield from self.facts
+        yield from _tables(self.findings)
+        yield from self.written()
+        if self.exclude is None:
+            yield (
+                f"next: open {as_word(self.path)}, choose there what is wrong and save the list; or give "
+                "`exclude=FILE` for a list of all"
+            )
+        else:
+            training = step("finetune", self.model, self.data, data__exclude=self.exclude)
+            yield f"next: look through {as_word(self.exclude)}, then {training}"
+
+    def written(self) -> Iterator[str]:
+        """The files that were written."""
+        yield f"wrote {self.path}"
+        if self.listed is not None:
+            yield f"wrote {counted(self.listed, 'training image')} into {self.exclude}"
+
+
+@dataclass(frozen=True, repr=False)
+class Applied(Rows):
+    """The moves of files that the list of a reader asks for."""
+
+    data: str
+    """The folder of classes."""
+    path: Path
+    """The list."""
+    moves: tuple[Move, ...]
+    """Each file and its new place."""
+    undo: bool
+    """Whether these moves undo earlier ones."""
+    moved: bool
+    """Whether the files were moved; otherwise they were only listed."""
+
+    def rows(self) -> list[dict]:
+        """A row for each file."""
+        return [{"before": str(each.before), "after": str(each.after)} for each in self.moves]
+
+    def shown(self) -> Iterator[str]:
+        """The output: every file and its destination, and the next command."""
+        count = counted(len(self.moves), "file")
+        if not self.moves:
+            yield f"nothing of {as_word(self.path)} is to be moved"
+            return
+        for before, after in self.moves:
+            yield printable(f"{before} -> {after}")
+        undo = {"undo": True} if self.undo else {}
+        if not self.moved:
+            to_move = step("review", self.data, apply=self.path, **undo, yes=True)
+            yield f"{count} would be moved, and none was; next: {to_move}"
+        elif self.undo:
+            yield f"moved {count} back"
+        else:
+            to_undo = step("review", self.data, apply=self.path, undo=True, yes=True)
+            yield f"moved {count}; {to_undo} moves them back"
+
+
+def _applied(data: str, path: Path, undo: bool, yes: bool) -> Applied:
+    """List the moves of files that a saved list asks for, or, with `yes`, move them."""
+    root = Path(data)
+    if not root.is_dir():
+        raise BadData(
+            f"`apply` moves files of a folder of classes, and {data} is none; "
+            f"`data.exclude={str(path)!r}` trains without what the list names"
+        )
+    corrections = read_corrections(path)
+    planned = moves_back(root, corrections) if undo else moves(root, corrections)
+    if yes:
+        move(planned)
+    return Applied(data, path, tuple(planned), undo, yes)
+
+
+@public
+def review(
+    data: DataLike,
+    model: ModelLike = "",
+    *,
+    named_model: ModelLike = "",
+    output: PathLike = Path("review.html"),
+    exclude: PathLike | None = None,
+    columns: Columns = Columns(),
+    groups: Literal["auto", "none"] | str = "auto",
+    split_seed: int = 0,
+    device: DeviceLike = "auto",
+    apply: PathLike | None = None,
+    undo: bool = False,
+    yes: bool = False,
+    json: bool = False,
+    **overrides: Unpack[Overrides],
+) -> Reviewed | Applied:
+    """Find images that deserve a second look: labels that are probably wrong, judged by a model of all
+    other images; pictures that are there twice; images unlike all others; dark, blurred and odd-sized
+    ones. Nothing is trained, and nothing is changed. With `apply`, list or make the moves of files that
+    were chosen on the page of an earlier review.
+
+    Args:
+        data: A folder, a manifest, parquet files, tar shards, an address (https://, s3://, gs://),
+            hf:NAME on the Hugging Face hub, file.py:function, or digits.
+        model: A run, a model directory, a file of weights (vitkit's, Hugging Face's, timm's,
+            torchvision's or Google's), or the name of a published model.
+        named_model: The model, if it is not given by position.
+        output: Page to write, which shows these images.
+        exclude: Write a list into this file, for `data.exclude` of `vitkit.train` and
+            `vitkit.finetune`: the training images whose label is probably wrong, that are duplicates, or
+            that cannot be read. Check the list before you use it: each line gives a reason.
+        columns: Columns of a table that hold the image and its label. Default: found by their usual
+            names.
+        groups: Which images belong together, and stay on the same side of every split that vitkit
+            makes. auto: images with the same value in `columns.group`; without this column, photographs
+            of one burst, which vitkit detects. none: no images. Otherwise the name of a column.
+        split_seed: Seed of the test part that is made if the data set has none; give `vitkit.train`
+            the same number as `data.split_seed`.
+        device: cpu, cuda, cuda:1 or mps; auto chooses the best one.
+        apply: List that you saved on the page: print which files of the data set, a folder of classes,
+            will be moved, and where. No model is needed.
+        undo: With `apply`: move the same files back to where they were.
+        yes: With `apply`: move the files. Nothing is deleted or replaced: photographs to leave out go to
+            the folder DATA-left-out.
+        json: Print the findings as JSON, one line each.
+        **overrides: What the file of the model does not say, or should be something else: `Overrides`.
+
+    Raises:
+        BadSettings: If there is no model, settings do not go together, or a file cannot be written.
+        BadData: If the data set cannot be read, or, with `apply`, is not a folder of classes.
+        BadWeights: If the model cannot be read, or its features are not finite.
+    """
+    if apply is not None:
+        return _applied(data, apply, undo, yes)
+    if undo or yes:
+        raise BadSettings("`undo` and `yes` go with `apply=FILE`")
+
+    # What is to be looked at, and by which model
+    hints = hints_of(overrides)
+    model = _only(model, named_model, data)
+    if output.suffix.lower() != ".html":
+        raise BadSettings(f"`output` is {output}; give the name of an .html file")
+    check_replaceable(output)
+    if exclude is not None:
+        check_replaceable(exclude)
+    splits = splits_at(data, columns, split_seed, groups, True, typed=True)
+    if exclude is not None and splits.train is None:
+        raise BadData(f"{data} has no training images, so `exclude` could list none")
+    classifier = classifier_of(model, replace(hints, channels=None))
+    images = next(iter(splits.sources.values()))
+    classifier = adapted_to(classifier, hints.channels, images, say)
+    classifier = classifier.to(pick_device(device)).for_inference()
+
+    # Look, and write what was seen
+    findings, facts = look_through(splits, classifier)
+    page = write_review(output, data, splits.sources, findings, facts)
+    listed = None
+    if exclude is not None:
+        # The training images to leave out, each with its reasons
+        reasons: dict[int, list[str]] = {}
+        for finding in findings:
+            if finding.part == "train" and finding.kind in LEFT_OUT:
+                reasons.setdefault(finding.index, []).append(f"{finding.kind}: {finding.reason}")
+        texts = {index: "; ".join(of_image) for index, of_image in reasons.items()}
+        write_list(exclude, splits.train, texts)
+        listed = len(reasons)
+    reviewed = Reviewed(
+        data, model, splits, tuple(findings), tuple(facts), page, listed, exclude, json
+    )
+    if json:  # standard output is for the JSON alone
+        for sentence in reviewed.written():
+            say(sentence)
+    return reviewed
+
+
+def _only(first: str | Classifier, second: str | Classifier, data: str) -> str | Classifier:
+    """The model that judges, given in one of two places. Raises BadSettings if there is none, or two."""
+    models = [model for model in (first, second) if model != ""]
+    if not models:
+        raise BadSettings(
+            f"which model is to look? {step('review', data, MODEL)}; any pre-trained one will do"
+        )
+    if len(models) == 2 and models[0] != models[1]:
+        raise BadSettings(f"{models[0]} and {models[1]} are two models; give only one")
+    return models[0]
+
+
+def _tables(findings: Sequence[Finding]) -> Iterator[Table]:
+    """How many findings there are of each kind, and the labels that are most probably wrong."""
+    table = Table("a second look", "images")
+    table.columns[1].justify = "right"
+    for kind, heading in KINDS.items():
+        table.add_row(heading, f"{sum(finding.kind == kind for finding in findings):,}")
+    yield table
+
+    labels = [finding for finding in findings if finding.kind == "label"][:SHOWN]
+    if labels:
+        table = Table("image", "label", "the others say")
+        table.columns[0].overflow = "fold"
+        for finding in labels:
+            texts = (printable(finding.name), printable_name(finding.label), finding.reason)
+            table.add_row(*map(escape, texts))
+        yield table

@@ -1,0 +1,2 @@
+from .function import Ended as Ended
+from .function import serve as serve

@@ -1,0 +1,284 @@
+"""A model behind HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Unpack
+from urllib.parse import urlsplit
+
+from PIL import Image
+
+from vitkit.apps.serve.http.body import Limits
+from vitkit.apps.serve.http.server import (
+    Plan,
+    Server,
+    bound_socket,
+    check_installed,
+    prepare_process,
+)
+from vitkit.apps.serve.http.service import Settings
+from vitkit.apps.serve.http.workers import Workers
+from vitkit.runtimes import (
+    Runtime,
+    RuntimeName,
+    is_exported,
+    precision_of,
+    runtime_of_file,
+    runtime_of_run,
+)
+from vitkit.system.console.messages import announce
+from vitkit.system.environment import MAX_PIXELS_VARIABLE, max_pixels
+from vitkit.system.errors import BadSettings
+from vitkit.system.functions.arguments import name_of, short_name
+from vitkit.system.functions.public import public
+from vitkit.system.functions.results import Result
+from vitkit.system.functions.types import DeviceLike, PathLike, Several
+from vitkit.system.machine import PrecisionChoice, pick_device
+from vitkit.system.processes.signals import signals_are_ours
+from vitkit.web import address_of
+from vitkit.weights import Hints, ModelLike, Overrides, classifier_with_head, hints_of
+
+if TYPE_CHECKING:
+    from vitkit.weights import Classifier
+
+TOKEN = "VITKIT_TOKEN"  # environment variable
+PIXELS = 50_000_000  # of an image that a stranger sends, unless the environment says otherwise
+
+NO_HINTS = Hints()
+USUAL_PORTS = {"http": ":80", "https": ":443"}
+
+
+@dataclass(frozen=True, repr=False)
+class Ended(Result):
+    """A server that has ended, when what it had accepted was answered."""
+
+    address: str
+
+    def shown(self) -> Iterator[str]:
+        """Nothing: the server has already said that it ends."""
+        yield from ()
+
+
+@public
+def serve(
+    model: ModelLike,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    workers: int = 1,
+    top: int = 5,
+    batch: int = 32,
+    delay: float = 10.0,
+    queue: int = 256,
+    most_bytes: int = 32 << 20,
+    most_images: int = 64,
+    seconds: float = 30.0,
+    grace: float = 30.0,
+    token_file: PathLike | None = None,
+    allow_origin: Annotated[Several[str], "ORIGIN..."] = (),
+    allow_host: Annotated[Several[str], "NAME..."] = (),
+    runtime: RuntimeName = "auto",
+    precision: PrecisionChoice = "auto",
+    device: DeviceLike = "auto",
+    **overrides: Unpack[Overrides],
+) -> Ended:
+    """Serve a model over HTTP: POST one or several images to /predict, and get their classes. /docs
+    describes all requests. After SIGTERM, the server answers the requests that it has accepted, and
+    ends. SIGHUP loads the model again.
+
+    A program ends it with Ctrl-C.
+
+    Args:
+        model: A run, a model directory, a file of weights (vitkit's, Hugging Face's, timm's,
+            torchvision's or Google's), the name of a published model, or a file of `vitkit.export`
+            (.onnx or .xml).
+        host: Address to serve at. 127.0.0.1 is only for this machine; 0.0.0.0 lets in everyone who can
+            reach it.
+        port: Port to serve at; 0 takes any free one.
+        workers: Processes, each with its own copy of the model. One uses all CPUs; use several for
+            several GPUs (one each), or for many CPUs.
+        top: Classes to name for an image, unless a request says how many.
+        batch: Largest number of images that are computed together.
+        delay: Longest time in milliseconds that an image waits for others while the model is free.
+        queue: Largest number of images that a process holds at once; it answers further requests with
+            503.
+        most_bytes: Largest request, in bytes.
+        most_images: Largest number of images in a request.
+        seconds: Longest time of a request, from its beginning to its answer.
+        grace: Seconds in which a server that ends may finish the requests that it has accepted.
+        token_file: File with a token that clients must send, as 'Authorization: Bearer TOKEN'. Default:
+            the value of VITKIT_TOKEN in the environment; without both, no token is needed.
+        allow_origin: Origins whose web pages may send requests (CORS), such as https://example.org; '*'
+            means all. Default: only pages of the server's own address.
+        allow_host: Names by which clients may ask a server without a token, such as that of a proxy in
+            front of it: photos.example.org. '*' means all. Default: its address, localhost, and with
+            `host='0.0.0.0'` any number and this machine's own name.
+        runtime: Library that computes the answers: torch, onnx (ONNX Runtime) or openvino. auto is
+            PyTorch for a model; for an exported file, it is the library for which the file was written.
+        precision: Arithmetic of the matrix products. auto is bfloat16 if the CPU or GPU has
+            instructions for it.
+        device: cpu, cuda, cuda:1 or mps; auto chooses the best one.
+        **overrides: Settings that the file of the model does not give, or that you want to change:
+            `Overrides`.
+
+    Raises:
+        BadSettings: If a setting is out of range.
+        BadWeights: If the model cannot be read.
+        RuntimeError: Within a running event loop, such as a notebook's.
+    """
+    # What can be wrong, before anything is loaded
+    hints = hints_of(overrides)
+    check_installed()
+    _check_no_loop()
+    for name, value in {"workers": workers, "top": top, "batch": batch, "queue": queue}.items():
+        if value < 1:
+            raise BadSettings(f"`{name}` is {value}; it is at least 1")
+    for name, value in {"delay": delay, "grace": grace}.items():
+        if not 0 <= value < math.inf:
+            raise BadSettings(f"`{name}` is {value:g}; it is a time, from 0 on")
+    if most_images > queue:
+        raise BadSettings(
+            f"`most_images` is {most_images}, and `queue={queue}`: such a request would never find room"
+        )
+    limits = Limits(most_bytes, most_images, seconds)
+    limits.check()
+    check_origins(allow_origin)
+    check_hosts(allow_host)
+    token = token_of(token_file)
+
+    # The server
+    answering = Settings(limits, token, top, batch, delay / 1000, allow_origin, host, allow_host)
+    opening = partial(open_model, model, hints, runtime, precision, device)
+    plan = Plan(short_name(name_of(model)), opening, answering, queue, grace)
+    bound = bound_socket(host, port)
+    bound_host, bound_port, *_ = bound.getsockname()
+    address = address_of(bound_host, bound_port)
+    ready = partial(_say_ready, plan.name, address)
+    with bound, _limits_of_a_server(), _interrupted_as_ended():
+        if workers > 1:
+            Workers(plan, bound, workers).run(ready)
+        else:
+            prepare_process()
+            Server(plan, bound, ready).run()
+    return Ended(address)
+
+
+def _check_no_loop() -> None:
+    """Raises RuntimeError within a running event loop, such as a notebook's: a server has its own."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise RuntimeError(
+        "serve runs until it is ended, and here is an event loop already; call it in a thread: "
+        "await asyncio.to_thread(vitkit.serve, model)"
+    )
+
+
+@contextmanager
+def _limits_of_a_server() -> Iterator[None]:
+    """A block in which images have a server's limit of pixels, which its workers find in the
+    environment; a program's own comes back after it."""
+    before = os.environ.get(MAX_PIXELS_VARIABLE)
+    pixels = Image.MAX_IMAGE_PIXELS
+    os.environ.setdefault(MAX_PIXELS_VARIABLE, str(PIXELS))
+    try:
+        max_pixels()  # raises if it is not a number
+        yield
+    finally:
+        Image.MAX_IMAGE_PIXELS = pixels
+        if before is None:
+            del os.environ[MAX_PIXELS_VARIABLE]
+
+
+@contextmanager
+def _interrupted_as_ended() -> Iterator[None]:
+    """A block that Ctrl-C ends in a program, whose signals the server leaves alone."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if signals_are_ours():
+            raise
+
+
+def _say_ready(name: str, address: str, word: str = "ready") -> None:
+    """Say where the server is, when it answers."""
+    if word != "ready":
+        return
+    announce(f"serving {name} at {address}   (Ctrl-C ends it; {address}/docs says more)")
+    announce(f"next: curl -F image=@photograph.jpg {address}/predict")
+
+
+def check_origins(origins: tuple[str, ...]) -> None:
+    """Raises VitkitError if browsers would never send one as a page's origin."""
+    for origin in origins:
+        parts = urlsplit(origin)
+        is_origin = parts.scheme in USUAL_PORTS and origin == f"{parts.scheme}://{parts.netloc}"
+        has_usual_port = parts.netloc.endswith(USUAL_PORTS.get(parts.scheme, " "))
+        is_sent = is_origin and parts.netloc == parts.netloc.lower() and not has_usual_port
+        if origin != "*" and not (is_sent and parts.netloc):
+            raise BadSettings(
+                f"`allow_origin` is {origin}; browsers send a scheme, a host in small letters, and a port "
+                "unless it is the usual one, such as https://example.org or http://localhost:3000; '*' is "
+                "all"
+            )
+
+
+def check_hosts(names: tuple[str, ...]) -> None:
+    """Raises VitkitError for what no client names as the host alone."""
+    for name in names:
+        if name != "*" and not re.fullmatch(r"[\w.-]+", name):
+            raise BadSettings(
+                f"`allow_host` is {name}; it is the name of a host without its scheme and port, such as "
+                "photos.example.org; '*' is all"
+            )
+
+
+def token_of(file: Path | None) -> str | None:
+    """The token that clients have to show. Raises VitkitError if it is empty."""
+    if file is not None:
+        token = file.read_text().strip()
+        source = str(file)
+    elif TOKEN in os.environ:
+        token = os.environ[TOKEN].strip()
+        source = TOKEN
+    else:
+        return None
+    if not token:
+        raise BadSettings(f"{source} holds no token; write one into it, such as 32 random letters")
+    return token
+
+
+def open_model(
+    model: str | Classifier,
+    hints: Hints = NO_HINTS,
+    runtime: RuntimeName = "auto",
+    precision: PrecisionChoice = "auto",
+    device: str = "auto",
+) -> Runtime:
+    """The runtime that computes the answers. Raises BadSettings if the model has no classes."""
+    if runtime == "compiled":
+        raise BadSettings(
+            "`runtime` is compiled, which takes a minute for every other number of images in a batch; "
+            "choose torch, onnx or openvino"
+        )
+    if isinstance(model, str) and is_exported(model):
+        return runtime_of_file(model, hints, runtime, precision, device)
+
+    kept = runtime_of_run(model, hints, runtime, precision, device)
+    if kept is not None:
+        return kept
+
+    from vitkit.runtimes import open_runtime
+
+    classifier = classifier_with_head(model, hints)
+    computed_in = precision_of(runtime, precision, pick_device(device))
+    return open_runtime(classifier, runtime, computed_in, device)

@@ -1,0 +1,272 @@
+"""A server's life: it listens, answers, takes another model, and ends when it has answered all that it
+accepted.
+
+Signals: SIGTERM and SIGINT end it, SIGHUP loads the model again from where it is.
+"""
+
+import asyncio
+import io
+import logging
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import redirect_stderr
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from vitkit.apps.serve.batching import Room, Served, warm_up
+from vitkit.apps.serve.http.application import application
+from vitkit.apps.serve.http.service import Service, Settings
+from vitkit.apps.serve.http.telemetry import log, start_logs
+from vitkit.data import limit_for_good
+from vitkit.runtimes import Runtime
+from vitkit.system.environment import max_pixels
+from vitkit.system.errors import BadSettings, Unsupported
+from vitkit.system.machine import cpus, give_back_memory
+from vitkit.system.processes.signals import signals_are_ours
+from vitkit.web import Listener, close_silent, config_of, drain, is_full
+
+if TYPE_CHECKING:
+    import uvicorn
+
+PACKAGES = ("fastapi", "uvicorn", "python_multipart", "prometheus_client")
+LAST = 2.0  # seconds beyond its grace after which a server that is ending ends in any case
+UNFINISHED = 1  # its exit status then
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The settings with which a server starts."""
+
+    name: str
+    """What clients know the model by."""
+    open_model: Callable[[], Runtime]
+    """Opens it; again for every SIGHUP. Raises VitkitError or OSError."""
+    settings: Settings
+    queue: int = 256
+    """Images that are held at once."""
+    grace: float = 30.0
+    """Seconds to finish what was accepted."""
+
+
+def check_installed() -> None:
+    """Raises VitkitError if a package is missing that a server needs."""
+    missing = [name for name in PACKAGES if find_spec(name) is None]
+    if missing:
+        raise Unsupported(
+            f"serving needs {', '.join(missing)}, which is not installed: pip install 'vitkit[serve]'"
+        )
+
+
+def bound_socket(host: str, port: int) -> socket.socket:
+    """A socket at an address; port 0 is any that is free. It listens later, when there is a model:
+    until then connections are refused. Raises VitkitError."""
+    if not 0 <= port <= 65535:  # the system would take the rest of a division
+        raise BadSettings(f"`port` is {port}; it is between 0 and 65535")
+    try:
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except (OSError, OverflowError, UnicodeError) as error:
+        raise BadSettings(f"`host` is {host!r}, which is not an address: {error}") from None
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind(address)
+    except OSError as error:
+        bound.close()
+        reason = error.strerror or error
+        raise BadSettings(
+            f"{host}, port {port}, cannot be served at: {reason}; choose another `port`"
+        ) from None
+    return bound
+
+
+def prepare_process() -> None:
+    """What a process needs that is a server and nothing else: its decoders' limits hold for all of its
+    threads, and its lines go to the standard error."""
+    limit_for_good(max_pixels())
+    start_logs()
+
+
+class Server:
+    """The server of one process. Others of its machine may share its socket."""
+
+    def __init__(self, plan: Plan, bound: socket.socket, tell: Callable[[str], None]):
+        """Opens the model, and computes with it once. Raises what that raises.
+
+        tell: called with "ready" when it answers, and with "reloaded" or "kept" after a SIGHUP.
+        """
+        self.plan = plan
+        self.tell = tell
+        self.is_asked_again = False
+        """Whether the model may have changed since it was begun to be loaded."""
+        if gets_signals():  # SIGHUP, which would end a process that is beginning
+            signal.signal(signal.SIGHUP, self._remember_to_reload)
+        limits = plan.settings.limits
+        held = max(4 * limits.size, plan.queue << 20)  # bytes
+        self.decoders = ThreadPoolExecutor(cpus(), "decode")
+        self.service = Service(plan.settings, Room(plan.queue, held), self.decoders)
+        self.service.serve(self._opened())
+        self.service.metrics.models.labels("loaded").inc()
+        self.watch = application(self.service)
+        self.interrupted = signal.getsignal(signal.SIGINT) != signal.SIG_IGN
+        """Whether Ctrl-C is for this process; if several are a server, it is for their parent."""
+        self.reloading: asyncio.Task | None = None
+        self.stopping: asyncio.Task | None = None
+        self.end_of_grace = threading.Timer(plan.grace + LAST, self._give_up)
+        self.end_of_grace.daemon = True
+        self.bound = Listener(bound)
+
+    def run(self) -> None:
+        """Serve until a signal ends the server."""
+        with self.bound:
+            asyncio.run(self._run())
+        self.service.answering.close()
+        self.decoders.shutdown()
+        self.end_of_grace.cancel()
+        log("ended", {"images": self.service.room.held_images})
+
+    def _give_up(self) -> None:
+        """End the process, whatever its threads still do: a decoder may hang for ever."""
+        log("ended unfinished", {"images": self.service.room.held_images}, logging.ERROR)
+        os._exit(UNFINISHED)
+
+    def _opened(self) -> Served:
+        """The model as it is now, warm."""
+        said = io.StringIO()
+        try:
+            with redirect_stderr(said):  # between the lines of the log it would break them
+                runtime = self.plan.open_model()
+        finally:
+            if said.getvalue():
+                log("model read", {"said": said.getvalue().splitlines()})
+        warm_up(runtime, self.plan.settings.batch)
+        return Served(self.plan.name, runtime, datetime.now(UTC).isoformat(timespec="milliseconds"))
+
+    async def _run(self) -> None:
+        import uvicorn
+
+        grace = max(1, round(self.plan.grace))
+        config = config_of(self.watch, lifespan="off", grace=grace)
+        server = uvicorn.Server(config)
+        asyncio.get_running_loop().set_exception_handler(self._log_what_asyncio_says)
+        serving = asyncio.create_task(server.serve(sockets=[self.bound]))
+        while not server.started:
+            if serving.done():
+                _raise_cannot_serve(serving.exception(), self.bound)
+                return
+            await asyncio.sleep(0.01)
+        self._take_signals(server)
+        watching = asyncio.create_task(close_silent(server, self.plan.settings.limits.seconds))
+        log("ready", {"model": self.plan.name, "address": _address(self.bound)})
+        self.tell("ready")
+        if self.is_asked_again:
+            self.reload()
+        await serving
+        watching.cancel()
+
+    def _log_what_asyncio_says(self, loop: asyncio.AbstractEventLoop, said: dict[str, Any]) -> None:
+        """A line of the log, once a second, while connections wait. A second later asyncio looks again,
+        which may be at a socket that is closed by then."""
+        error = said.get("exception")
+        if is_full(error):
+            log("connections wait", {"reason": error.strerror}, logging.WARNING)
+        elif self.bound.fileno() >= 0 or "_start_serving" not in said["message"]:
+            loop.default_exception_handler(said)
+
+    def _take_signals(self, server: "uvicorn.Server") -> None:
+        """Signals do what they mean here, in place of what uvicorn does. Outside of a main thread
+        there are none; on Windows, uvicorn's."""
+        loop = asyncio.get_running_loop()
+        self.loop = loop
+        self.server = server
+        if not gets_signals():
+            return
+        loop.add_signal_handler(signal.SIGTERM, self.stop)
+        if self.interrupted:
+            loop.add_signal_handler(signal.SIGINT, self.interrupt)
+        else:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        loop.add_signal_handler(signal.SIGHUP, self.reload)
+
+    def stop(self) -> None:
+        """Start the shutdown, in the thread of the loop."""
+        if self.stopping is not None:
+            return
+        log("ending", {"images": self.service.room.held_images})
+        self.end_of_grace.start()
+        self.service.draining = True
+        self.watch.draining = True
+        self.stopping = asyncio.create_task(drain(self.server, self.bound))
+
+    def interrupt(self) -> None:
+        """As `stop`; the second time, without waiting for open connections."""
+        if self.stopping is not None:
+            self.server.should_exit = True
+            self.server.force_exit = True
+        self.stop()
+
+    def _remember_to_reload(self, number: int, frame) -> None:
+        """SIGHUP before the server answers: reload when it does."""
+        self.is_asked_again = True
+
+    def reload(self) -> None:
+        """Begin to load the model again, in the loop's thread; if that is being done, once more
+        after it."""
+        self.is_asked_again = True
+        if self.reloading is None or self.reloading.done():
+            self.reloading = asyncio.create_task(self._reload_newest())
+
+    async def _reload_newest(self) -> None:
+        """Load the model until nobody has asked for it meanwhile."""
+        while self.is_asked_again:
+            self.is_asked_again = False
+            await self._reload()
+
+    async def _reload(self) -> None:
+        """Take the model as it is now for all requests that come from now on; keep the one that is
+        there if it cannot be opened."""
+        metrics = self.service.metrics
+        try:
+            served = await asyncio.to_thread(self._opened)
+        except Exception as error:  # whatever is wrong with it, the other one answers
+            metrics.models.labels("refused").inc()
+            log("model kept", {"error": str(error)}, logging.ERROR)
+            self.tell("kept")
+            return
+        before = self.service.serve(served)
+        metrics.models.labels("loaded").inc()
+        log("model replaced", {"model": served.name, "loaded": served.loaded})
+        await asyncio.to_thread(before.close)
+        del before
+        give_back_memory()
+        self.tell("reloaded")
+
+
+def gets_signals() -> bool:
+    """Whether signals come here: to the main thread, not on Windows, and not in somebody's program."""
+    if not signals_are_ours():
+        return False
+    return threading.current_thread() is threading.main_thread() and os.name == "posix"
+
+
+def _raise_cannot_serve(error: BaseException | None, bound: socket.socket) -> None:
+    """Raises VitkitError if another server took the address while this one loaded its model: until one
+    of them listens, both may be bound to it. Raises any other error as it is."""
+    if error is None:  # a signal ended it
+        return
+    if not isinstance(error, OSError):
+        raise error
+    reason = error.strerror or error
+    raise BadSettings(
+        f"{_address(bound)} cannot be served at any more: {reason}; choose another `port`"
+    ) from None
+
+
+def _address(bound: socket.socket) -> str:
+    host, port, *_ = bound.getsockname()
+    return f"{host}:{port}"

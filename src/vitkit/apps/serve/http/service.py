@@ -1,0 +1,87 @@
+"""What all requests to a server share: its settings, and the model that it serves now."""
+
+import hmac
+import time
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from vitkit.apps.serve.batching import Answering, Room, Served
+from vitkit.apps.serve.http.body import Limits, Refused
+from vitkit.apps.serve.http.telemetry import Metrics
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+STUCK = 60.0  # seconds beyond a request's that one batch may take before the process is ill
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings of a server."""
+
+    limits: Limits
+    token: str | None = field(default=None, repr=False)
+    """What a client has to show; None lets everyone in."""
+    top: int = 5
+    """Classes to name for an image, unless the client says how many."""
+    batch: int = 32
+    """Images that are computed together, at most."""
+    delay: float = 0.01
+    """Seconds that an image waits for others, at most, while the model is free."""
+    origins: tuple[str, ...] = ()
+    """Web pages that may ask: "https://example.org", or "*" for all. Browsers keep others out."""
+    host: str = "127.0.0.1"
+    """The address that it is served at, which is what clients without a token may call it."""
+    names: tuple[str, ...] = ()
+    """Further names that clients without a token may call it by; "*" is any."""
+
+
+class Service:
+    """The state that all requests share: the current model, and the requests that are held."""
+
+    def __init__(self, settings: Settings, room: Room, decoders: Executor):
+        self.settings = settings
+        self.room = room
+        self.decoders = decoders
+        self.metrics = Metrics(room)
+        self.answering: Answering | None = None
+        self.draining = False
+        """Whether the server is about to end."""
+
+    def serve(self, served: Served) -> Answering | None:
+        """Serve this model from now on. Returns the one before it, which is to be closed."""
+        before = self.answering
+        settings = self.settings
+        self.answering = Answering(
+            served, self.decoders, settings.batch, settings.delay, self.metrics.computed
+        )
+        return before
+
+    def is_well(self) -> bool:
+        """Whether the model still computes: its thread is alive and not stuck in a batch."""
+        batcher = self.answering.batcher
+        since = batcher.busy_since
+        allowed = self.settings.limits.seconds + STUCK
+        return batcher.thread.is_alive() and (since is None or time.monotonic() - since < allowed)
+
+
+def guards(token: str | None) -> list:
+    """What a path depends on that needs the token, for its OpenAPI page to say so; `check_token`
+    checks it."""
+    from fastapi import Depends
+    from fastapi.security import HTTPBearer
+
+    if token is None:
+        return []
+    return [Depends(HTTPBearer(auto_error=False))]
+
+
+def check_token(request: "Request", token: str | None) -> None:
+    """Raises Refused for a request without the token, in the same time whatever it has."""
+    if token is None:
+        return
+    scheme, _, shown = request.headers.get("authorization", "").partition(" ")
+    is_same = hmac.compare_digest(shown.strip().encode("latin-1", "replace"), token.encode())
+    if scheme.lower() != "bearer" or not is_same:
+        raise Refused(401, "this needs the header 'Authorization: Bearer TOKEN'")

@@ -1,0 +1,222 @@
+"""Several processes that are one server: they share a socket, and each has the model.
+
+The parent computes nothing. It starts a process again that dies, and hands signals on: SIGTERM and
+SIGINT to all at once, SIGHUP to one after the other, so that the others answer meanwhile.
+"""
+
+import logging
+import multiprocessing
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from tempfile import TemporaryDirectory
+
+from vitkit.apps.serve.http.server import Plan, Server, gets_signals, prepare_process
+from vitkit.apps.serve.http.telemetry import SHARED, log, start_logs
+from vitkit.system.environment import variables_set_to
+from vitkit.system.errors import Unsupported, VitkitError
+from vitkit.system.machine import cpus
+
+LOOK = 0.2  # seconds between two looks at signals
+DEATHS = 5  # of a worker, each soon after its beginning, after which nobody starts it again
+SOON = 30.0  # seconds
+
+
+@dataclass(eq=False)
+class _Worker:
+    """A process, and the pipe through which it tells how it is."""
+
+    number: int
+    process: BaseProcess
+    pipe: Connection
+    began: float = field(default_factory=time.monotonic)
+    is_ready: bool = False
+
+
+class Workers:
+    """The processes of a server."""
+
+    def __init__(self, plan: Plan, bound: socket.socket, count: int):
+        self.plan = plan
+        self.bound = bound
+        self.count = count
+        self.workers: dict[int, _Worker] = {}
+        self.deaths = 0
+        self.stopping = False
+        self.was_ready = False
+        """Whether all workers have answered once."""
+        self.reloads: list[int] = []
+        """The workers that have still to load the model again."""
+        self.reloading: int | None = None
+
+    def run(self, ready: Callable[[], None]) -> None:
+        """Serve until a signal ends it. `ready` is called when all workers answer.
+
+        Raises VitkitError with the reason for which a worker could not begin, and when they die again
+        and again.
+        """
+        start_logs()
+        with TemporaryDirectory(prefix="vitkit-serve-") as folder, self._signals():
+            os.environ[SHARED] = folder  # the processes count together there
+            try:
+                for number in range(self.count):
+                    if not self.stopping:
+                        self._start(number)
+                # Listen to the workers until all have ended
+                while self.workers:
+                    pipes = {worker.pipe: worker for worker in self.workers.values()}
+                    for pipe in wait(list(pipes), LOOK):
+                        self._hear(pipes[pipe])
+                    if not self.was_ready and all(
+                        worker.is_ready for worker in self.workers.values()
+                    ):
+                        self.was_ready = True
+                        ready()
+                    self._reload_next()
+            finally:
+                self._end()
+                del os.environ[SHARED]
+
+    def _start(self, number: int) -> None:
+        """Start a worker: with its share of the CPUs, and a GPU of its own."""
+        context = multiprocessing.get_context("spawn")
+        ours, theirs = context.Pipe(duplex=False)
+        share = max(1, cpus() // self.count)
+        environment = {
+            "LOCAL_RANK": str(number),
+            "LOCAL_WORLD_SIZE": str(self.count),
+            "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(share)),
+        }
+        with variables_set_to(environment):
+            process = context.Process(
+                target=_work, args=(self.plan, self.bound, theirs), name=f"worker {number}"
+            )
+            process.start()
+        theirs.close()
+        self.workers[number] = _Worker(number, process, ours)
+        if self.stopping:  # since it was begun to be started
+            process.terminate()
+
+    def _hear(self, worker: _Worker) -> None:
+        """Read a message of a worker and act on it; if its pipe is closed, the worker has died."""
+        try:
+            word = worker.pipe.recv_bytes().decode()
+        except (EOFError, OSError):
+            self._bury(worker)
+            return
+        if word == "ready":
+            worker.is_ready = True
+        elif word in ("reloaded", "kept"):
+            self.reloading = None
+        elif self.was_ready:  # it could not begin, but the others answer
+            log("worker could not begin", {"worker": worker.number, "error": word}, logging.ERROR)
+        else:
+            raise Unsupported(word)
+
+    def _bury(self, worker: _Worker) -> None:
+        """A worker has ended: as it was told, or to be started again."""
+        from prometheus_client.multiprocess import mark_process_dead
+
+        worker.process.join()
+        worker.pipe.close()
+        mark_process_dead(worker.process.pid)
+        del self.workers[worker.number]
+        if self.reloading == worker.number:
+            self.reloading = None
+        if self.stopping:
+            return
+        status = worker.process.exitcode
+        log("worker died", {"worker": worker.number, "status": status})
+        self.deaths += 1
+        if time.monotonic() - worker.began > SOON:
+            self.deaths = 1
+        if self.deaths > DEATHS:
+            raise Unsupported(
+                f"the server's processes die again and again, the last with status {status}; most "
+                "likely the memory is too small for so many `workers`"
+            )
+        self._start(worker.number)
+
+    # Signals
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Within it, signals are handed on; those of somebody's program are left to it."""
+        if not gets_signals():
+            yield
+            return
+        before = {}
+        for number in (signal.SIGTERM, signal.SIGINT):
+            before[number] = signal.signal(number, self._stop)
+        before[signal.SIGHUP] = signal.signal(signal.SIGHUP, self._reload)
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _stop(self, number: int, frame) -> None:
+        """Tell all to end. The parent's own socket goes first: a connection that waits there would
+        wait in vain."""
+        self.stopping = True
+        self.bound.close()
+        for worker in self.workers.values():
+            worker.process.terminate()
+
+    def _reload(self, number: int, frame) -> None:
+        self.reloads = list(self.workers)
+
+    def _reload_next(self) -> None:
+        """Have the next worker load the model again, when the one before it has."""
+        if self.reloading is not None or not self.reloads or self.stopping:
+            return
+        for number in list(self.reloads):
+            worker = self.workers.get(number)
+            if worker is not None and not worker.is_ready:
+                continue  # it has its turn when it answers: what it opens may be the old model
+            self.reloads.remove(number)
+            if worker is not None:
+                self.reloading = number
+                os.kill(worker.process.pid, signal.SIGHUP)
+                return
+
+    def _end(self) -> None:
+        """End what is left, after an error."""
+        self.bound.close()
+        for worker in self.workers.values():
+            worker.process.terminate()
+        for worker in self.workers.values():
+            worker.process.join(self.plan.grace)
+            worker.process.kill()
+            worker.process.join()
+            worker.pipe.close()
+
+
+def _work(plan: Plan, bound: socket.socket, pipe: Connection) -> None:
+    """A worker's life."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all: the parent hands it on
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    def tell(word: str) -> None:
+        pipe.send_bytes(word.encode())
+
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    prepare_process()
+    try:
+        Server(plan, bound, tell).run()
+    except (VitkitError, OSError) as error:
+        tell(str(error))
+        raise SystemExit(1) from None
+
+
+def _end_with_parent() -> None:
+    """End this process as SIGTERM does, if its parent was killed."""
+    multiprocessing.parent_process().join()
+    os.kill(os.getpid(), signal.SIGTERM)

@@ -1,0 +1,245 @@
+"""The architecture of a Transformer: depth, width, MLP width and patch size, one at a time and together
+(Figure 8, Appendix D.2), and axial attention (Figure 13, Appendix D.6)."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from vitkit.apps.studies.base import check_square_patches, for_steps, measured_by, with_every_seed
+from vitkit.apps.studies.drawing import axis_title, legend, line, logarithmic, panels, titles
+from vitkit.apps.studies.study import Ask, Results, Study, Table
+from vitkit.apps.studies.throughput import Speed
+from vitkit.apps.studies.uncertainty import best_and_worst, cell_text
+from vitkit.models import Backbone, ModelConfig, ResNetConfig, ViTConfig, cost, exaflops
+from vitkit.system.errors import BadSettings
+from vitkit.training import Cell
+
+# Shape
+
+FACTORS = (0.5, 2.0)
+TOGETHER = (
+    1.5  # the factor of all at once: half as large, for their cost grows with its third power
+)
+BASE = "base"
+VARIED = ("depth", "width", "MLP width", "patch size", "all")
+FIGURE_8 = {  # what it shows, around 8 layers, D 1024, D_MLP 2048 and patches of 32; it has no table
+    "depth": "gains most, up to 64 layers; less from 16 layers on",
+    "width": "changes least",
+    "MLP width": "changes little",
+    "patch size": "smaller patches gain without parameters",
+    "all": "gains steadily",
+}
+
+
+def _shape_cells(ask: Ask, steps: int, study_dir: Path) -> list[Cell]:
+    """A run of the base, and of each shape with every seed."""
+    recipe = for_steps(measured_by(ask.recipe, ask.fewshot), steps)
+    whole = cost(recipe.model).macs
+    runs = []
+    for (varied, factor), model in _shapes(ask.recipe.model).items():
+        compute = round(cost(model).macs / whole, 3)
+        settings = {"varied": varied, "factor": factor, "compute": compute}
+        folder = f"{varied.replace(' ', '-')}-{factor:g}"
+        runs.append(Cell(folder, replace(recipe, model=model), settings))
+    return with_every_seed(runs, ask.seeds)
+
+
+def _shapes(base: ViTConfig) -> dict[tuple[str, float], ViTConfig]:
+    """The base and its variations, by what is varied and by which factor."""
+    found = {(BASE, 1.0): base}
+    for factor in FACTORS:
+        depth = max(round(base.depth * factor), 1)
+        width = round(base.width * factor)
+        heads = _heads(width, max(round(base.heads * factor), 1))
+        found["depth", factor] = replace(base, depth=depth)
+        found["width", factor] = replace(base, width=width, heads=heads)
+        found["MLP width", factor] = replace(base, mlp=round(base.mlp * factor))
+        patch = round(base.patch / factor)
+        if patch >= 1 and not any(side % patch for side in base.image):
+            found["patch size", factor] = replace(base, patch=patch)
+    width = round(base.width * TOGETHER)
+    found["all", TOGETHER] = replace(
+        base,
+        depth=max(round(base.depth * TOGETHER), 1),
+        width=width,
+        mlp=round(base.mlp * TOGETHER),
+        heads=_heads(width, base.heads),
+    )
+    return found
+
+
+def _heads(width: int, most: int) -> int:
+    """The largest number of heads, up to `most`, that divides a width."""
+    while width % most:
+        most -= 1
+    return most
+
+
+def _shape_check(ask: Ask) -> None:
+    """Raises VitkitError for a model without such a shape."""
+    if not isinstance(ask.recipe.model, ViTConfig):
+        raise BadSettings("shape varies a Vision Transformer; give a `recipe` of one")
+    check_square_patches(ask.recipe.model)
+
+
+def _shape_table(results: Results) -> Table:
+    """Accuracy and compute of every shape."""
+    groups = results.group("varied", "factor", "compute")
+    rows = []
+    for (varied, factor, compute), metrics in groups.items():
+        paper = FIGURE_8.get(varied, "")
+        rows.append((varied, f"x{factor:g}", f"{compute:.2f}", cell_text(metrics), paper))
+    columns = ("varied", "factor", "relative compute", "here, %", "Figure 8")
+    notes = best_and_worst(results.by_seed("varied", "factor"))
+    return Table("Figure 8: shapes of a Transformer", columns, rows, notes)
+
+
+def _shape_draw(results: Results) -> Figure:
+    """Figure 8: accuracy against relative compute; all lines go through the base."""
+    figure, (axes,) = panels(("accuracy against relative compute",))
+    groups = results.group("varied", "factor", "compute")
+    base = {1.0: groups.get((BASE, 1.0, 1.0), [])}
+    for number, name in enumerate(VARIED):
+        points = {x: values for (varied, _, x), values in groups.items() if varied == name}
+        line(axes, base | points, name, number)
+    logarithmic(axes)
+    titles(axes, "compute relative to the base", groups)
+    return figure
+
+
+SHAPE = Study(
+    name="shape",
+    summary="depth, width, MLP width and patch size, one at a time (Figure 8)",
+    measures=(
+        "The recipe's model with half and twice its depth, its width, its MLP width and its number "
+        "of tokens along a side, and with all of them increased by half; accuracy against relative "
+        "compute."
+    ),
+    found=(
+        "Figure 8: depth helps most, up to 64 layers, though less from 16 layers on; width changes "
+        "least; smaller patches help without more parameters; scaling all dimensions together "
+        "helps steadily."
+    ),
+    limits=(
+        "All models train for the same number of steps, so deep and wide models are undertrained "
+        "for their size, and a short run favours small models. The paper's lines span a factor of "
+        "ten in compute, these about four."
+    ),
+    cells=_shape_cells,
+    table=_shape_table,
+    draw=_shape_draw,
+    check=_shape_check,
+)
+
+
+# Axial attention
+
+UNITS = (1, 1, 1)
+FIGURE_13 = {  # what it shows; it has no table
+    "Axial-ViT": "better than ViT at either patch size, at more operations",
+    "ViT": "the fastest",
+    "Axial-ResNet": "good by operations, very slow",
+    "ResNet": "the baseline",
+}
+
+
+def _axial_cells(ask: Ask, steps: int, study_dir: Path) -> list[Cell]:
+    """The speed of every model, and a run of each with every seed."""
+    recipe = for_steps(measured_by(ask.recipe, ask.fewshot), steps)
+    speeds = []
+    runs = []
+    for name, model in _axial_models(ask.recipe.model).items():
+        folder = name.replace(" ", "-")
+        speeds.append(Cell(f"{folder}/speed", Speed(model), {"speed of": name}))
+        spent = exaflops(model, recipe.length.n * recipe.batch)
+        settings = {"model": name, "exaflops": spent}
+        runs.append(Cell(folder, replace(recipe, model=model), settings))
+    return speeds + with_every_seed(runs, ask.seeds)
+
+
+def _axial_models(base: ViTConfig) -> dict[str, ModelConfig]:
+    """The recipe's model at its own and at twice its patch size, the same with axial attention, and
+    two ResNets. An axial block is two of the others, as in the paper."""
+    found: dict[str, ModelConfig] = {}
+    for patch in (base.patch, 2 * base.patch):
+        if any(side % patch for side in base.image):
+            continue
+        vit = replace(base, patch=patch)
+        found[f"ViT/{patch}"] = vit
+        found[f"Axial-ViT/{patch}"] = replace(vit, mixer="axial", pool="gap")
+    for name, mixer in (("ResNet", "conv"), ("Axial-ResNet", "axial")):
+        found[name] = ResNetConfig(Backbone(units=UNITS, mixer=mixer), image=base.image, classes=0)
+    return found
+
+
+def _axial_check(ask: Ask) -> None:
+    """Raises VitkitError for a model that cannot be axial."""
+    model = ask.recipe.model
+    if not isinstance(model, ViTConfig):
+        raise BadSettings("axial varies a Vision Transformer; give a `recipe` of one")
+    check_square_patches(model)
+    replace(model, mixer="axial", pool="gap")
+
+
+def _axial_table(results: Results) -> Table:
+    """Accuracy, operations and speed of every model."""
+    speeds = _speeds(results)
+    groups = results.group("model", "exaflops")
+    rows = []
+    for (name, spent), metrics in groups.items():
+        speed = "–"
+        if name in speeds:
+            speed = f"{speeds[name]:,.0f}"
+        paper = FIGURE_13[name.partition("/")[0]]
+        rows.append((name, cell_text(metrics), f"{spent:.3g}", speed, paper))
+    columns = ("model", "here, %", "exaFLOPs", "images/s", "Figure 13")
+    notes = best_and_worst(results.by_seed("model"))
+    return Table("Figure 13: axial attention", columns, rows, notes)
+
+
+def _speeds(results: Results) -> dict[str, float]:
+    """Images per second by model."""
+    return {name: metrics[0].value for (name,), metrics in results.group("speed of").items()}
+
+
+def _axial_draw(results: Results) -> Figure:
+    """Both panels of Figure 13."""
+    figure, (left, right) = panels(("by operations", "by speed of inference"))
+    speeds = _speeds(results)
+    groups = results.group("model", "exaflops")
+    for number, ((name, spent), metrics) in enumerate(groups.items()):
+        line(left, {spent: metrics}, name, number)
+        if name in speeds:
+            line(right, {speeds[name]: metrics}, name, number)
+    for axes, title in ((left, "exaFLOPs of training"), (right, "images per second")):
+        logarithmic(axes)
+        axes.set_xlabel(title)
+        axes.set_ylabel(axis_title(groups))
+    legend(left)
+    return figure
+
+
+AXIAL = Study(
+    name="axial",
+    summary="axial attention: accuracy by operations and by speed (Figure 13)",
+    measures=(
+        "The recipe's Vision Transformer at its own and at twice its patch size, and a ResNet, "
+        "each with and without axial attention; accuracy against the operations of training, and "
+        "against the images per second of inference."
+    ),
+    found=(
+        "Figure 13: Axial-ViT-B/32 and B/16 are better than their counterparts, at more "
+        "operations, because each of their layers has two blocks; AxialResNet50 does well by "
+        "operations and is very slow in practice."
+    ),
+    limits=(
+        "Axial models have twice as many blocks, so part of a gain comes from depth; and with an 8 "
+        "x 8 grid axial attention saves little. Speeds are those of this machine, including "
+        "whatever else it does meanwhile."
+    ),
+    cells=_axial_cells,
+    table=_axial_table,
+    draw=_axial_draw,
+    check=_axial_check,
+)

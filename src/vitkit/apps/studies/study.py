@@ -1,0 +1,444 @@
+"""A study: a grid of recipes, what is measured, and the paper's table and figure of it.
+
+The paper's studies are in paper/, a `Study` each. `begin` decides how long its
+runs are and writes that down, `run_study` runs them, and `results` reads what they reached: table
+and figure are made from that, without running anything.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from secrets import token_hex
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from vitkit.apps.studies.base import five_shot, small_vit
+from vitkit.apps.studies.budget import Budget, Plan, plan
+from vitkit.data import Splits, check_images, splits_at
+from vitkit.evaluation import Metric, Survival
+from vitkit.objectives import Supervised
+from vitkit.recipes import Recipe
+from vitkit.system.console.messages import say
+from vitkit.system.console.text import counted, printable
+from vitkit.system.errors import BadData, BadImage, BadRun, BadSettings, VitkitError
+from vitkit.system.machine import cpus
+from vitkit.system.processes.ranks import from_rank_0
+from vitkit.system.storage.files import check_can_be_made, check_types, parse_json, write_json
+from vitkit.system.storage.records import record_of
+from vitkit.training import (
+    Best,
+    Cell,
+    Row,
+    Setting,
+    about_survival,
+    differences,
+    open_others,
+    read_rows,
+    run_grid,
+    survival_by_pixels,
+    to_json,
+    with_defaults,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+CHECKED = 100_000  # images of a part: to look at more before a study takes minutes
+RECORD = "study.json"  # in a study's directory: what was asked, and the plan
+
+
+@dataclass(frozen=True)
+class Ask:
+    """The settings of a study that the user gives."""
+
+    data: str = ""
+    """The images, written as `data.source` is."""
+    recipe: Recipe | None = None
+    """The run that is varied."""
+    fewshot: str = ""
+    """Other images, on which 5-shot accuracy is measured instead of the runs' own."""
+    pretrain: tuple[str, ...] = ()
+    """Data sets to pre-train on, beside `data`."""
+    targets: tuple[str, ...] = ()
+    """Data sets to transfer to."""
+    model: str = ""
+    """Published weights, for studies that begin with some."""
+    models: tuple[str, ...] = ()
+    """Names of models, for studies of their cost."""
+    sizes: tuple[int, ...] = ()
+    """Sides of images in pixels."""
+    memory: float = 0.25
+    """GiB that a batch may take on a CPU, for studies of cost."""
+    seeds: int = 3
+    """Runs of each kind."""
+    regularise: bool = False
+    """Whether weight decay, dropout and label smoothing are chosen for each small set (Figure 3)."""
+
+
+class Table(NamedTuple):
+    """A table in the paper's form."""
+
+    title: str
+    """What it shows."""
+    columns: tuple[str, ...]
+    """Their heads."""
+    rows: list[tuple[str, ...]]
+    """The cells."""
+    notes: list[str]
+    """What else the numbers say, a sentence each."""
+
+    def markdown(self) -> str:
+        """The table as Markdown."""
+        lines = [f"**{self.title}**", "", f"| {' | '.join(self.columns)} |"]
+        lines.append("|---" * len(self.columns) + "|")
+        lines += [f"| {' | '.join(row)} |" for row in self.rows]
+        if self.notes:
+            lines += ["", *(f"- {note}" for note in self.notes)]
+        return "\n".join(lines) + "\n"
+
+
+class Results(NamedTuple):
+    """The results of a study so far."""
+
+    ask: Ask
+    """What was asked."""
+    plan: Plan
+    """What the budget came to."""
+    rows: list[Row]
+    """What every cell measured, at its last evaluation."""
+    curves: list[Row]
+    """The same at every evaluation."""
+
+    def curve(self, **settings: Setting) -> dict[int, list[Metric]]:
+        """What the cells with these settings are compared by at every evaluation, by its step."""
+        by_step: dict[int, list[Metric]] = {}
+        for row in _matching(self.curves, settings):
+            by_step.setdefault(row.step, []).append(row.metric)
+        return dict(sorted(by_step.items()))
+
+    def group(self, *names: str) -> dict[tuple, list[Metric]]:
+        """The values of every combination of some settings, in the order of the cells."""
+        groups: dict[tuple, list[Metric]] = {}
+        for row in self.rows:
+            if row.primary and all(name in row.settings for name in names):
+                key = tuple(row.settings[name] for name in names)
+                groups.setdefault(key, []).append(row.metric)
+        return groups
+
+    def by_seed(self, *names: str, **settings: Setting) -> dict[tuple, dict[int, Metric]]:
+        """The values of every combination of some settings, by seed, of the cells with these others."""
+        runs: dict[tuple, dict[int, Metric]] = {}
+        for row in _matching(self.rows, settings):
+            if "seed" in row.settings and all(name in row.settings for name in names):
+                key = tuple(row.settings[name] for name in names)
+                runs.setdefault(key, {})[row.settings["seed"]] = row.metric
+        return runs
+
+    def failures(self) -> list[str]:
+        """A sentence for each cell that failed."""
+        return [f"{row.cell} failed: {row.error}" for row in self.rows if row.error is not None]
+
+
+def _matching(rows: Sequence[Row], settings: dict[str, Setting]) -> list[Row]:
+    """The rows that cells are compared by, of those with these settings."""
+    return [row for row in rows if row.primary and settings.items() <= row.settings.items()]
+
+
+def from_scratch(ask: Ask, splits: Splits) -> Recipe:
+    """The run that most studies vary."""
+    return small_vit(ask.data, splits)
+
+
+@dataclass(frozen=True)
+class Study:
+    """A study of the paper."""
+
+    name: str
+    """What it is called on the command line."""
+    summary: str
+    """What it measures, in half a line."""
+    measures: str
+    """The same in some sentences: the grid, and what is compared."""
+    found: str
+    """What the paper found, and where."""
+    limits: str
+    """What a small budget can and cannot show."""
+    cells: Callable[[Ask, int, Path], list[Cell]]
+    """The grid, for ordinary runs of so many steps in a directory."""
+    table: Callable[[Results], Table]
+    """The table."""
+    draw: Callable[[Results], "Figure"]
+    """The figure."""
+    budget: str = "30m"
+    """By default."""
+    needs: tuple[str, ...] = ("data",)
+    """What must be asked for, by the names of `Ask`'s fields."""
+    takes: tuple[str, ...] = ("recipe", "fewshot", "seeds")
+    """What else may be; it has no use for the others."""
+    base: Callable[[Ask, Splits], Recipe] = from_scratch
+    """The run that is varied, if nobody gives a recipe."""
+    check: Callable[[Ask], None] | None = None
+    """Raises VitkitError for what this study cannot do."""
+    predict: Callable[[Results, str], list[str]] | None = None
+    """For a study that fits a law: what it expects of so many images or exaFLOPs, or of a model."""
+
+
+def begin(study: Study, ask: Ask, budget: str, study_dir: Path, device: str) -> tuple[Ask, Plan]:
+    """What will run: as the directory says, if the study has begun there, else by the budget, which
+    is then written down. Every later call, and every other shard, does the same. Raises VitkitError
+    for a directory with another study, or another ask, and as `plan` does."""
+    for name in study.needs:
+        if not getattr(ask, name):
+            raise BadSettings(
+                f"the study {study.name} needs `{name}`; vitkit study {study.name} -h"
+            )
+    unread = [name for name in _given(ask) if name not in study.needs + study.takes]
+    if unread:
+        raise BadSettings(
+            f"the study {study.name} has no use for `{unread[0]}`; vitkit study {study.name} -h"
+        )
+    if ask.seeds < 1:
+        raise BadSettings(
+            f"`seeds` is {ask.seeds}; it is the number of runs of each kind, 1 or more"
+        )
+    splits = None
+    if ask.data:
+        splits = splits_at(ask.data, typed=True)
+        if ask.recipe is None:
+            refuse_without_classes(ask.data, splits)
+            ask = replace(ask, recipe=study.base(ask, splits))
+        ask = replace(ask, recipe=with_surviving_augmentation(ask, splits))
+        refuse_without_accuracy(ask, splits)
+        for source in (*ask.pretrain, *ask.targets):
+            refuse_without_classes(source, splits_at(source, typed=True))
+    if study.check is not None:
+        study.check(ask)
+    if study_dir.exists() and not study_dir.is_dir():
+        raise BadSettings(
+            f"{study_dir} is a file, and a study is a directory of runs; choose another `workdir`"
+        )
+    record = from_rank_0(lambda: _recorded(study, ask, budget, study_dir))
+    if record is not None:
+        return ask, record
+    decided = from_rank_0(lambda: _decide(study, ask, budget, splits, study_dir, device))
+    return ask, decided
+
+
+def with_surviving_augmentation(ask: Ask, splits: Splits) -> Recipe:
+    """The recipe that a study varies, with the part of its augmentation that the classes of the images
+    survive, if it leaves that open: decided once, so that the runs differ in what is studied alone. Says
+    what was decided."""
+    recipe = ask.recipe
+    augmentation = recipe.data.augmentation
+    if not augmentation.auto:
+        return recipe
+    if splits.train.target_kind != "class":
+        decided = replace(augmentation, auto=False)
+    else:
+        survival = from_rank_0(lambda: _survival(ask, splits))
+        say(printable(f"training images: {about_survival(survival)}"))
+        decided = replace(survival.augmentation, auto=False)
+    return replace(recipe, data=replace(recipe.data, augmentation=decided))
+
+
+def _survival(ask: Ask, splits: Splits) -> Survival:
+    """What the pixels of the training images tell. Raises VitkitError for images that are broken."""
+    data = ask.recipe.data
+    try:
+        return survival_by_pixels(data.preprocessing, splits.train, data.augmentation)
+    except BadImage:
+        refuse_broken(ask.data, data.workers)  # which names them all
+        raise
+
+
+def _given(ask: Ask) -> list[str]:
+    """The names of what was asked for, beside what is asked for by default."""
+    return [field.name for field in fields(ask) if getattr(ask, field.name) != field.default]
+
+
+def _recorded(study: Study, ask: Ask, budget: str, study_dir: Path) -> Plan | None:
+    """The plan that a directory has, or None. Raises VitkitError for another study's."""
+    path = study_dir / RECORD
+    if not path.exists():
+        return None
+    try:
+        record = parse_json(path.read_bytes())
+    except ValueError:
+        raise BadRun(
+            f"{path} is damaged, and how long the runs are is known from it alone; choose another "
+            "`workdir`"
+        ) from None
+    try:
+        check_types(record, {"study": str, "budget": str, "ask": dict, "plan": dict})
+        recorded = record_of(Plan, record["plan"])
+        if min(recorded) < 0:
+            raise BadRun("a number of its plan is negative")
+        budget_then = Budget.parse(record["budget"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BadRun(
+            f"{path} is damaged ({error}), and how long the runs are is known from it alone; choose "
+            "another `workdir`"
+        ) from None
+    changed = []
+    if record["study"] != study.name:
+        changed = [f"study: {record['study']} -> {study.name}"]
+    if budget and budget_then != Budget.parse(budget):
+        changed.append(f"budget: {record['budget']} -> {budget}")
+    asked = to_json(ask) | {"seeds": record["ask"].get("seeds")}  # more of them are welcome
+    changed += differences(with_defaults(record["ask"], ask), asked)
+    if changed:
+        raise BadRun(
+            f"{study_dir} holds a study of other settings ({'; '.join(changed[:5])}); choose another "
+            "`workdir`, or remove it"
+        )
+    cells = study.cells(ask, recorded.steps, study_dir)
+    runs = sum(cell.run() is not None for cell in cells)
+    if runs == recorded.runs or not recorded.runs:
+        return recorded
+    share = runs / recorded.runs
+    return Plan(recorded.steps, runs, recorded.exaflops * share, recorded.seconds * share)
+
+
+def _decide(
+    study: Study, ask: Ask, budget: str, splits: Splits | None, study_dir: Path, device: str
+) -> Plan:
+    """Decide on the length of the runs and write it down; the first process to do so wins."""
+    if ask.fewshot:
+        try:
+            open_others((five_shot(ask.fewshot),))
+        except VitkitError as error:
+            raise BadSettings(
+                f"`fewshot` learns from the train part of {ask.fewshot} and measures on its test "
+                f"part: {error}"
+            ) from None
+    check_can_be_made(study_dir)
+    budget = budget or study.budget
+    decided = Plan(0, 0, 0.0, 0.0)
+    allowed = Budget.parse(budget)
+    if splits is not None:
+        if not ask.recipe.data.check:
+            for source in (ask.data, *ask.pretrain, *ask.targets):
+                refuse_broken(source, ask.recipe.data.workers)
+        decided = plan(lambda steps: study.cells(ask, steps, study_dir), allowed, splits, device)
+    study_dir.mkdir(parents=True, exist_ok=True)
+    record = {
+        "study": study.name,
+        "budget": budget,
+        "plan": decided._asdict(),
+        "ask": to_json(ask),
+    }
+    own = study_dir / f"{RECORD}.{token_hex(4)}"
+    write_json(own, record)
+    if not _put(own, study_dir / RECORD):
+        decided = _recorded(study, ask, budget, study_dir)
+    return decided
+
+
+def _put(own: Path, to: Path) -> bool:
+    """Give a file its name, unless one is called so; returns whether it did. Raises OSError."""
+    try:
+        to.hardlink_to(own)  # fails if it is there, unlike a rename
+    except FileExistsError:
+        return False
+    except OSError:  # a file system without links, such as a memory card's or a share's
+        if to.exists():
+            return False
+        own.replace(to)
+    finally:
+        own.unlink(missing_ok=True)
+    return True
+
+
+def run_study(
+    study: Study,
+    ask: Ask,
+    decided: Plan,
+    study_dir: Path,
+    device: str = "auto",
+    shard: tuple[int, int] = (0, 1),
+) -> Results:
+    """Run every unfinished cell, and read what all have reached. Raises as `run_grid` does."""
+    cells = study.cells(ask, decided.steps, study_dir)
+    if ask.data:
+        counts = {}
+        for source in (ask.data, *ask.pretrain, *ask.targets):
+            counts[source] = len(splits_at(source, typed=True).train)
+        cells = [_without_waste(cell, counts) for cell in cells]
+    run_grid(cells, study_dir, device, shard)
+    return results(study, ask, decided, study_dir)
+
+
+def _without_waste(cell: Cell, counts: dict[str, int]) -> Cell:
+    """Do not decode all images first for a run that sees fewer than there are."""
+    run = cell.run()
+    if run is None or run.length.n * run.batch >= counts.get(run.data.source, 0):
+        return cell
+    recipe = cell.recipe
+    if isinstance(recipe, Best):
+        sparing = tuple((name, _sparing(each)) for name, each in recipe.recipes)
+        return replace(cell, recipe=Best(sparing))
+    return replace(cell, recipe=_sparing(recipe))
+
+
+def _sparing(recipe: Recipe) -> Recipe:
+    """The same run, which keeps no decoded images."""
+    return replace(recipe, data=replace(recipe.data, keep_decoded=0.0))
+
+
+def results(study: Study, ask: Ask, decided: Plan, study_dir: Path) -> Results:
+    """The results of the cells so far, in the order of the grid; nothing is run."""
+    order = {cell.name: i for i, cell in enumerate(study.cells(ask, decided.steps, study_dir))}
+
+    def read(all_steps: bool) -> list[Row]:
+        rows = [row for row in read_rows(study_dir, all_steps) if row.cell in order]
+        return sorted(rows, key=lambda row: order[row.cell])
+
+    return Results(ask, decided, read(False), read(True))
+
+
+# What no study can run on: it would fail run by run, so it is refused before anything starts
+
+
+def refuse_without_accuracy(ask: Ask, splits: Splits) -> None:
+    """Raises VitkitError for images and objectives whose runs have no accuracy by which to compare
+    them. Otherwise the study would fail only after the runs."""
+    refuse_without_classes(ask.data, splits)
+    if not isinstance(ask.recipe.objective, Supervised):
+        objective = type(ask.recipe.objective).__name__
+        raise BadSettings(
+            f"a study compares by accuracy, and a `recipe` that learns by {objective} names no classes; "
+            "give one with labels"
+        )
+
+
+def refuse_without_classes(source: str, splits: Splits) -> None:
+    """Raises VitkitError for images that nothing can be learned from, or that have no accuracy."""
+    if splits.train is None or not len(splits.train):
+        raise BadData(f"{source} has no images to learn from, only others to measure on")
+    if splits.target_kind != "class":
+        raise BadData(
+            f"a study compares by accuracy, and the images of {source} do not have one class each"
+        )
+    if len(np.unique(splits.train.targets)) < 2:
+        raise BadData(f"all images of {source} to learn from are of one class; give two or more")
+
+
+def refuse_broken(source: str, workers: int) -> None:
+    """Raises VitkitError for images that cannot be decoded: every run would end at them, for none
+    looks at all images first. Of very many only the runs do.
+
+    workers: processes that decode; -1 is one for each CPU, since no model is running yet."""
+    if workers < 0:
+        workers = cpus()
+    splits = splits_at(source, typed=True)
+    for name, part in splits.sources.items():
+        if len(part) > CHECKED:
+            continue
+        broken = check_images(part, workers)
+        if broken:
+            raise BadData(
+                f"{counted(len(broken), 'image')} to {name} on cannot be used, and every run would end "
+                f"there: {broken[0][1]}; remove what doctor with `data={str(source)!r}` lists"
+            )

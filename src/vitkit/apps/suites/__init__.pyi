@@ -1,0 +1,2 @@
+from .function import SuiteTable as SuiteTable
+from .function import suite as suite

@@ -1,0 +1,227 @@
+"""The table of a suite, in the layout of the paper's Table 9: a row for each task, then the means
+over groups and over all tasks."""
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from vitkit.apps.suites.running import WAITING, Outcome
+from vitkit.apps.suites.task import Task
+from vitkit.evaluation import Metric
+
+LOPSIDED = 0.1  # of an interval's width, from which its two sides are not printed as one
+
+
+class Line(NamedTuple):
+    """A line of the table."""
+
+    name: str
+    """The task, or what a mean is over."""
+    group: str
+    """The group of a task, or that a mean is over."""
+    values: tuple[Metric | None, ...]
+    """A figure for each column, None if it has no such figure; empty for a task without a result."""
+    is_mean: bool = False
+    """Whether it is a mean over tasks."""
+    published: tuple[float, ...] = ()
+    """Published accuracies of other models, in percent; empty for a suite without them."""
+
+
+def columns(outcome: Outcome) -> list[str]:
+    """The names of the columns: whatever any task has measured."""
+    names = {}
+    for by_column in outcome.metrics.values():
+        for seeds in by_column:
+            names[seeds[0].name] = None
+    return list(names)
+
+
+def lines(outcome: Outcome) -> list[Line]:
+    """All lines of the table. A mean is over the tasks that have a result, and says how many
+    they are unless all have one; it has the suite's name only if `outcome.is_whole`."""
+    suite = outcome.suite
+    names = columns(outcome)
+    table = []
+    values: dict[Task, tuple[Metric | None, ...]] = {}
+    for task in suite.tasks:
+        line = ()
+        if _is_empty(outcome, task.group):
+            continue
+        if task.name in outcome.metrics:
+            by_name = {seeds[0].name: over_seeds(seeds) for seeds in outcome.metrics[task.name]}
+            line = tuple(by_name.get(name) for name in names)
+            values[task] = line
+        table.append(Line(task.heading, task.group, line, published=task.published))
+
+    # Groups, in the order in which they come
+    groups = list(dict.fromkeys(task.group for task in suite.tasks if task.group))
+    for group in groups:
+        members = suite.members(group)
+        present = [values[task] for task in members if task in values]
+        name = _mean_of(len(present), len(members))
+        if _is_empty(outcome, group):
+            name = f"all {len(members)}"
+        independent = group not in suite.same_images
+        beside = _published([task for task in members if task in values])
+        table.append(Line(name, group, mean(present, independent), True, beside))
+
+    # All tasks
+    if not suite.averaged:
+        return table
+    name = _mean_of(len(values), len(suite.tasks))
+    if outcome.is_whole:
+        name = f"mean ({suite.name})"
+    table.append(Line(name, "", mean(list(values.values())), True, _published(list(values))))
+    return table
+
+
+def _published(tasks: Sequence[Task]) -> tuple[float, ...]:
+    """The mean of the published accuracies over these tasks; empty if a task has none."""
+    figures = [task.published for task in tasks if task.published]
+    if len(figures) < len(tasks):
+        return ()
+    return tuple(statistics.fmean(column) for column in zip(*figures, strict=True))
+
+
+def _is_empty(outcome: Outcome, group: str) -> bool:
+    """Whether a group of the same images has no result at all: then a line stands for its tasks."""
+    if group not in outcome.suite.same_images:
+        return False
+    return not any(task.name in outcome.metrics for task in outcome.suite.members(group))
+
+
+def _mean_of(present: int, all_tasks: int) -> str:
+    """What a mean over the tasks that are present is called."""
+    if present == all_tasks:
+        return f"mean of {all_tasks}"
+    return f"mean of {present} of {all_tasks}"
+
+
+def over_seeds(metrics: Sequence[Metric]) -> Metric:
+    """The mean over seeds. Their interval is Student's; that of a single seed is its own."""
+    first = metrics[0]
+    if len(metrics) == 1:
+        return first
+    from scipy.stats import t
+
+    values = [metric.value for metric in metrics]
+    centre = statistics.fmean(values)
+    spread = t.ppf(0.975, len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
+    return replace(first, value=centre, interval=_possible(first, centre - spread, centre + spread))
+
+
+def mean(
+    rows: Sequence[Sequence[Metric | None]], independent: bool = True
+) -> tuple[Metric | None, ...]:
+    """The unweighted mean over tasks in each column; None if one of them has no such figure. Its
+    interval is of these very tasks, with other images: the squares of the tasks' errors add up, on
+    each side of the mean. Tasks with the same images are not independent: then the errors themselves
+    add up, which is the most that they can."""
+    means = []
+    for column in zip(*rows, strict=True):
+        if None in column:
+            means.append(None)
+            continue
+        centre = statistics.fmean(metric.value for metric in column)
+        interval = None
+        if all(metric.interval is not None for metric in column):
+            below = [metric.value - metric.interval[0] for metric in column]
+            above = [metric.interval[1] - metric.value for metric in column]
+            errors = (math.fsum(below), math.fsum(above))
+            if independent:
+                errors = (math.hypot(*below), math.hypot(*above))
+            low = centre - errors[0] / len(column)
+            high = centre + errors[1] / len(column)
+            interval = _possible(column[0], low, high)
+        means.append(replace(column[0], value=centre, interval=interval))
+    return tuple(means)
+
+
+def _possible(metric: Metric, low: float, high: float) -> tuple[float, float]:
+    """An interval within what such a figure can be: no share is more than 1."""
+    most = math.inf
+    if metric.unit.name in ("share", "misfit"):
+        most = 1.0
+    return max(low, 0.0), min(high, most)
+
+
+def cells(line: Line, count: int) -> list[str]:
+    """The figures of a line as the table has them, in `count` columns."""
+    if not line.values:
+        return ["–"] * count
+    return [cell(metric) for metric in line.values]
+
+
+def cell(metric: Metric | None) -> str:
+    """A figure in the form of the table: "72.4 ± 3.9", in percent; "100.0 (72.2 to 100.0)" if the
+    interval reaches farther on one side; empty for none."""
+    if metric is None:
+        return ""
+    scale = metric.unit.scale
+    text = f"{metric.value * scale:.1f}"
+    if metric.interval is None:
+        return text
+    low, high = metric.interval
+    below = metric.value - low
+    above = high - metric.value
+    if abs(above - below) > LOPSIDED * (high - low):
+        return f"{text} ({low * scale:.1f} to {high * scale:.1f})"
+    return f"{text} ± {(high - low) / 2 * scale:.1f}"
+
+
+def markdown(outcome: Outcome) -> str:
+    """The table as Markdown, with the reasons for what it lacks."""
+    names = columns(outcome)
+    others = outcome.suite.published
+    headings = [*names, *others]
+    text = [f"| task | group | {' | '.join(headings)} |", "|---|---|" + "---|" * len(headings)]
+    for line in lines(outcome):
+        name = line.name
+        if line.is_mean:
+            name = f"**{name}**"
+        figures = cells(line, len(names))
+        figures += [f"{figure:.1f}" for figure in line.published] or [""] * len(others)
+        text.append(f"| {name} | {line.group} | {' | '.join(figures)} |")
+    remarks = [f"- {sentence}" for sentence in sentences(outcome)]
+    if remarks:
+        text += ["", *remarks]
+    return "\n".join(text) + "\n"
+
+
+def sentences(outcome: Outcome) -> list[str]:
+    """Sentences about missing parts of the table, and about deviations from the suite."""
+    texts = []
+    if outcome.suite.published:
+        texts.append(
+            "the columns 'paper' of table.md are Table 9's figures of fine-tuned models; their means are "
+            "over the same tasks"
+        )
+    if outcome.suite.remarks is not None:
+        texts += outcome.suite.remarks(outcome)
+
+    reasons = {}
+    waiting = []
+    for name, reason in outcome.reasons.items():
+        if reason == WAITING:
+            waiting.append(name)
+        else:
+            reasons[name] = reason
+    texts += _together(reasons)
+    if waiting:
+        texts.append(f"not run yet: {', '.join(waiting)}")
+    texts += _together(outcome.deviations)
+    if not outcome.suite.averaged:
+        return texts
+    if not outcome.is_whole and len(outcome.metrics) == len(outcome.suite.tasks):
+        texts.append(f"so the mean is not called {outcome.suite.name}")
+    return texts
+
+
+def _together(texts: dict[str, str]) -> list[str]:
+    """A sentence for each text, with the names of all tasks that have it."""
+    names: dict[str, list[str]] = {}
+    for name, text in texts.items():
+        names.setdefault(text, []).append(name)
+    return [f"{', '.join(several)}: {text}" for text, several in names.items()]

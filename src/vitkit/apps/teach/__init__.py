@@ -1,0 +1,5 @@
+"""`vitkit teach`: a classifier that learns, and unlearns, photograph by photograph."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,2 @@
+from .function import Lesson as Lesson
+from .function import teach as teach

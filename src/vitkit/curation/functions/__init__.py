@@ -1,0 +1,1 @@
+"""The functions of the commands that look after data."""

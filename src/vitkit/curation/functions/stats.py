@@ -1,0 +1,426 @@
+"""What is in a data set, and what is wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from json import dumps as to_json
+from pathlib import Path
+from typing import Literal, Unpack
+
+import numpy as np
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from vitkit.curation.duplicates import Pair
+from vitkit.curation.functions.pack import training_step
+from vitkit.curation.statistics import (
+    Survey,
+    class_counts,
+    count_other_class,
+    identical_files,
+    near_duplicates,
+    survey,
+)
+from vitkit.data import (
+    Columns,
+    Preprocessing,
+    Source,
+    Splits,
+    open_image,
+    picture_for_people,
+    source_at,
+    splits_at,
+    write_list,
+)
+from vitkit.inspection import Tile, contact_sheet
+from vitkit.system.console.messages import say
+from vitkit.system.console.progress import bar
+from vitkit.system.console.text import printable, printable_name
+from vitkit.system.errors import BadData
+from vitkit.system.functions.arguments import check_sheet, status_of
+from vitkit.system.functions.public import public
+from vitkit.system.functions.results import Rows
+from vitkit.system.functions.steps import FILE, RECIPE, step
+from vitkit.system.functions.types import DataLike, Messages, PathLike
+from vitkit.system.machine import cpus
+from vitkit.system.storage.files import check_replaceable
+
+DRAWN = 40  # pairs of near-duplicates on a sheet
+Pairs = dict[tuple[str, str], list[Pair]]
+"""For the names of two parts: pairs of an image in the first and its near-duplicate in the
+second."""
+
+
+@dataclass(frozen=True, repr=False)
+class Statistics(Rows):
+    """What is in a data set, and what is wrong with it."""
+
+    splits: Splits
+    """The data set."""
+    description: dict
+    """Everything that was seen, as plain values: "target", "classes", "parts" and "pairs"."""
+    same_classes: tuple[str, ...]
+    """The parts that have the data set's own classes, as another data set's test part may not."""
+    notes: tuple[str, ...]
+    """What was written, in sentences."""
+    next_step: str
+    """What to do next."""
+    json: bool = False
+    """Whether it is printed as JSON."""
+    ok_if_unreadable: bool = False
+    """Whether images that could not be read leave the exit status at 0."""
+
+    @property
+    def status(self) -> int:
+        """The exit status of the command: 3 if images could not be read."""
+        broken = sum(len(part["broken"]) for part in self.description["parts"].values())
+        return status_of(broken, self.ok_if_unreadable)
+
+    def rows(self) -> list[dict]:
+        """A row for each part: the number of images, their sizes, and the problems."""
+        rows = []
+        for name, part in self.description["parts"].items():
+            numbers = {
+                key: value for key, value in part.items() if not isinstance(value, dict | list)
+            }
+            counts = {"broken": len(part["broken"]), "same files": len(part["same files"])}
+            rows.append({"part": name, **numbers, **counts})
+        return rows
+
+    def shown(self) -> Iterator[str | Table]:
+        """Tables and sentences, or JSON."""
+        if self.json:
+            yield to_json(self.description)
+            return
+        splits = self.splits
+        for note in filter(None, (*splits.notes, splits.unlearned)):
+            yield printable(note)
+        yield from tables(self.description, self.same_classes)
+        yield from self.notes
+        yield f"next: {self.next_step}"
+
+
+@public
+def stats(
+    source: DataLike,
+    *,
+    test: DataLike = "",
+    exclude: PathLike | None = None,
+    sheet: PathLike | None = None,
+    columns: Columns = Columns(),
+    workers: int = -1,
+    groups: Literal["auto", "none"] | str = "auto",
+    split_seed: int = 0,
+    json: bool = False,
+    ok_if_unreadable: bool = False,
+    **messages: Unpack[Messages],
+) -> Statistics:
+    """Print sizes, classes, duplicates and broken images of a data set. Every image is read once.
+
+    Args:
+        source: A folder, a manifest, parquet files, tar shards, an address (https://, s3://, gs://),
+            hf:NAME on the Hugging Face hub, file.py:function, or digits.
+        test: Another data set, whose test part is also compared with the training images.
+        exclude: Write a list of the training images that have a near-duplicate in a test or validation
+            part into this file, for `data.exclude` of `vitkit.train`.
+        sheet: Draw pairs of near-duplicates into this PNG file.
+        columns: Columns of a table that hold the image and its label. Default: found by their usual
+            names.
+        workers: Processes that decode images; -1 follows the CPU quota.
+        groups: Which images belong together, and stay on the same side of every split that vitkit
+            makes. auto: images with the same value in `columns.group`; without this column, photographs
+            of one burst, which vitkit detects. none: no images. Otherwise the name of a column.
+        split_seed: Seed of the test part that is made if the data set has none; give `vitkit.train`
+            the same number as `data.split_seed`.
+        json: Print everything as one line of JSON.
+        ok_if_unreadable: Let the command end with the exit status 0, and not 3, if images could not be
+            read; they are still named.
+        **messages: Where messages go.
+
+    Raises:
+        BadData: If a data set cannot be read, or has no training images to compare.
+        BadSettings: If a file cannot be written.
+    """
+    # Which parts there are
+    splits = splits_at(source, columns, split_seed, groups, True, typed=True)
+    parts = _parts(splits, test)
+    if "train" not in parts and (exclude or test):
+        own = [name for name in parts if name in ("val", "test")]
+        raise BadData(
+            f"{source} has no training images to compare, only {', '.join(own)}; "
+            "leave out `exclude` and `test`"
+        )
+    if exclude:
+        check_replaceable(exclude)
+    if sheet:
+        check_sheet(sheet)
+
+    # Look at every image once, and compare the parts
+    if workers < 0:
+        workers = cpus()
+    surveys = {}
+    for name, part in parts.items():
+        surveys[name] = survey(part, workers, bar(f"looking at {name}"))
+    pairs = {}
+    for first, second in _compared(list(parts)):
+        pairs[first, second] = near_duplicates(surveys[first], surveys[second])
+
+    # Write what was asked for
+    notes = []
+    if exclude:
+        count = _write_list(exclude, surveys, pairs)
+        notes.append(f"wrote {count:,} training images to leave out into {exclude}")
+    if sheet and any(pairs.values()):
+        notes.append(f"wrote {_draw(sheet, surveys, pairs)}")
+    if json:  # standard output is for the JSON alone
+        for note in notes:
+            say(note)
+    description = describe(surveys, pairs, splits.labels)
+    same_classes = tuple(name for name, part in parts.items() if part.labels == splits.labels)
+
+    # What to do next
+    asked = {}  # what decides the parts
+    if split_seed:
+        asked["split_seed"] = split_seed
+    if groups != "auto":
+        asked["groups"] = groups
+    if exclude:
+        of_data = {f"data__{name}": value for name, value in asked.items()}
+        next_step = step("train", RECIPE, data__source=source, **of_data, data__exclude=exclude)
+    elif any(duplicates for (part, _), duplicates in pairs.items() if part == "train"):
+        if test:
+            asked = {"test": test, **asked}
+        to_list = step("stats", source, **asked, exclude=FILE)
+        next_step = f"{to_list} lists them for {step('train', data__exclude=FILE)}"
+    else:
+        next_step = training_step(source, splits.target_kind)
+    return Statistics(
+        splits, description, same_classes, tuple(notes), next_step, json, ok_if_unreadable
+    )
+
+
+def _parts(splits: Splits, test: str) -> dict[str, Source]:
+    """The parts of the data set by name, and the test part of another data set, if one is given, under
+    that one's name."""
+    parts = splits.sources
+    if test:
+        name = test
+        if name in parts:  # a folder may be called "test"
+            name = f"./{name}"
+        parts[name] = source_at(test, typed=True)
+    return parts
+
+
+def _compared(names: list[str]) -> list[tuple[str, str]]:
+    """Which parts to compare: those of the data set with each other, and train with the other data
+    set's test part."""
+    own = ("train", "val", "test")
+    pairs = [("train", "val"), ("train", "test"), ("val", "test")]
+    pairs += [("train", name) for name in names if name not in own]
+    return [(first, second) for first, second in pairs if first in names and second in names]
+
+
+def describe(surveys: dict[str, Survey], pairs: Pairs, labels: tuple[str, ...]) -> dict:
+    """All statistics as plain values, for `json`."""
+    described_pairs = []
+    for (first, second), duplicates in pairs.items():
+        described = _describe_pairs(surveys[first], surveys[second], duplicates)
+        described_pairs.append({"parts": [first, second], **described})
+    return {
+        "target": next(iter(surveys.values())).source.target_kind,
+        "classes": list(labels),
+        "parts": {name: _describe_part(survey) for name, survey in surveys.items()},
+        "pairs": described_pairs,
+    }
+
+
+def _describe_part(survey: Survey) -> dict:
+    """One part: how much there is, of which size, and what is wrong with it."""
+    source = survey.source
+    sides = survey.sizes[survey.good]
+
+    # Examples whose files are the same, and how often their classes are not
+    same_files = []
+    contradictions = 0
+    for group in identical_files(survey):
+        examples = list(map(int, group))
+        same_files.append([source.name(i) for i in examples])
+        if len({source.answer(i) for i in examples}) > 1:
+            contradictions += 1
+
+    numbers = []
+    if source.target_kind == "number":
+        numbers = _three(source.targets, float)
+    return {
+        "images": len(source),
+        "classes": class_counts(source),
+        "numbers": numbers,
+        "height": _three(sides[:, 0]),
+        "width": _three(sides[:, 1]),
+        "bytes": int(survey.bytes.sum()),
+        "formats": dict(survey.formats),
+        "broken": list(survey.bad.values()),
+        "same files": same_files,
+        "same file, other class": contradictions,
+    }
+
+
+def _describe_pairs(first: Survey, second: Survey, duplicates: list[Pair]) -> dict:
+    """What two parts have in common."""
+    pairs = []
+    for pair in duplicates:
+        name = first.source.name(pair.first)
+        other = second.source.name(pair.second)
+        pairs.append([name, other, pair.bits, pair.count])
+    return {
+        "same": sum(pair.bits < 0 for pair in duplicates),
+        "other class": count_other_class(first, second, duplicates),
+        "pairs": pairs,
+    }
+
+
+def _three(values: np.ndarray, kind: type = int) -> list:
+    """Smallest, median and largest; zeros if there are no values."""
+    if not len(values):
+        return [0, 0, 0]
+    return [kind(values.min()), kind(np.median(values)), kind(values.max())]
+
+
+def _write_list(path: Path, surveys: dict[str, Survey], pairs: Pairs) -> int:
+    """Write a list of the training images that look like a held-out one, each with a reason;
+    returns how many there are."""
+    reasons = {}
+    for (part, held_out), duplicates in pairs.items():
+        if part != "train":
+            continue
+        for pair in duplicates:
+            name = surveys[held_out].source.name(pair.second)
+            # An image may be like several; the first reason is enough
+            reasons.setdefault(pair.first, f"{same_or_like(pair.bits)} {name}")
+    write_list(path, surveys["train"].source, reasons)
+    return len(reasons)
+
+
+def _draw(path: Path, surveys: dict[str, Survey], pairs: Pairs) -> Path:
+    """Draw pairs side by side, the least alike first: those are the ones to check."""
+    rows = []
+    for (first, second), duplicates in pairs.items():
+        rows += [(pair, surveys[first].source, surveys[second].source) for pair in duplicates]
+    rows.sort(key=lambda row: -row[0].bits)
+    tiles = []
+    for pair, first, second in rows[:DRAWN]:
+        both = [_square(first, pair.first), _square(second, pair.second)]
+        caption = f"{pair.bits} bits differ"
+        if pair.bits < 0:
+            caption = "same file"
+        tiles.append(Tile(np.concatenate(both, axis=1), caption))
+    return contact_sheet(tiles, path)
+
+
+def _square(source: Source, index: int) -> np.ndarray:
+    """An image at 96 x 96 pixels, uint8 (96, 96, 3)."""
+    image = open_image(source[index][0], source.name(index))
+    photograph = open_image(picture_for_people(image), image.name)
+    return Preprocessing(size=(96, 96))(photograph).permute(1, 2, 0).numpy()
+
+
+SHOWN = 20  # classes whose counts are printed; of more classes, the largest and the smallest
+LISTED = 10  # broken images and duplicates that are printed
+
+
+def tables(description: dict, same_classes: Sequence[str]) -> Iterator[str | Table]:
+    """A description for people. same_classes: the parts that have the data set's own classes."""
+    yield _parts_table(description)
+    if description["classes"]:
+        yield _classes_table(description, same_classes)
+    for name, part in description["parts"].items():
+        for sentence in part["broken"][:LISTED]:
+            yield printable(f"broken, in {name}: {sentence}")
+    for pair in description["pairs"]:
+        yield from _pairs(pair)
+
+
+def _parts_table(description: dict) -> Table:
+    """A table with a column for every part."""
+    parts = description["parts"]
+    columns = [_column(part, description) for part in parts.values()]
+    table = Table("", *map(escape, parts))
+    for title in columns[0]:
+        table.add_row(title, *(column[title] for column in columns))
+    return table
+
+
+def _column(part: dict, description: dict) -> dict[str, str]:
+    """The values of a part, by their titles, which are the same for all parts."""
+    target = description["target"]
+    copies = sum(len(group) - 1 for group in part["same files"])
+    formats = [f"{count:,} {kind}" for kind, count in part["formats"].items()]
+    column = {
+        "images": f"{part['images']:,}",
+        "MB": f"{part['bytes'] / 1e6:,.1f}",
+        "formats": ", ".join(formats),
+        "height: least, median, most": ", ".join(f"{side:,}" for side in part["height"]),
+        "width": ", ".join(f"{side:,}" for side in part["width"]),
+    }
+    if description["classes"]:
+        counts = part["classes"] or [0]  # another data set's part may have no classes
+        occurring = sum(count > 0 for count in counts)
+        column["classes that occur"] = f"{occurring:,} of {len(part['classes']):,}"
+        column["images per class: least, most"] = f"{min(counts):,}, {max(counts):,}"
+    if target == "number":
+        column["number: least, median, most"] = ", ".join(f"{x:g}" for x in part["numbers"])
+    column["broken"] = f"{len(part['broken']):,}"
+    column["extra copies of the same file"] = f"{copies:,}"
+    if target not in ("none", "number"):
+        column["same file, other class"] = f"{part['same file, other class']:,}"
+    return column
+
+
+def _classes_table(description: dict, same_classes: Sequence[str]) -> Table:
+    """A table of how many images each class has, the largest first; of many classes, both ends."""
+    labels = description["classes"]
+    counts_of = {name: description["parts"][name]["classes"] for name in same_classes}
+    first_part = next(iter(counts_of.values()))
+    by_size = sorted(range(len(labels)), key=lambda k: -first_part[k])
+
+    table = Table("class", *map(escape, counts_of))
+    for rank, k in enumerate(by_size):
+        is_large = rank < SHOWN // 2
+        is_small = rank >= len(by_size) - SHOWN // 2
+        if is_large or is_small:
+            numbers = [f"{counts[k]:,}" for counts in counts_of.values()]
+            table.add_row(Text(printable_name(labels[k])), *numbers)
+        elif rank == SHOWN // 2:
+            table.add_row("...")
+    return table
+
+
+def _pairs(pair: dict) -> Iterator[str]:
+    """What two parts have in common, and the first images of it by name."""
+    first, second = pair["parts"]
+    same = pair["same"]
+    alike = len(pair["pairs"]) - same
+    yield (
+        f"{first} and {second}: files in both: {same:,}; "
+        f"near-duplicates in {first} of an image in {second}: {alike:,}"
+    )
+    for name, other, bits, count in pair["pairs"][:LISTED]:
+        sentence = f"{name} is {same_or_like(bits)} {other}"
+        if count > 1:
+            sentence += f" and {count - 1:,} more"
+        yield f"  {printable(sentence)}"
+    if pair["other class"]:
+        yield (
+            f"warning: pairs with different classes: {pair['other class']:,}; a label is wrong, or "
+            "they are not duplicates: look at them with `sheet=FILE`"
+        )
+
+
+def same_or_like(bits: int) -> str:
+    """The similarity, in words, of two images whose fingerprints differ in this many bits; -1 is
+    the same file."""
+    if bits < 0:
+        return "the same as"
+    return "like"

@@ -1,0 +1,1 @@
+"""The functions of the commands that measure a model."""

@@ -1,0 +1,394 @@
+"""The evaluators that a run has too, on any model and any images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Literal, Unpack
+
+import numpy as np
+import torch
+
+from vitkit.data import (
+    Columns,
+    Source,
+    Splits,
+    fingerprint,
+    grouped_columns,
+    grouped_to_measure,
+    parts_at,
+    source_at,
+    splits_at,
+    subset,
+)
+from vitkit.evaluation.benchmarks.corruptions import Corruption
+from vitkit.evaluation.benchmarks.imagenet_c import is_imagenet_c
+from vitkit.evaluation.benchmarks.named import SETS, Named, SetName, open_named
+from vitkit.evaluation.evaluator import Evaluator, Part, Subject, batches_of, learns
+from vitkit.evaluation.evaluators import EVALUATORS, USUAL, EvaluatorName
+from vitkit.evaluation.functions.outcome import Evaluation, Measurement, check_files
+from vitkit.evaluation.functions.report import Request, check_imagenet_c, report_on, report_on_files
+from vitkit.evaluation.probes.fewshot import shot_notes
+from vitkit.evaluation.sources import without_broken, without_unknown
+from vitkit.runtimes import RuntimeName, classifier_on, is_exported
+from vitkit.system.console.messages import say
+from vitkit.system.console.text import counted, printable
+from vitkit.system.errors import BadData, BadSettings, VitkitError
+from vitkit.system.functions.arguments import pick_precision
+from vitkit.system.functions.public import public
+from vitkit.system.functions.steps import step
+from vitkit.system.functions.types import DataLike, DeviceLike, PathLike, Several, SeveralPaths
+from vitkit.system.machine import PrecisionChoice, autocast
+from vitkit.system.processes.ranks import from_rank_0, on_rank_0, process_group
+from vitkit.system.storage.addresses import shown_address
+from vitkit.system.storage.private import public as without_secrets
+from vitkit.weights import Classifier, ModelLike, Overrides, check_answers, hints_of
+
+WITHOUT_HEAD = {"neighbours", "fewshot"}  # evaluators of features
+
+
+@public
+def evaluate(
+    model: ModelLike,
+    data: DataLike,
+    *,
+    against: ModelLike = "",
+    report: SeveralPaths = (),
+    calibrate: PathLike | None = None,
+    real: PathLike | None = None,
+    named: SetName | Literal["imagenet-c"] | None = None,
+    corruptions: Annotated[Several[Corruption | Literal["common"]], "{common}|NAME..."] = (),
+    evals: Several[EvaluatorName] = (),
+    split: Literal["train", "val", "test"] | None = None,
+    limit: int = 0,
+    columns: Columns = Columns(),
+    groups: Literal["auto", "none"] | str = "auto",
+    on_bad_image: Literal["fail", "skip"] = "fail",
+    on_unknown_class: Literal["fail", "skip"] = "fail",
+    batch: int = 64,
+    workers: int = -1,
+    runtime: RuntimeName = "auto",
+    precision: PrecisionChoice = "float32",
+    device: DeviceLike = "auto",
+    json: bool = False,
+    **overrides: Unpack[Overrides],
+) -> Evaluation:
+    """Measure how good a model is on images: its accuracy, if each image has a label. Every image
+    counts exactly once.
+
+    Under torchrun each process measures its share, and rank 0 has the results.
+
+    Args:
+        model: A run, a model directory, a file of weights (vitkit's, Hugging Face's, timm's,
+            torchvision's or Google's), the name of a published model, or a file of `vitkit.export`
+            (.onnx or .xml).
+        data: A folder, a manifest, parquet files, tar shards, an address (https://, s3://, gs://),
+            hf:NAME on the Hugging Face hub, file.py:function, or digits.
+        against: Another model to measure on the same images: prints the difference, and whether chance
+            explains it.
+        report: Files to write: .html is a page with figures, classes and the most confident mistakes;
+            .json has all numbers; .png is a contact sheet of the mistakes, or with `against` of the
+            images on which the models disagree.
+        calibrate: Fit a temperature on these images, and save the model, with calibrated probabilities,
+            in this directory. Do not measure on the same images afterwards.
+        real: ReaL's real.json, or download: also counts a prediction as right if it is in the image's
+            list of labels. DATA is ImageNet's validation part, in any folders, with its original file
+            names.
+        named: Name of DATA, if it is a data set with a protocol of its own, which determines the classes
+            of its folders and the predictions that count (docs/evaluation.md).
+        corruptions: Also measure the accuracy with these corruptions of the images, each at five
+            severities; common means ImageNet-C's fifteen.
+        evals: Evaluators to run. Default: those that fit the labels. `evals='neighbours'` works without a
+            head.
+        split: Part of the data to evaluate. Default: the test part, else the val part, else the images
+            that were held out when the model was trained, else all images.
+        limit: Largest number of images, chosen evenly from all; 0 is all.
+        columns: Columns of a table that hold the image and its label. Default: found by their usual
+            names.
+        groups: Which images belong together, so that their predictions are not independent: intervals and
+            tests allow for that. auto: images with the same value in `data.columns.group`; without this
+            column, photographs of one burst, which vitkit detects. none: no images. Otherwise the name
+            of a column.
+        on_bad_image: What to do with a broken image: stop, or skip it and print its name.
+        on_unknown_class: What to do with images of a class that the model does not know: stop, or skip
+            them and print how many there are.
+        batch: Images per forward pass.
+        workers: Processes that decode images; -1 follows the CPU quota.
+        runtime: Library that computes the predictions: torch, compiled, onnx (ONNX Runtime) or openvino.
+            auto is PyTorch for a model; for an exported file, it is the library for which the file was
+            written.
+        precision: Arithmetic of the matrix products. float32 by default, so that a measurement does not
+            depend on the machine.
+        device: cpu, cuda, cuda:1 or mps; auto chooses the best one.
+        json: Print the metrics as one line of JSON: {name: {"value", "unit", "interval"}}.
+        **overrides: What the caller says about the model, and where messages go: `Overrides`.
+
+    Raises:
+        BadSettings: If settings do not go together, or the model does not fit the images.
+        BadData: If the images have no labels, or cannot be read.
+    """
+    if batch < 1:
+        raise BadSettings(f"`batch` is {batch}; it is a number of images, at least 1")
+    if workers < -1:
+        raise BadSettings(f"`workers` is {workers}; it is a number of processes, or -1")
+    if limit < 0:
+        raise BadSettings(f"`limit` is {limit}; it is a number of images, or 0 for all")
+    check_files(report, calibrate)
+    is_file = isinstance(model, str) and is_exported(model)
+    if calibrate and (is_file or runtime not in ("auto", "torch")):
+        raise BadSettings(
+            "`calibrate` saves the model with a temperature, and an exported file is not saved again: "
+            "calibrate the model, and export that"
+        )
+    with process_group(device) as opened:
+        asked = Measurement(
+            model=model,
+            data=data,
+            against=against,
+            report=report,
+            calibrate=calibrate,
+            real=real,
+            named=named,
+            corruptions=corruptions,
+            evals=evals,
+            split=split,
+            limit=limit,
+            columns=columns,
+            groups=groups,
+            on_bad_image=on_bad_image,
+            on_unknown_class=on_unknown_class,
+            batch=batch,
+            workers=workers,
+            runtime=runtime,
+            precision=pick_precision(precision, opened),
+            json=json,
+            hints=hints_of(overrides),
+        )
+        return _evaluate(asked, opened)
+
+
+def _evaluate(asked: Measurement, device: torch.device) -> Evaluation:
+    """What every rank does."""
+    # The model and the images
+    if asked.named == "imagenet-c":
+        check_imagenet_c(asked)
+    loaded = classifier_on(asked.model, asked.hints, asked.runtime, asked.precision)
+    if not asked.evals or not set(asked.evals) <= WITHOUT_HEAD:
+        check_answers(
+            loaded, "train one: `vitkit.finetune`; or measure its features: `evals='neighbours'`"
+        )
+    corrupted = asked.corruptions or asked.named == "imagenet-c"
+    if corrupted and getattr(loaded.model, "takes_pictures", False):
+        raise BadSettings(
+            f"{asked.model} prepares images itself, and those that are corrupted are prepared already; "
+            "give the model, or a file that was exported without `preprocessing`"
+        )
+    if asked.named == "imagenet-c":
+        return report_on_files(asked, loaded, device)
+    named = None
+    notes: tuple[str, ...] = ()
+    if asked.named is None and is_imagenet_c(asked.data):
+        raise BadSettings(
+            f"{asked.data} has the folders of ImageNet-C; `named='imagenet-c'` measures each of them"
+        )
+    if asked.named:
+        named, source, title = named_images(asked, loaded)
+    else:
+        source, title, notes = images_of(asked, loaded)
+
+    # Images with one class each get a whole report, all others their evaluators
+    if source.target_kind == "class" and not asked.evals:
+        return report_on(Request(asked, loaded, source, title, named, device, notes))
+    for_reports = ("against", "report", "calibrate", "real", "named", "corruptions")
+    if any(getattr(asked, name) for name in for_reports):
+        raise BadSettings(
+            "`against`, `report`, `calibrate`, `real`, `named` and `corruptions` are for images with "
+            f"one class each, and without `evals`; the targets of {asked.data} are of the kind "
+            f"{source.target_kind!r}"
+        )
+    evaluators = _evaluators(asked, source)
+    if on_rank_0():
+        for sentence in notes:
+            say(printable(sentence))
+    classifier = loaded.to(device).for_inference()
+    # One pass over the images for each evaluator
+    metrics = []
+    for evaluator in evaluators:
+        heading = f"evaluating {type(evaluator).__name__}"
+        batches = batches_of(classifier, source, heading, asked.batch, asked.workers)
+        part = Part(source, batches, train_part(asked, evaluator, source))
+        with autocast(classifier.device, asked.precision):
+            metrics += evaluator.measure(Subject(classifier), part)
+    return Evaluation.of(asked, title, tuple(metrics), None, source)
+
+
+def _evaluators(asked: Measurement, source: Source) -> Sequence[Evaluator]:
+    """The evaluators that `evals` names, or the usual ones for such images. Raises VitkitError if
+    they cannot measure anything on them."""
+    if not asked.evals:
+        if not USUAL[source.target_kind]:
+            raise BadData(
+                f"{asked.data} has no labels, so the model's answers cannot be checked; "
+                f"{step('predict', asked.model, asked.data)} prints them"
+            )
+        return USUAL[source.target_kind]
+    for name in asked.evals:
+        if not EVALUATORS[name].judges(source.target_kind):
+            raise BadSettings(
+                f"{name} cannot be measured on {asked.data}, whose targets are of the kind "
+                f"{source.target_kind!r}; leave out `evals` to measure what can be"
+            )
+    return [EVALUATORS[name] for name in asked.evals]
+
+
+def images_of(asked: Measurement, classifier: Classifier) -> tuple[Source, str, tuple[str, ...]]:
+    """The images to evaluate on, with their groups; what to call them; and what to say of the groups.
+
+    For the data set that a model was trained on, these are the images that its training held out.
+    """
+    source, note = _opened(asked, classifier)
+    if asked.on_bad_image == "skip":
+        source = without_broken(source)
+    if asked.on_unknown_class == "skip" and classifier.labels:
+        source = without_unknown(source, classifier.labels)
+    count = counted(len(source), "image")
+    if 0 < asked.limit < len(source):
+        chosen = np.arange(asked.limit) * len(source) // asked.limit
+        count = f"{asked.limit:,} of {count}"
+        source = subset(source, chosen)
+    title = f"{count} of {shown_address(asked.data)}{note}"
+    if asked.groups == "none":
+        return replace(source, groups=None), title, ()
+    if source.target_kind == "none":
+        return source, title, ()  # no answer is right or wrong
+    groups, notes = from_rank_0(lambda: _groups_of(source))
+    return replace(source, groups=groups), title, notes
+
+
+def _groups_of(source: Source) -> tuple[np.ndarray | None, tuple[str, ...]]:
+    """The groups of images, (N,), and what to say of them."""
+    source, notes = grouped_to_measure(source)
+    return source.groups, notes
+
+
+def _opened(asked: Measurement, classifier: Classifier) -> tuple[Source, str]:
+    """The images, and what a reader should know of them, to be added to their name."""
+    origin = classifier.origin
+    columns = asked.columns
+    if columns.target == "auto" and _predicts_numbers(classifier):
+        columns = _columns_of_numbers(asked)
+    with_groups = grouped_columns(columns, asked.groups)
+    note = ""
+    if held_out := origin.get("held_out"):
+        splits = _divided(asked.data, columns, origin)
+        name = asked.split or "test"
+        part = getattr(splits, name)
+        if part and splits.made_fingerprint == held_out:
+            if name == "train":
+                return part, ", the images that the model learned from"
+            if asked.groups not in ("auto", "none"):
+                part = _grouped_by(part, asked.data, with_groups)
+            return part, f", the {name} part that was held out when the model was trained"
+        if _is_called_so(asked.data, origin):
+            note = (
+                "; the data set of this name that the model was trained on was another one, or has "
+                "changed since, so it may know some of them"
+            )
+    source = source_at(asked.data, with_groups, asked.split, typed=True)
+    if origin.get("learned") and fingerprint(source) in origin["learned"]:
+        note = ", images that the model learned from"
+    return source, note
+
+
+def _grouped_by(part: Source, data: str, columns: Columns) -> Source:
+    """A part of a data set, with the groups that the columns name: it may have been divided by others."""
+    group_of = {}
+    for source in parts_at(data, columns, typed=True).sources.values():
+        group_of |= dict(zip(source.rows.tolist(), source.groups.tolist(), strict=True))
+    return replace(part, groups=np.array([group_of[row] for row in part.rows.tolist()]))
+
+
+def _is_called_so(data: str, origin: dict) -> bool:
+    """Whether data has the name of those that a model was trained on."""
+    return Path(str(without_secrets(data))).name == Path(origin.get("data", "")).name
+
+
+def _divided(data: str, columns: Columns, origin: dict) -> Splits:
+    """The parts of images, as those that a model was trained on were divided; without its groups if
+    these have no such column."""
+    seed = origin.get("split_seed", 0)
+    groups = origin.get("groups", "none")  # a model may be older than groups
+    try:
+        return splits_at(data, columns, seed, groups, typed=True)
+    except VitkitError:
+        if groups in ("auto", "none"):
+            raise
+        return splits_at(data, columns, seed, "none", typed=True)
+
+
+def named_images(asked: Measurement, classifier: Classifier) -> tuple[Named, Source, str]:
+    """A data set that goes by a name, its images, and what to call them.
+
+    Raises VitkitError for images that are not of it, and for options that its protocol has no
+    meaning for.
+    """
+    if asked.calibrate and asked.named != "imagenet":
+        raise BadSettings(
+            f"`calibrate` with `named={asked.named!r}` would fit a temperature to answers that the model "
+            "is not asked for elsewhere, on images that are for testing; leave one of them out"
+        )
+    if asked.real and asked.named != "imagenet":
+        raise BadSettings(
+            f"`real` has labels for ImageNet's validation images, and `named` says {asked.named}"
+        )
+    if asked.limit:
+        raise BadSettings(f"`named={asked.named!r}` measures all of its images; leave out `limit`")
+    if asked.on_unknown_class != "fail":
+        raise BadSettings(
+            f"`named={asked.named!r}` says itself which classes count; leave out `on_unknown_class`"
+        )
+    columns = grouped_columns(asked.columns, asked.groups)
+    named = open_named(asked.named, asked.data, columns, asked.split, typed=True)
+    if asked.on_bad_image == "skip":
+        named = named._replace(source=without_broken(named.source))
+    origin = classifier.origin
+    if origin.get("held_out") and _is_called_so(asked.data, origin):
+        note = (
+            "the model was trained on a data set of this name, of which a part was held out: it may "
+            "know the other images, and `named` measures on all"
+        )
+        named = named._replace(notes=(*named.notes, note))
+    images = counted(len(named.source), "image")
+    title = f"{images} of {SETS[asked.named].title} ({shown_address(asked.data)})"
+    return named, named.source, title
+
+
+def train_part(asked: Measurement, evaluator: Evaluator, source: Source) -> Source | None:
+    """The training images of the data, for an evaluator that learns from them. None for other
+    evaluators, or if these images are measured themselves."""
+    if not learns(evaluator):
+        return None
+    train = parts_at(asked.data, asked.columns, typed=True).sources.get("train")
+    if train is None or np.isin(train.rows, source.rows).any():
+        return None
+    if on_rank_0() and train.target_kind == "class":
+        for sentence in shot_notes(train, source, max(evaluator.shots)):
+            say(printable(sentence))
+    return train
+
+
+def _predicts_numbers(classifier: Classifier) -> bool:
+    """Whether the outputs of a model's head are numbers, not logits of classes: a regression."""
+    return bool(classifier.labels) and classifier.activation == "none"
+
+
+def _columns_of_numbers(asked: Measurement) -> Columns:
+    """The columns for a model whose outputs are numbers: whole ones are numbers too, not classes.
+    Data with names is left as it is, so that the evaluator says what does not fit."""
+    columns = replace(asked.columns, target="number")
+    try:
+        source_at(asked.data, columns, asked.split, typed=True)
+    except VitkitError:
+        return asked.columns
+    return columns

@@ -1,0 +1,324 @@
+"""What an evaluation has measured, and how it is shown."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from json import dumps as to_text
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+import vitkit
+from vitkit.data import Columns, Source
+from vitkit.evaluation.metrics.classification import weakest
+from vitkit.evaluation.metrics.metric import Metric
+from vitkit.evaluation.reports.page import (
+    calibration_sentence,
+    disagreement_tiles,
+    mistake_tiles,
+    write_report,
+)
+from vitkit.evaluation.reports.report import Report
+from vitkit.inspection import contact_sheet
+from vitkit.system.console.messages import say
+from vitkit.system.console.text import as_word, fill, printable, printable_name
+from vitkit.system.errors import BadSettings
+from vitkit.system.functions.arguments import name_of
+from vitkit.system.functions.results import Rows
+from vitkit.system.functions.steps import DATA, IMAGES, changed_fields, step
+from vitkit.system.storage.files import (
+    MARK,
+    as_utf8,
+    check_can_be_made,
+    check_replaceable,
+    write_where_said,
+)
+from vitkit.weights import Hints, ModelLike, check_model_replaceable
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What is measured of which model on which images, as the caller of `evaluate` says; the parameters of
+    that function describe each."""
+
+    model: ModelLike
+    data: str
+    against: ModelLike
+    report: tuple[Path, ...]
+    calibrate: Path | None
+    real: Path | None
+    named: str | None
+    corruptions: tuple[str, ...]
+    evals: tuple[str, ...]
+    split: str | None
+    limit: int
+    columns: Columns
+    groups: str
+    on_bad_image: str
+    on_unknown_class: str
+    batch: int
+    workers: int
+    runtime: str
+    precision: str
+    json: bool
+    hints: Hints
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Evaluation(Rows):
+    """The evaluation of a model on images."""
+
+    model: str
+    """The name of the model."""
+    images: str
+    """What to call the images."""
+    metrics: tuple[Metric, ...]
+    """What was measured, each with its interval; under torchrun empty but on rank 0."""
+    details: Report | None
+    """Everything that the answers tell, for images with one class each: classes, mistakes,
+    calibration, the difference from another model."""
+    source: Source
+    """The images."""
+    written: tuple[Path, ...] = ()
+    """Files and directories that were asked for."""
+    following: str = ""
+    """What one would do next."""
+    json: bool = False
+    """Whether it is printed as JSON."""
+
+    @classmethod
+    def of(
+        cls,
+        asked: Measurement,
+        images: str,
+        metrics: tuple[Metric, ...],
+        details: Report | None,
+        source: Source,
+        written: tuple[Path, ...] = (),
+    ) -> Evaluation:
+        """The evaluation that was asked for."""
+        following = step("predict", asked.model, IMAGES)
+        if details is not None:
+            following = next_step(asked)
+        name = name_of(asked.model)
+        return cls(name, images, metrics, details, source, written, following, asked.json)
+
+    def __getitem__(self, name: str) -> float:
+        """The value of a metric by its name, such as "top1". Raises KeyError."""
+        return {metric.name: metric.value for metric in self.metrics}[name]
+
+    @property
+    def accuracy(self) -> float:
+        """The share of images whose most likely class is theirs. Raises KeyError for images of other
+        targets."""
+        return self["top1"]
+
+    def report(self, path: Path | str) -> Path:
+        """Write a page (.html), the numbers (.json) or a contact sheet of the mistakes (.png). Raises
+        VitkitError for another ending, and for images that do not have one class each."""
+        if self.details is None:
+            raise BadSettings("reports are about images with one class each")
+        file = Path(path)
+        check_files([file], None)
+        write([file], self.details, self.source)
+        return file
+
+    def rows(self) -> list[dict]:
+        """A row for each metric."""
+        return rows_of_metrics(self.metrics)
+
+    def to_json(self) -> dict:
+        """{name: {"value", "unit", "interval"}}"""
+        if self.details is not None:
+            return as_json(self.details)
+        return {metric.name: metric.to_json() for metric in self.metrics}
+
+    def shown(self) -> Iterator[str | Table]:
+        """Tables and sentences, or JSON."""
+        if self.json:
+            yield to_text(self.to_json(), allow_nan=False)
+            return
+        if self.details is None:
+            yield f"{self.model} on {self.images}"
+            yield metrics_table(self.metrics)
+            yield f"next: {self.following}"
+            return
+        # The figures of a report as tables, and its sentences
+        report = self.details
+        yield printable(f"{report.model} on {report.images}")
+        if report.paired is None:
+            yield from _metrics(report)
+        else:
+            yield printable(f"second: {report.other}")
+            yield _differences(report)
+        sentences = list(report.notes)
+        if sentence := weakest(report.classes):
+            sentences.append(sentence)
+        if report.confused:
+            pairs = []
+            for pair in report.confused[:CONFUSED]:
+                names = f"{printable_name(pair.true)} for {printable_name(pair.predicted)}"
+                pairs.append(f"{names} ({pair.count:,} of {pair.images:,})")
+            sentences.append(f"taken most often: {', '.join(pairs)}")
+        if report.paired is not None:
+            sentences.append(report.paired.sentence)
+        if report.calibration is not None:
+            sentences.append(calibration_sentence(report))
+        for sentence in sentences:
+            yield fill(printable(f"- {sentence}"))
+        for path in self.written:
+            yield f"wrote {path}"
+        yield f"next: {self.following}"
+
+
+CONFUSED = 5  # pairs of classes on the terminal
+ENDINGS = (".html", ".json", ".png")
+
+
+def rows_of_metrics(metrics: Iterable[Metric]) -> list[dict]:
+    """A row for each metric: its name, its value, and the ends of its interval, None without one."""
+    rows = []
+    for metric in metrics:
+        low, high = metric.interval or (None, None)
+        rows.append({"metric": metric.name, "value": metric.value, "low": low, "high": high})
+    return rows
+
+
+def check_files(files: Sequence[Path], directory: Path | None) -> None:
+    """Raises VitkitError for reports that cannot be written, before anything is measured; and for a
+    directory of a model that cannot."""
+    for file in files:
+        if file.suffix.lower() not in ENDINGS:
+            raise BadSettings(
+                f"`report` is {file}; its ending says what it is: .html a page, .json the numbers, "
+                ".png a contact sheet"
+            )
+        check_replaceable(file)
+    if directory is not None:
+        check_can_be_made(directory)
+        check_model_replaceable(directory, ("config.json", "preprocessor_config.json"))
+
+
+def _metrics(report: Report) -> Iterator[str | Table]:
+    """The table of the metrics, and another of those on corrupted images."""
+    if report.robustness is None:
+        yield metrics_table(report.metrics)
+        return
+    apart = {metric.name for metric in report.robustness.metrics}
+    others = [metric for metric in report.metrics if metric.name not in apart]
+    if others:
+        yield metrics_table(others)
+    # A row for each corruption, a column for each severity: top1 in percent. On ImageNet-C's files
+    # a column has the errors in proportion to AlexNet's too
+    found = report.robustness
+    severities = [str(k + 1) for k in range(len(found.by_severity))]
+    header = ["top1 (%) at severity", *severities]
+    if found.errors:
+        header.append("CE (%)")
+    table = Table(*header)
+    mean_error, *errors = found.errors or [None] * (1 + len(found.cells))
+    for (name, row), error in zip(found.cells.items(), errors, strict=True):
+        table.add_row(name.replace("_", " "), *_percent(row, error))
+    table.add_section()
+    table.add_row(f"mean of {len(found.cells)}", *_percent(found.by_severity, mean_error))
+    yield table
+
+    # The means with their intervals
+    sentences = [f"corrupted: {found.mean.text()}"]
+    if found.clean is not None:
+        sentences.insert(0, f"not corrupted: {found.clean.text()}")
+    if mean_error is not None:
+        sentences.append(f"{MEAN_ERROR.get(mean_error.name, 'mean CE')}: {mean_error.text()}")
+    yield "; ".join(sentences)
+
+
+def metrics_table(metrics: Sequence[Metric]) -> Table:
+    """A table of metrics, with the intervals of those that have one."""
+    table = Table("metric", "value", "95 % interval")
+    for metric in metrics:
+        table.add_row(metric.name, metric.unit.text(metric.value), metric.interval_text())
+    return table
+
+
+def _differences(report: Report) -> Table:
+    """A table of two models' metrics, and the differences, in the same units."""
+    table = Table("metric", "first", "second", "difference", "95 % interval")
+    for each in report.paired.differences:
+        values = [metric.unit.text(metric.value) for metric in (each.first, each.second)]
+        unit = replace(each.difference.unit, suffix="")  # that of the columns beside it
+        interval = ""
+        if each.difference.interval is not None:
+            interval = unit.range(*each.difference.interval)
+        table.add_row(each.first.name, *values, unit.text(each.difference.value), interval)
+    return table
+
+
+def as_json(report: Report) -> dict:
+    """The metrics by name, those of a comparison under "against/" and "difference/", and
+    the temperature that was fitted with what it leads to under "calibrated/"."""
+    metrics = list(report.metrics)
+    if report.calibration is not None:
+        metrics += report.calibration.metrics()
+    if report.paired is not None:
+        for each in report.paired.differences:
+            metrics += [each.second.within("against"), each.difference.within("difference")]
+    return {metric.name: metric.to_json() for metric in metrics}
+
+
+def write(files: Sequence[Path], report: Report, source: Source) -> list[Path]:
+    """Write a report to files of these names, and return their paths."""
+    written = []
+    for file in files:
+        ending = file.suffix.lower()
+        if ending == ".html":
+            write_report(file, report, source)
+        elif ending == ".json":
+            values = {"about": f"the report of an evaluation, {MARK}", **report.to_json()}
+            write_where_said(file, as_utf8(to_text(values, indent=1, ensure_ascii=False)))
+        else:
+            tiles = mistake_tiles(report, source)
+            if report.paired is not None:
+                tiles = disagreement_tiles(report.paired, source, first_right=True)
+                tiles += disagreement_tiles(report.paired, source, first_right=False)
+            if not tiles:
+                say(f"{file} is not written: there is nothing to show on it")
+                continue
+            contact_sheet(tiles, file)
+        written.append(file)
+    return written
+
+
+def next_step(asked: Measurement) -> str:
+    """What one would do next."""
+    if asked.calibrate:
+        return f"{step('evaluate', asked.calibrate, DATA)}, on images that it was not fitted on"
+    if asked.report:
+        return f"open {as_word(asked.report[0])}"
+    return command_line(asked, report="report.html")
+
+
+def command_line(asked: Measurement, **others: Any) -> str:
+    """The call that measures the same again, and writes nothing but what `others` ask for; on which device,
+    and with how many processes that decode, is another machine's own choice."""
+    settings = {}
+    for name, each in inspect.signature(vitkit.evaluate).parameters.items():
+        value = getattr(asked, name, each.default)
+        if each.kind is each.KEYWORD_ONLY and value != each.default and name not in OWN_CHOICE:
+            settings[name] = value
+    settings |= changed_fields(asked.hints)
+    return step("evaluate", asked.model, asked.data, **settings, **others)
+
+
+OWN_CHOICE = {"report", "calibrate", "json", "workers", "device"}
+MEAN_ERROR = {"mce": "mCE"}  # what people call it, if it is over all of ImageNet-C's corruptions
+
+
+def _percent(row: Sequence[Metric], error: Metric | None) -> list[str]:
+    """The cells of a row, in percent."""
+    metrics = list(row)
+    if error is not None:
+        metrics.append(error)
+    return [f"{100 * metric.value:.1f}" for metric in metrics]

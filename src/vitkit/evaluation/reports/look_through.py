@@ -1,0 +1,184 @@
+"""Everything in a data set that deserves a second look: labels, duplicates, odd images."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from vitkit.curation import Survey, repeats, survey
+from vitkit.data import Source, Splits, subset
+from vitkit.evaluation.probes.features import compute_features
+from vitkit.evaluation.probes.probe import fit_probe
+from vitkit.evaluation.reports.label_noise import wrong_labels
+from vitkit.evaluation.reports.review import Finding, outliers, unusual_looks
+from vitkit.system.console.progress import bar
+from vitkit.system.console.text import counted, printable_name
+from vitkit.system.errors import BadWeights
+from vitkit.system.machine import cpus
+from vitkit.weights import Classifier
+
+KNOWS_LITTLE = 0.7  # share of answers as labelled below which a model's doubts are often its own
+
+
+def look_through(splits: Splits, classifier: Classifier) -> tuple[list[Finding], list[str]]:
+    """All findings, and the facts of the review, in sentences."""
+    # The pixels of every image, and its features if it can be read
+    parts = splits.sources
+    surveys = {
+        name: survey(part, cpus(), bar(f"looking at {name}")) for name, part in parts.items()
+    }
+    rows = []
+    for name, part in parts.items():
+        readable = np.flatnonzero(surveys[name].good)
+        if len(readable):
+            rows.append(compute_features(classifier, subset(part, readable)).x)
+    x = np.concatenate(rows)
+    broken = int((~np.isfinite(x).all(1)).sum())
+    if broken:
+        raise BadWeights(
+            f"the model gives NaN or infinity for {counted(broken, 'image')}; its weights may be "
+            "damaged"
+        )
+
+    # What is unusual
+    places = _places(surveys, readable=True)
+    facts = [f"{counted(len(x), 'image')} in {', '.join(parts)}"]
+    findings = []
+    if splits.target_kind == "class" and len(splits.labels) > 1:
+        found, said, accuracy = _labels(parts, places, x)
+        findings += found
+        facts.append(f"{accuracy:.1%} of the images are answered as labelled by all the others")
+        facts += said
+        if accuracy < KNOWS_LITTLE:
+            facts.append(
+                "the model knows little of these classes: many of the labels that it doubts are right, "
+                "and it misses wrong ones; a model that was fine-tuned on such images says more"
+            )
+    else:
+        facts.append("labels were not judged: that takes images of one class each, of two or more")
+    stretched = sum(int(seen.stretched.sum()) for seen in surveys.values())
+    if stretched:
+        facts.append(
+            f"{counted(stretched, 'image')} of more than 8 bits, or of other channels than colours, "
+            "are looked at stretched from black to white, so whether they are dark or pale was not "
+            "judged; the model sees them as in training, where a small part of the levels is nearly "
+            "black, and what it says of labels and outliers means little then"
+        )
+    findings += _duplicates(parts, surveys)
+    findings += _outliers(parts, places, x)
+    findings += _looks(parts, surveys, places)
+    for name, seen in surveys.items():
+        for index, reason in seen.bad.items():
+            findings.append(_finding("unreadable", parts, (name, index), reason))
+    return findings, facts
+
+
+def _places(surveys: dict[str, Survey], readable: bool) -> list[tuple[str, int]]:
+    """Part and number of every image, or of those that can be read, one part after the other."""
+    places = []
+    for name, seen in surveys.items():
+        numbers = range(len(seen.source))
+        if readable:
+            numbers = np.flatnonzero(seen.good).tolist()
+        places += [(name, number) for number in numbers]
+    return places
+
+
+def _finding(
+    kind: str,
+    parts: dict[str, Source],
+    place: tuple[str, int],
+    reason: str,
+    like: tuple[str, int] | None = None,
+    guess: str = "",
+) -> Finding:
+    """A finding at a place."""
+    name, index = place
+    source = parts[name]
+    label = source.answer(index) or ""
+    return Finding(kind, name, index, source.name(index), label, reason, like, guess)
+
+
+def _labels(
+    parts: dict[str, Source], places: list[tuple[str, int]], x: np.ndarray
+) -> tuple[list[Finding], list[str], float]:
+    """Labels that are probably wrong, the surest first; how many are expected to be, in sentences; and
+    the share of images that are answered as they are labelled."""
+    labels = next(iter(parts.values())).labels
+    targets = np.array([parts[name].targets[index] for name, index in places])
+    known, classes = np.unique(targets, return_inverse=True)
+    if len(known) < 2:
+        return [], [], 1.0
+    groups = None
+    if all(part.groups is not None for part in parts.values()):
+        groups = np.array([parts[name].groups[index] for name, index in places])
+    logits = fit_probe("linear", x, classes, len(known), groups=groups).left_out.numpy()
+    accuracy = float((logits.argmax(1) == classes).mean())
+    wrong = wrong_labels(logits, classes)
+    if wrong is None:
+        return [], ["no label was judged: the answers are hardly better than guesses"], accuracy
+
+    findings = []
+    for suspect in wrong.suspects:
+        guess = labels[known[suspect.answer]]
+        reason = f"{printable_name(guess)} {suspect.probability:.0%}, as labelled {suspect.own:.0%}"
+        findings.append(_finding("label", parts, places[suspect.index], reason, guess=guess))
+    expected = (
+        f"about {len(findings):,} of {len(classes):,} labels are expected to be wrong, between "
+        f"{wrong.low:,} and {wrong.high:,}; those that most probably are, are listed"
+    )
+    if not findings:
+        expected = f"no label is expected to be wrong; up to {wrong.high:,} may be"
+    sentences = [expected]
+    if wrong.unclear is not None:
+        label = printable_name(labels[known[wrong.unclear.label]])
+        answer = printable_name(labels[known[wrong.unclear.answer]])
+        sentences.append(
+            f"how many are wrong depends on what no image can tell: if {answer} is regularly labelled {label}, "
+            f"or if the two only look alike ({counted(wrong.unclear.images, 'label')} more or fewer, of this pair "
+            f"alone). Look at ten images labelled {label} that are taken for {answer}: if most are wrong, so are "
+            "more than are listed"
+        )
+    return findings, sentences, accuracy
+
+
+def _duplicates(parts: dict[str, Source], surveys: dict[str, Survey]) -> Iterator[Finding]:
+    """Pictures that are there twice. Of one in two parts, the one that is trained on is named."""
+    places = _places(surveys, readable=False)
+    for pair in repeats(list(surveys.values())):
+        place, like = places[pair.first], places[pair.second]
+        if like[0] == "train" and place[0] != "train":
+            place, like = like, place
+        other = parts[like[0]]
+        words = "looks like"
+        if pair.bits < 0:
+            words = "the same file as"
+        reason = f"{words} {printable_name(other.name(like[1]))}"
+        if like[0] != place[0]:
+            reason += f" in {like[0]}"
+        answer = other.answer(like[1])
+        if answer != parts[place[0]].answer(place[1]):
+            reason += f", labelled {printable_name(answer or 'nothing')}"
+        yield _finding("duplicate", parts, place, reason, like)
+
+
+def _outliers(
+    parts: dict[str, Source], places: list[tuple[str, int]], x: np.ndarray
+) -> Iterator[Finding]:
+    """Images unlike all others."""
+    for i, deviations in outliers(x):
+        reason = f"{deviations:.1f} standard deviations from its nearest"
+        yield _finding("outlier", parts, places[i], reason)
+
+
+def _looks(
+    parts: dict[str, Source], surveys: dict[str, Survey], places: list[tuple[str, int]]
+) -> Iterator[Finding]:
+    """Dark, blurred and odd-sized images."""
+    seen = surveys.values()
+    sizes = np.concatenate([part.sizes[part.good] for part in seen])
+    thumbnails = np.concatenate([part.thumbnails[part.good] for part in seen])
+    sharpness = np.concatenate([part.sharpness[part.good] for part in seen])
+    stretched = np.concatenate([part.stretched[part.good] for part in seen])
+    for i, words in unusual_looks(sizes, thumbnails, sharpness, stretched).items():
+        height, width = sizes[i]
+        yield _finding("looks", parts, places[i], f"{words} ({width} x {height})")

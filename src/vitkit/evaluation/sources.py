@@ -1,0 +1,114 @@
+"""Data sets as verbs open them: the parts to learn from, without the images that are to be left out."""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from vitkit.data import Source, Splits
+from vitkit.evaluation.benchmarks.named import SetName
+from vitkit.system.console.messages import say
+from vitkit.system.console.text import counted, some
+from vitkit.system.errors import BadSettings
+from vitkit.system.processes.ranks import from_rank_0
+
+if TYPE_CHECKING:
+    import torch
+
+    from vitkit.data import Columns, Parts
+    from vitkit.weights import Classifier, Hints
+
+
+def parts_of(data: str, columns: "Columns", named: SetName | None) -> "Parts":
+    """The parts of a data set that a person typed, which may go by a name."""
+    from vitkit.data import parts_at
+    from vitkit.evaluation.benchmarks.named import open_named_parts
+
+    if named is None:
+        return parts_at(data, columns, typed=True)
+    return open_named_parts(named, data, columns, typed=True)
+
+
+def splits_to_learn_from(
+    data: str,
+    columns: "Columns",
+    named: SetName | None,
+    on_bad_image: Literal["fail", "skip"],
+    groups: str = "auto",
+) -> "tuple[Splits, str | None]":
+    """The parts of a data set, with a test part and groups, without broken images if they are to be
+    skipped; and the fingerprint of a test part that was made, as it was before any were."""
+    from vitkit.data import grouped_columns, splits_of
+
+    columns = grouped_columns(columns, groups)
+    splits = splits_of(parts_of(data, columns, named), data, 0, groups, always_grouped=True)
+    made = splits.made_fingerprint
+    if on_bad_image == "skip":
+        # The parts of a data set without the images that cannot be decoded
+        intact = {name: without_broken(part) for name, part in splits.sources.items()}
+        splits = replace(splits, **{name: part or None for name, part in intact.items()})
+    return splits, made
+
+
+def loaded_for_features(
+    model: "str | Classifier", hints: "Hints", device: "torch.device"
+) -> "Classifier":
+    """A model on its device, to read features of: by its name, or as a program holds it."""
+    from vitkit.weights import classifier_of
+
+    return classifier_of(model, hints).to(device).for_inference()
+
+
+# Images that are left out, each with a sentence
+
+
+def without_broken(source: Source) -> Source:
+    """The images that can be decoded."""
+    from vitkit.data import subset
+
+    broken = broken_images(source)
+    return subset(source, [i for i in range(len(source)) if i not in broken])
+
+
+def broken_images(source: Source) -> dict[int, str]:
+    """The images that cannot be decoded, by index, each with a sentence, which is told."""
+    from vitkit.data import check_images
+    from vitkit.system.machine import cpus
+
+    broken = from_rank_0(lambda: dict(check_images(source, cpus())))
+    for sentence in broken.values():
+        say(f"left out: {sentence}")
+    return broken
+
+
+def without_unknown(source: Source, labels: tuple[str, ...]) -> Source:
+    """The images of classes that a model with these labels knows, and only these classes; a sentence
+    about the others is printed. If it knows none, the images stay as they are.
+
+    Raises VitkitError if images have another kind of target.
+    """
+    from vitkit.data import subset
+    from vitkit.evaluation.benchmarks.labels import unknown
+
+    if source.target_kind != "class":
+        raise BadSettings(
+            "`on_unknown_class='skip'` is for images of one class each; these have targets of the kind "
+            f"{source.target_kind!r}"
+        )
+    others = np.intersect1d(unknown(source.labels, labels), source.targets).tolist()
+    left_out = np.isin(source.targets, others)
+    if not others or left_out.all():  # if all, whoever meets the classes says what they are called
+        return source
+    say(
+        f"left out: {left_out.sum():,} of {counted(len(source), 'image')}, of classes that the model "
+        f"does not know ({some([source.labels[k] for k in others])})"
+    )
+
+    # The classes that stay, numbered anew
+    kept = np.setdiff1d(np.arange(len(source.labels)), others)
+    rest = subset(source, np.flatnonzero(~left_out))
+    return replace(
+        rest,
+        targets=np.searchsorted(kept, rest.targets),
+        labels=tuple(source.labels[k] for k in kept),
+    )

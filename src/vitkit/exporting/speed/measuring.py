@@ -1,0 +1,253 @@
+"""How fast a model's runtimes are on this machine: measured in turns, so that what else the machine
+does disturbs all alike.
+
+Legend: B batch, h w pixels of what the model gets.
+"""
+
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import date
+from logging import WARNING
+from math import prod
+from pathlib import Path
+from tempfile import TemporaryDirectory, TemporaryFile
+
+import numpy as np
+from PIL import Image
+
+from vitkit.exporting.speed.candidates import Contender, is_good
+from vitkit.exporting.speed.isolated import passes
+from vitkit.runtimes import NAME, Fastest, folder_of
+from vitkit.system.console.messages import say
+from vitkit.system.errors import VitkitError, WorkerDied
+from vitkit.system.storage.files import write_json
+from vitkit.weights import Classifier
+
+PAUSE = 0.02  # seconds in which another runtime's threads come to rest
+MEASURED = 64  # images to measure on, at most
+STARTS = 3  # processes that are started
+LOOKED = 0.02  # seconds between two looks at a process's memory
+PHOTOGRAPH = (480, 640)  # pixels of the image that a process answers
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The measurements to make, and their length."""
+
+    batches: tuple[int, ...] = (1, 8, 32)
+    """Images of a forward pass."""
+    rounds: int = 5
+    """How many turns each contender has at each batch size."""
+    seconds: float = 0.5
+    """What a turn takes, or two passes if they take longer."""
+
+
+@dataclass(frozen=True)
+class Speed:
+    """The measurements of a contender."""
+
+    images_per_second: dict[int, float]
+    """The median of the rounds, by batch."""
+    spread: dict[int, float]
+    """The fastest round beside the slowest."""
+    p50: float | None
+    """Milliseconds of a pass of one image: the median; None if no batch had one image."""
+    p95: float | None
+    """Milliseconds that 95 passes in 100 take at most."""
+    start: float | None = None
+    """Seconds of a process from its start to its end, with one answer; None if it was not started."""
+    megabytes: float | None = None
+    """The most memory that this process had."""
+
+    def to_json(self) -> dict:
+        """The fields as plain values, for JSON."""
+        return asdict(self)
+
+
+def measure(contenders: Sequence[Contender], images: np.ndarray, plan: Plan) -> list[Speed]:
+    """Measure all of them in turns, on images, uint8 (N, 3, h, w): how long an early exit takes
+    depends on them. One whose process ends is measured no further, and a message says so; it has no
+    figures if one of its batch sizes was not measured."""
+    repeated = -(-max(plan.batches) // len(images)) + 1
+    images = np.concatenate([images] * repeated)
+
+    # Whatever comes first is slower
+    ended = set()
+    for i, contender in enumerate(contenders):
+        try:
+            for batch in plan.batches:
+                contender.compute(images[:batch])
+        except WorkerDied as error:
+            _say_ended(contender, error)
+            ended.add(i)
+
+    # In turns
+    rates = [{batch: [] for batch in plan.batches} for _ in contenders]
+    latencies = [[] for _ in contenders]
+    for turn in range(plan.rounds):
+        for batch in plan.batches:
+            order = list(range(len(contenders)))
+            if turn % 2:
+                order.reverse()
+            for i in order:
+                if i in ended:
+                    continue
+                try:
+                    times = _turn(contenders[i], images, batch, plan.seconds)
+                except WorkerDied as error:
+                    _say_ended(contenders[i], error)
+                    ended.add(i)
+                    continue
+                rates[i][batch].append(batch * len(times) / sum(times))
+                if batch == 1:
+                    latencies[i] += times
+    return [_speed(rate, times) for rate, times in zip(rates, latencies, strict=True)]
+
+
+def _say_ended(contender: Contender, error: WorkerDied) -> None:
+    say(f"{contender.name} is measured no further: {error}", WARNING)
+
+
+def _turn(contender: Contender, images: np.ndarray, batch: int, seconds: float) -> list[float]:
+    """Seconds of each pass of a turn, which goes through the images. Raises WorkerDied if a process that
+    computes them ends."""
+    time.sleep(PAUSE)
+    if contender.process is not None:
+        return contender.process.turn(images, batch, seconds)
+    return passes(contender.compute, images, batch, seconds)
+
+
+def _speed(rates: dict[int, list[float]], times: list[float]) -> Speed:
+    """The medians of all rounds."""
+    if not all(rates.values()):
+        return Speed({}, {}, None, None)
+    medians = {batch: statistics.median(values) for batch, values in rates.items()}
+    spread = {batch: max(values) / min(values) for batch, values in rates.items()}
+    percentiles = [None, None]
+    if times:
+        percentiles = (1000 * np.percentile(times, (50, 95))).tolist()
+    return Speed(medians, spread, *percentiles)
+
+
+def measure_starts(models: Sequence[Path | str]) -> list[tuple[float, float | None]]:
+    """Measure a `vitkit predict` of one photograph with each of these models: its seconds, and its
+    peak memory in megabytes, which is None if the system does not report it.
+
+    Both are medians over several processes; the models take turns.
+    """
+    runs = [[] for _ in models]  # of each model: (seconds, megabytes) of each process
+    with TemporaryDirectory() as folder:
+        photograph = Path(folder) / "photograph.jpg"
+        generator = np.random.default_rng(0)
+        coarse = generator.integers(0, 256, (12, 16, 3), dtype=np.uint8)
+        Image.fromarray(coarse).resize(PHOTOGRAPH[::-1], Image.Resampling.BICUBIC).save(photograph)
+        for _ in range(STARTS):
+            for measured, model in zip(runs, models, strict=True):
+                measured.append(_start(str(model), str(photograph)))
+    medians = []
+    for measured in runs:
+        seconds, megabytes = zip(*measured, strict=True)
+        known = [value for value in megabytes if value is not None]
+        memory = None
+        if known:
+            memory = statistics.median(known)
+        medians.append((statistics.median(seconds), memory))
+    return medians
+
+
+def _start(model: str, photograph: str) -> tuple[float, float | None]:
+    """Seconds and megabytes of one process. Raises VitkitError, with its last words, if it fails."""
+    words = [sys.executable, "-m", "vitkit", "predict", model, photograph, "--device", "cpu"]
+    with TemporaryFile("w+") as errors:
+        begun = time.perf_counter()
+        process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=errors)
+        megabytes = None
+        while process.poll() is None:
+            megabytes = _peak_megabytes(process.pid) or megabytes  # it only grows
+            time.sleep(LOOKED)
+        seconds = time.perf_counter() - begun
+        if process.returncode != 0:
+            errors.seek(0)
+            last = errors.read().strip().splitlines()[-1:]
+            raise VitkitError(f"vitkit predict {model} failed: {''.join(last)}")
+    return seconds, megabytes
+
+
+def _peak_megabytes(pid: int) -> float | None:
+    """The peak memory of a running process. Returns None if the system does not report it, or if
+    the process has just ended."""
+    # Not getrusage, which reports ended processes: its figure starts from the parent's memory
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return None
+    peak = re.search(r"VmHWM:\s+([0-9]+) kB", status)  # the "high water mark"
+    if peak is None:
+        return None
+    return int(peak[1]) * 1024 / 1e6
+
+
+# Keeps which runtime was the fastest
+
+
+PRECISIONS = ("float32", "bfloat16")  # those that commands ask for; int8 is always said
+
+
+def remember(
+    classifier: Classifier, found: Sequence[Contender], speeds: Sequence[Speed]
+) -> list[Fastest]:
+    """Keep the fastest of each precision, if more than one was measured. Raises OSError."""
+    kept = []
+    for precision in PRECISIONS:
+        rates = {}
+        for contender, speed in zip(found, speeds, strict=True):
+            if _can_be_fastest(contender, precision, classifier):
+                rates[contender.library] = (_mean_rate(speed), contender)
+        if len(rates) > 1 and "PyTorch" in rates:
+            rate, best = max(rates.values(), key=lambda each: each[0])
+            kept.append(_save_fastest(classifier, best, rate / rates["PyTorch"][0]))
+    return kept
+
+
+def _can_be_fastest(contender: Contender, precision: str, classifier: Classifier) -> bool:
+    """Whether a contender computes the whole model in this precision, well, and begins at once."""
+    if contender.agreement is None or contender.less or contender.precision != precision:
+        return False
+    if contender.library != "PyTorch" and contender.file is None:  # compiled: it takes minutes
+        return False
+    return is_good(contender, classifier.activation)
+
+
+def _mean_rate(speed: Speed) -> float:
+    """Images per second, the geometric mean of all sizes of batch."""
+    rates = list(speed.images_per_second.values())
+    return prod(rates) ** (1 / len(rates))
+
+
+def _save_fastest(classifier: Classifier, best: Contender, speedup: float) -> Fastest:
+    """Write the exported file of the fastest runtime, and what was measured of it."""
+    # The file comes first: the JSON that names it is only written when it is complete
+    folder = folder_of(classifier)
+    folder.mkdir(parents=True, exist_ok=True)
+    file = ""
+    if best.file is not None:
+        file = best.file.name
+        for path in best.file.parent.glob(f"{best.file.stem}.*"):  # .xml and .bin
+            shutil.copyfile(path, folder / path.name)
+    fastest = Fastest(
+        library=best.library,
+        precision=best.precision,
+        times=speedup,
+        same=best.agreement.same,
+        images=best.agreement.images,
+        date=date.today().isoformat(),
+        file=file,
+    )
+    write_json(folder / f"{NAME}-{best.precision}.json", asdict(fastest))
+    return fastest

@@ -1,0 +1,10 @@
+from .candidates import CLOSED_FORM as CLOSED_FORM
+from .candidates import head_on as head_on
+from .candidates import question as question
+from .candidates import solved as solved
+from .functions.finetune import beginning as beginning
+from .functions.finetune import finetune as finetune
+from .functions.result import Finetuned as Finetuned
+from .record import check_recorded as check_recorded
+from .record import is_quick as is_quick
+from .record import write_page as write_page

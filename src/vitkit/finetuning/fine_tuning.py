@@ -1,0 +1,179 @@
+"""The fine-tuning of the first model: whether it could gain anything, how long it may take, and the run.
+
+The paper fine-tunes from a head of zeros (Section 3.2), and so does this: a solved head has a small
+loss at once, so nothing would push the features to where they could be better.
+"""
+
+import math
+import time
+from dataclasses import replace
+from typing import NamedTuple
+
+from vitkit.data import Source
+from vitkit.finetuning.first_model import First
+from vitkit.finetuning.plan import Work, pretrained, write_plan
+from vitkit.recipes import Recipe, few_pixels
+from vitkit.system.console.text import counted
+from vitkit.system.errors import VitkitError
+from vitkit.system.processes.ranks import from_rank_0
+from vitkit.system.span import Span
+from vitkit.training import Deadline, Ends, run_recipe, seconds_of_a_step
+from vitkit.weights import Classifier, preprocessing_for
+
+RUN = "fine-tuned"  # the directory of the fine-tuning, in that of the answer
+MANY = 100  # held-out images: if all are answered rightly, there is nothing to gain
+
+
+class Tuning(NamedTuple):
+    """How long to fine-tune."""
+
+    steps: int
+    """As far as is known; 0 if it would make nothing better."""
+    next_minutes: float
+    """For how long one would do it next."""
+    deadline: Deadline | None = None
+    """When it ends in any case."""
+
+
+def tuning_for(work: Work, first: First) -> Tuning:
+    """How long to fine-tune. Says why, if it would make nothing better."""
+    recipe = work.tuning
+    photographs = work.photographs
+    minutes = work.plan.minutes
+    more = 5 * minutes
+
+    # Where it could gain nothing
+    if first.held_out is None:
+        work.say(
+            "no image can be held out to choose a model, so nothing is fine-tuned: more images would help"
+        )
+        return Tuning(0, more)
+    scores = first.held_out.scores
+    if (scores == 1).all() and len(scores) >= MANY:
+        work.say("every held-out image is classified correctly: fine-tuning could gain nothing")
+        return Tuning(0, more)
+
+    # As the caller says, or as an earlier call decided
+    if recipe.length.n:
+        return Tuning(round(recipe.length.steps(recipe.batch, len(photographs.train))), more)
+    if work.plan.steps is not None:
+        return Tuning(work.plan.steps, more, _deadline(work, work.plan.seconds_of_a_step))
+
+    # What a step takes, and what fits into the time that is left. How many steps it will be is known
+    # only when they are made: the run adapts its schedule to its pace (training/schedule.py)
+    model = first.bare.model
+    if recipe.model != work.recipe.model:
+        model = pretrained(work, recipe, first.asked.labels).model
+    quick_enough = math.inf
+    if work.spent() < 60 * minutes:
+        quick_enough = (60 * minutes - work.spent()) / (2 * TOO_FEW)
+    step = from_rank_0(lambda: seconds_of_a_step(model, recipe, work.device, quick_enough))
+    deadline = _deadline(work, step)
+    left = from_rank_0(lambda: deadline.at - time.monotonic())
+    # Seconds of these that evaluations on the held-out images take
+    seconds = max(left, 0)
+    held_out = len(photographs.held_out)
+    fewest = FEWEST_EVALUATIONS * evaluation_in_steps(recipe, held_out) * step
+    evaluations = max(fewest, EVALUATING * seconds)
+    steps = int((left - evaluations) / step)
+    if steps < TOO_FEW:
+        enough = math.ceil((60 * minutes - left + evaluations + FEWEST * step) / 60)
+        over = ""
+        if work.spent() > 30 * minutes:
+            over = f", of which {work.spent():.0f} s are over"
+        work.say(
+            f"a training step takes {step:.1f} s here, too long for {time_text(minutes)}{over}: "
+            f"`minutes={enough}` would do, or smaller weights, or a GPU"
+        )
+        return Tuning(0, enough)
+    steps = min(steps, deadline.most)
+    write_plan(work.run_dir, work.plan._replace(steps=steps, seconds_of_a_step=step))
+    return Tuning(steps, more, deadline)
+
+
+def _deadline(work: Work, step: float) -> Deadline:
+    """When fine-tuning by steps of so many seconds has to end, so that what follows it fits into the
+    time too: the answers of two models to the held-out images, and of one to those to test on."""
+    photographs = work.photographs
+    answered = 2 * len(photographs.held_out)
+    if photographs.test is not None:
+        answered += len(photographs.test)
+    afterwards = evaluation_in_steps(work.tuning, answered) * step
+    # Steps at most, however much time there is
+    learned = len(photographs.train)
+    epochs = Span(EPOCHS, "epochs").steps(work.tuning.batch, learned)
+    most = max(FEWEST, int(epochs))
+    return Deadline(work.began + 60 * work.plan.minutes - afterwards, most)
+
+
+def fine_tuned(work: Work, tuning: Tuning) -> Classifier:
+    """The fine-tuned model; continues the run if it was interrupted."""
+    recipe = with_steps(work.tuning, tuning.steps, len(work.photographs.held_out))
+    steps = counted(tuning.steps, "step")
+    if tuning.deadline is not None:
+        steps = f"some {steps}, as many as fit into {time_text(work.plan.minutes)}"
+    size = ""
+    if recipe.model.image != work.recipe.model.image:
+        height, width = recipe.model.image
+        size = f" at {height} x {width} pixels, enough for such small images,"
+    work.say(f"now fine-tuning{size} for {steps}; Ctrl-C ends it and keeps the better model")
+    ends = Ends(by_a_person=True, deadline=tuning.deadline)
+    return run_recipe(recipe, work.run_dir / RUN, work.device.type, ends=ends)
+
+
+# How long it takes on this machine, how many steps fit into a time, and when it pays to make twice as
+# many of images half as large
+
+FEW_PIXELS = 128  # the side of a square that has more pixels than a small image,
+SMALL = 160  # and the side at which it is fine-tuned: half the work of 224 a step
+FEWEST_EVALUATIONS = 4  # during the fine-tuning,
+MOST_EVALUATIONS = 10  # so that it can end early,
+EVALUATING = 0.05  # and the share of the time that they may take
+EPOCHS = 20  # at most, however much time there is
+FEWEST = 200  # steps that it may always have
+TOO_FEW = 25  # steps that make nothing better
+
+
+def for_few_pixels(recipe: Recipe, images: Source) -> Recipe:
+    """The recipe at a smaller image size, if the images have so few pixels that the model's own size
+    is mostly enlargement. Twice as many steps fit into the same time, and they gain more than the
+    larger size does. It is not for a head in closed form, which is worse at the smaller size."""
+    image = recipe.model.fitting((SMALL, SMALL))
+    if min(recipe.model.image) <= min(image) or not few_pixels(images, FEW_PIXELS):
+        return recipe
+    try:
+        model = recipe.model.resized(image)
+    except VitkitError:  # its positions have a meaning at one size only
+        return recipe
+    preprocessing = preprocessing_for(recipe.data.preprocessing, image)
+    return replace(recipe, model=model, data=replace(recipe.data, preprocessing=preprocessing))
+
+
+def evaluation_in_steps(recipe: Recipe, held_out: int) -> float:
+    """The time of an evaluation on this many held-out images, in training steps: a forward pass
+    takes a third of one."""
+    return held_out / (3 * recipe.batch)
+
+
+def with_steps(recipe: Recipe, steps: int, held_out: int) -> Recipe:
+    """The recipe for so many steps, with as many evaluations as are cheap; spans that were given
+    stay."""
+    affordable = int(EVALUATING * steps / evaluation_in_steps(recipe, held_out))
+    evaluations = min(max(affordable, FEWEST_EVALUATIONS), MOST_EVALUATIONS)
+    if not recipe.optim.warmup.n:
+        recipe = replace(recipe, optim=replace(recipe.optim, warmup=Span(steps // 10, "steps")))
+    if not recipe.evaluate_every.n:
+        recipe = replace(recipe, evaluate_every=Span(max(steps // evaluations, 1), "steps"))
+    if not recipe.save_every.n:
+        recipe = replace(recipe, save_every=Span(max(steps // 4, 1), "steps"))
+    log_every = max(min(recipe.log_every, steps // 10), 1)
+    return replace(recipe, length=Span(steps, "steps"), log_every=log_every)
+
+
+def time_text(minutes: float) -> str:
+    """A time as people say it: "2 minutes", or "30 seconds"."""
+    if minutes < 1:
+        return f"{60 * minutes:.0f} seconds"
+    if minutes == 1:
+        return "a minute"
+    return f"{minutes:g} minutes"

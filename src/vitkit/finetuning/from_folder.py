@@ -1,0 +1,287 @@
+"""From a folder of photographs to a model. A head in closed form comes first, seconds after the
+command (`first_model.py`); then all weights are fine-tuned for as long as held-out images gain and there is
+time (`fine_tuning.py`); the best on held-out images is kept.
+"""
+
+import math
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from vitkit.data import fingerprint
+from vitkit.evaluation import Metric, remove_memory
+from vitkit.finetuning.candidates import (
+    AVERAGE,
+    CLOSED_FORM,
+    FINE_TUNED,
+    Candidate,
+    average,
+    best,
+    candidate,
+    image_weights,
+    kept_quality,
+    main_metric,
+    targets_of,
+)
+from vitkit.finetuning.fine_tuning import Tuning, fine_tuned, for_few_pixels, tuning_for
+from vitkit.finetuning.first_model import First, closed_form
+from vitkit.finetuning.folder import Photographs, look, open_photographs
+from vitkit.finetuning.head_inputs import read, settle_reading
+from vitkit.finetuning.plan import (
+    Plan,
+    Work,
+    answers,
+    earlier_plan,
+    same_place,
+    with_origin,
+    write_plan,
+)
+from vitkit.finetuning.proportions import chosen_proportions, with_crop, with_own_proportions
+from vitkit.finetuning.record import write_record
+from vitkit.recipes import Recipe, Say, check_packages
+from vitkit.system.errors import BadData, BadSettings
+from vitkit.system.machine import pick_precision
+from vitkit.system.processes.ranks import from_rank_0
+from vitkit.system.storage.files import parse_json, write_json
+from vitkit.training import MODEL, locked, to_json
+from vitkit.weights import Classifier, adopt, save
+
+ANSWER = "answer.json"  # in its directory: what each candidate reached
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The result for a folder of photographs."""
+
+    chosen: str
+    """The name of the model that is saved."""
+    classifier: Classifier
+    """That model."""
+    candidates: tuple[Candidate, ...]
+    """All that were tried, as they did on held-out images; none if nothing could be held out."""
+    left_out: Metric
+    """How good the closed form's answers to each image by a fit without it are."""
+    held_out: Metric | None
+    """How good the saved model is on held-out images: for each of them the others chose it. None if
+    nothing could be held out."""
+    photographs: Photographs
+    """The images."""
+    minutes: float
+    """For how long one would fine-tune next."""
+    test: dict[str, Metric] = field(default_factory=dict)
+    """By the names of the models that were tested, what they reached on images to test on."""
+    test_logits: Tensor | None = None
+    """What the chosen one answered to those: (N, K)."""
+
+
+def answer(
+    recipe: Recipe,
+    run_dir: Path,
+    minutes: float,
+    device: torch.device,
+    say: Say,
+    keep_size: bool = False,
+    portable: bool = False,
+    native: bool | None = None,
+) -> Answer:
+    """Make the best model for the recipe's images that the minutes allow, and save it in
+    `run_dir`/model; returns it, with what it and the others reached. A model is there from the first
+    seconds on. The same call continues one that was killed.
+
+    The recipe is that of the fine-tuning. Its spans may be 0: then they follow from the time. Images
+    of few pixels are fine-tuned at a smaller size than the recipe's, unless `keep_size`. A head may
+    read more of the model than other libraries can, unless it is to be `portable`. Where most images are
+    not square it may read them whole, at their own proportions; not if `native` is False.
+
+    Raises VitkitError if no classifier can be made of the images, and for a directory of another
+    run; Interrupted after SIGTERM.
+    """
+    if not 0 < minutes < math.inf:
+        raise BadSettings(f"`minutes` is {minutes:g}; give a time above 0, such as 5")
+    check_packages(recipe)
+    began = time.monotonic()
+    with locked(run_dir):
+        # What there is
+        photographs = open_photographs(recipe.data)
+        _check(photographs, recipe)
+        plan = earlier_plan(run_dir, recipe, photographs, minutes, portable)
+        for sentence in look(photographs):
+            say(sentence)
+
+        # What is decided once
+        if plan is None:
+            precision = from_rank_0(lambda: pick_precision(recipe.precision, device)).precision
+            images = fingerprint(photographs.learned)
+            plan = Plan(
+                None,
+                precision,
+                minutes,
+                to_json(recipe),
+                images,
+                portable=portable,
+                native=native,
+            )
+            write_plan(run_dir, plan)
+        begun_on = plan.recipe["data"]["source"]
+        if not same_place(begun_on, recipe.data.source):
+            say(f"{run_dir} was begun on {begun_on}: {recipe.data.source} has the same images")
+        tuning = with_crop(replace(recipe, precision=plan.precision))
+        if not keep_size:
+            tuning = for_few_pixels(tuning, photographs.train)
+
+        # The models, and the best of them
+        work = Work(recipe, tuning, run_dir, photographs, plan, device, say, began)
+        if plan.native:
+            work = with_own_proportions(work)
+        earlier = from_rank_0(lambda: _earlier_choice(run_dir))
+        reading = read(work)
+        work = settle_reading(work, reading)
+        first = closed_form(work, reading, is_saved=bool(earlier))
+
+        # The same on whole images, if most are not square and that is no worse; a finished run keeps what it
+        # has decided
+        whole = None
+        if not earlier:
+            work, whole = chosen_proportions(work, reading)
+        if whole is not None:
+            work = settle_reading(work, whole)
+            first = closed_form(work, whole, is_saved=False)
+        tuning = tuning_for(work, first)
+        if not tuning.steps:
+            return _end(work, _only(work, first, tuning.next_minutes))
+        tried = _tried(work, first, tuning)
+        return _end(work, _best_of(work, first, tried, earlier, tuning.next_minutes))
+
+
+def _check(photographs: Photographs, recipe: Recipe) -> None:
+    """Raises VitkitError if the images teach nothing."""
+    source = recipe.data.source
+    if photographs.target_kind == "none":
+        raise BadData(
+            f"{source} has no classes: put its photographs into a folder a class, such as "
+            f"{source}/cats and {source}/dogs, or say which column of a manifest has them with "
+            "`data.columns.label`"
+        )
+    if photographs.target_kind == "class" and len(photographs.labels) < 2:
+        raise BadData(
+            f"{source} has one class, {', '.join(photographs.labels)}; a classifier tells two or "
+            "more apart: add a folder with photographs of something else"
+        )
+
+
+def _tried(work: Work, first: First, tuning: Tuning) -> list[Candidate]:
+    """The solved head, the fine-tuned model, and the average of both if they read the same, on the held-out
+    images."""
+    held_out = work.photographs.held_out
+    tuned = fine_tuned(work, tuning).to(work.device)
+    models = {FINE_TUNED: tuned}
+    resized, _ = adopt(first.held_out.classifier, image=work.tuning.model.image)
+    if resized.model.config == tuned.model.config:  # both heads read the same
+        models[AVERAGE] = average(resized, tuned)
+    tried = [first.held_out]
+    for name, each in models.items():
+        logits = answers(work, each, held_out)
+        y = targets_of(held_out)
+        tried.append(candidate(name, each, first.asked, logits, y, held_out.groups))
+    return tried
+
+
+def _best_of(
+    work: Work, first: First, tried: list[Candidate], earlier: str, minutes: float
+) -> Answer:
+    """The best model on held-out images, saved in the place of the first unless it is that."""
+    photographs = work.photographs
+    weights = image_weights(first.asked, targets_of(photographs.held_out))
+    reached = replace(_only(work, first, minutes), candidates=tuple(tried))
+    groups = photographs.held_out.groups
+    chosen = from_rank_0(lambda: best(tried, weights, groups).name)
+    if chosen == CLOSED_FORM:
+        return reached
+    picked = {each.name: each for each in tried}[chosen]
+    kept = kept_quality(first.asked, tried, picked, targets_of(photographs.held_out), groups)
+    final = with_origin(work, picked.classifier, chosen, kept)
+    if chosen != earlier:  # else it is there, and its owner may have edited it
+        from_rank_0(lambda: _save_other(work, final))
+    reached = replace(reached, chosen=chosen, classifier=final, held_out=kept)
+    if photographs.test is None:
+        return reached
+
+    # On the images to test on
+    logits = answers(work, picked.classifier, photographs.test)
+    test = photographs.test
+    metric = main_metric(first.asked, photographs.test_name, logits, targets_of(test), test.groups)
+    return replace(reached, test=reached.test | {chosen: metric}, test_logits=logits)
+
+
+def _only(work: Work, first: First, minutes: float) -> Answer:
+    """What came of it if nothing is fine-tuned."""
+    candidates = ()
+    held_out = None
+    if first.held_out is not None:
+        candidates = (first.held_out,)
+        held_out = first.held_out.held_out
+    test = {}
+    if first.test is not None:
+        test = {CLOSED_FORM: first.test}
+    return Answer(
+        CLOSED_FORM,
+        first.classifier,
+        candidates,
+        first.left_out,
+        held_out,
+        work.photographs,
+        minutes,
+        test,
+        first.test_logits,
+    )
+
+
+def _earlier_choice(run_dir: Path) -> str:
+    """The name of the model that an earlier call ended with; empty if none did, or it is gone."""
+    if not (run_dir / MODEL).is_dir():
+        return ""
+    try:
+        return str(parse_json((run_dir / ANSWER).read_bytes())["chosen"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
+def _save_other(work: Work, final: Classifier) -> None:
+    """Save another model in the place of the first."""
+    folder = work.run_dir / MODEL
+    save(final.to("cpu"), folder)
+    remove_memory(folder)
+
+
+def _end(work: Work, reached: Answer) -> Answer:
+    """Write down what was reached."""
+    candidates = {
+        each.name: {"held_out": each.held_out.to_json(), "loss": each.loss}
+        for each in reached.candidates
+    }
+    values = {
+        "chosen": reached.chosen,
+        "candidates": candidates,
+        "test": {name: metric.to_json() for name, metric in reached.test.items()},
+        "seconds": round(time.monotonic() - work.began, 1),
+    }
+    from_rank_0(lambda: write_json(work.run_dir / ANSWER, values))
+    measured = measured_by(reached)
+    from_rank_0(
+        lambda: write_record(
+            work, reached.chosen, reached.classifier, measured, reached.test_logits
+        )
+    )
+    return reached
+
+
+def measured_by(reached: Answer) -> Metric | None:
+    """The accuracy of the chosen model on the test images, or else on the held-out images; None
+    without either."""
+    metric = reached.test.get(reached.chosen)
+    if metric is None and reached.candidates:
+        metric = reached.held_out
+    return metric

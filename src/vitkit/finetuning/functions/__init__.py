@@ -1,0 +1,1 @@
+"""The function of `vitkit finetune`, and its result."""

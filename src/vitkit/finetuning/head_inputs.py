@@ -1,0 +1,271 @@
+"""What the head of the models of a folder reads: the class token of the last block (Eq. 4), or more.
+
+A class token says what is in a photograph; of textures, signs and satellite images the middle blocks know
+more, as DINO's and DINOv2's linear protocols use them, and where something is the class token hardly
+says. What is read is chosen by left-out answers, from one pass over the images: the wider a reading, the
+more images a head needs to gain by it. Heads of more numbers than images are solved for by the products of
+the images, and what two readings share is multiplied once.
+
+Legend: N images, L blocks that are read, S states of each, D width of the model, K outputs of the head.
+"""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitkit.evaluation import Features, Probe, Probing, rounded, row_products
+from vitkit.finetuning.candidates import (
+    Candidate,
+    answered_by_others,
+    best,
+    candidate,
+    image_weights,
+    question,
+    solved,
+)
+from vitkit.finetuning.plan import Work, features_of, pretrained, write_plan
+from vitkit.models import ViTConfig
+from vitkit.recipes import Recipe
+from vitkit.system.console.text import counted
+from vitkit.system.processes.ranks import from_rank_0
+from vitkit.weights import Classifier
+
+BLOCKS = 12  # that are read at most, the last ones
+# How many states of a block each pooling reads: those of the one before, and more
+STATES = {"token": 1, "token-gap": 2, "token-gap-quarters": 6, "token-pyramid": 22}
+MOST = 2**26  # numbers of the features of all images: 256 MiB
+SOLVED = 2_048  # images, or numbers a head reads: of more of both it takes long to solve for
+
+
+class Kind(NamedTuple):
+    """The reading of a head."""
+
+    pool: str
+    """Of a block, as a model's configuration says it,"""
+    blocks: int
+    """and of how many blocks, the last ones."""
+
+    @property
+    def states(self) -> int:
+        """The number of states that are read from each block."""
+        return STATES[self.pool]
+
+    def numbers(self, width: int) -> int:
+        """The number of features."""
+        return self.blocks * self.states * width
+
+    def of(self, recipe: Recipe) -> Recipe:
+        """The recipe with a model whose head has this reading."""
+        model = recipe.model
+        if not isinstance(model, ViTConfig) or (model.pool, model.read_blocks) == self:
+            return recipe
+        return replace(recipe, model=replace(model, pool=self.pool, read_blocks=self.blocks))
+
+
+TOKEN = Kind("token", 1)
+WORDS = {
+    "token-gap": "the class token and the mean of the patches of {}",
+    "token-gap-quarters": (
+        "the class token, the mean of the patches and those of the image's four quarters of {}"
+    ),
+    "token-pyramid": (
+        "the class token, the mean of the patches and those of the image's four quarters and sixteen parts "
+        "of {}"
+    ),
+}
+
+
+class Reading(NamedTuple):
+    """What the head reads of the images to learn from, and the head that is solved for on it."""
+
+    asked: Probing
+    bare: Classifier
+    """The pre-trained model with a head of zeros."""
+    learned: Features
+    whole: Probe
+
+    @property
+    def kind(self) -> Kind | None:
+        """The kind of reading; None for a model of another architecture."""
+        config = self.bare.model.config
+        if not isinstance(config, ViTConfig):
+            return None
+        return Kind(config.pool, config.read_blocks)
+
+
+def read(work: Work) -> Reading:
+    """The features of all images to learn from, and the head on them; of what it reads, that with the
+    best left-out answers. An earlier call's decision stays. Says so if it is more than the class token of
+    the last block."""
+    photographs = work.photographs
+    balanced = work.recipe.objective.class_weights == "balanced"
+    asked = question(photographs.target_kind, photographs.labels, balanced)
+    bare = pretrained(work, work.recipe, asked.labels)
+    groups = photographs.learned.groups
+    decided = work.plan.reading
+    if decided is None and work.plan.steps is not None:
+        decided = TOKEN  # a plan of before anything else was read
+    kinds = list(kinds_for(bare.model.config, len(photographs.learned)))
+    if not kinds or (decided is not None and decided not in kinds):
+        recipe = work.recipe if decided is None else Kind(*decided).of(work.recipe)
+        bare = pretrained(work, recipe, asked.labels)
+        learned = features_of(work, bare, photographs.learned)
+        return Reading(asked, bare, learned, solved(asked, learned, groups))
+
+    # One pass over the images gives all
+    widest = widest_of(kinds)
+    every = features_of(work, _bare(work, widest, asked), photographs.learned)
+    width = bare.model.config.width
+    products = shared_products(every, widest, kinds, width)
+    readings = []
+    tried = []
+    for kind in kinds:
+        learned = part_of(every, widest, kind, width)
+        whole = solved(asked, learned, groups, products.get(kind))
+        readings.append((kind, learned, whole))
+        tried.append(_by_loss(kind.pool, bare, asked, whole, every.y))
+
+    # The best one, or what an earlier call decided
+    weights = image_weights(asked, every.y) * readings[0][2].known.numpy()
+    chosen = from_rank_0(lambda: kinds[tried.index(best(tried, weights))])
+    if work.plan.portable:
+        _, learned, whole = readings[kinds.index(TOKEN)]
+        if chosen != TOKEN:
+            wide = readings[kinds.index(chosen)][2]
+            _say(work, asked, chosen, whole, wide, every.y, groups)
+        return Reading(asked, _bare(work, TOKEN, asked), learned, whole)
+    if decided is None:
+        decided = chosen
+    kind, learned, whole = readings[kinds.index(decided)]
+
+    # An image that is left out has no say in what is read of it
+    whole = answered_by_others(whole, [each for _, _, each in readings], tried, weights)
+    if kind != TOKEN:
+        _say(work, asked, kind, readings[0][2], whole, every.y, groups)
+    return Reading(asked, _bare(work, kind, asked), learned, whole)
+
+
+def by_left_out(reading: Reading, name: str) -> Candidate:
+    """A head as a candidate, judged by the loss of its leave-one-out answers."""
+    return _by_loss(name, reading.bare, reading.asked, reading.whole, reading.learned.y)
+
+
+def kinds_for(config: object, images: int) -> Iterator[Kind]:
+    """What a head may read of so many images, of as many blocks as can be solved for; nothing for models
+    that do not read the class token as the paper has it."""
+    if not isinstance(config, ViTConfig) or config.norm != "tokens" or config.representation:
+        return
+    if (config.pool, config.read_blocks) != TOKEN:
+        return
+    yield TOKEN
+    for pool in [pool for pool in STATES if pool != TOKEN.pool]:
+        for blocks in range(min(BLOCKS, config.depth), 0, -1):
+            kind = Kind(pool, blocks)
+            numbers = kind.numbers(config.width)
+            if numbers * images <= MOST and min(numbers, images) <= SOLVED:
+                yield kind
+                break
+
+
+def widest_of(kinds: Sequence[Kind]) -> Kind:
+    """What has the states of all kinds, which come as `kinds_for` gives them."""
+    return Kind(kinds[-1].pool, max(kind.blocks for kind in kinds))
+
+
+def _bare(work: Work, kind: Kind, asked: Probing) -> Classifier:
+    """The pre-trained model whose head, of zeros, reads that."""
+    return pretrained(work, kind.of(work.recipe), asked.labels)
+
+
+def part_of(every: Features, widest: Kind, kind: Kind, width: int) -> Features:
+    """The features of a kind, of those of a wider one."""
+    x = every.x.reshape(len(every.x), widest.blocks, widest.states, width)
+    x = x[:, widest.blocks - kind.blocks :, : kind.states].reshape(len(x), -1)
+    if kind != TOKEN:
+        x = rounded(x)
+    return Features(np.ascontiguousarray(x), every.y)
+
+
+def shared_products(
+    every: Features, widest: Kind, kinds: Sequence[Kind], width: int
+) -> dict[Kind, Tensor]:
+    """The products of each two images' features (`row_products`), for each kind of more numbers than images
+    but the class token, which is not rounded.
+
+    Those of kinds add up from the states that they read, so each state is multiplied once.
+    """
+    wide = [kind for kind in kinds if kind != TOKEN and kind.numbers(width) > len(every.x)]
+    if not wide:
+        return {}
+    x = every.x.reshape(len(every.x), -1, width)  # (N, L S, D)
+
+    # Which kinds read a state, and the states that the same kinds read
+    reads = np.zeros((len(wide), widest.blocks, widest.states), dtype=bool)
+    for kind, own in zip(wide, reads, strict=True):
+        own[widest.blocks - kind.blocks :, : kind.states] = True
+    readers, group = np.unique(reads.reshape(len(wide), -1), axis=1, return_inverse=True)
+
+    products = {kind: torch.zeros(len(x), len(x), dtype=torch.float64) for kind in wide}
+    group = group.reshape(-1)  # NumPy 2.0 gives it another axis
+    for number, is_reader in enumerate(readers.T):
+        states = rounded(x[:, group == number].reshape(len(x), -1))
+        added = row_products(torch.from_numpy(states))
+        for kind in itertools.compress(wide, is_reader):
+            products[kind] += added
+    return products
+
+
+def _by_loss(name: str, bare: Classifier, asked: Probing, whole: Probe, y: np.ndarray) -> Candidate:
+    """A reading as a candidate, judged by the loss of its left-out answers: of few images it tells more
+    than how many are right."""
+    tried = candidate(name, bare, asked, whole.left_out, y)
+    return tried._replace(scores=-tried.losses)
+
+
+def _say(
+    work: Work,
+    asked: Probing,
+    kind: Kind,
+    token: Probe,
+    wide: Probe,
+    y: np.ndarray,
+    groups: np.ndarray | None,
+) -> None:
+    """Say what is read, and what reading more than the class token gains, or would gain."""
+    of_token = asked.main_left_out_quality(token, y, groups)
+    of_wide = asked.main_left_out_quality(wide, y, groups)
+    with_token = of_token.unit.text(of_token.value)
+    with_more = of_wide.unit.text(of_wide.value)
+    more = WORDS[kind.pool].format(counted(kind.blocks, "block"))
+    if work.plan.portable:
+        work.say(
+            f"its head reads the class token alone, as in other libraries (`portable`): {with_token} "
+            f"instead of {with_more} with {more}, by fits without each image"
+        )
+        return
+    work.say(
+        f"its head reads {more}: {with_more} instead of {with_token} with the class token alone, by fits "
+        "without each image (other libraries do not have that; `portable` keeps to the class token)"
+    )
+
+
+def settle_reading(work: Work, reading: Reading) -> Work:
+    """Write in the plan what the head reads, and return the work whose recipe reads the same.
+
+    The fine-tuning reads what the paper has, the class token: a head of zeros on thousands of numbers
+    would make its first steps too large.
+    """
+    kind = reading.kind
+    plan = work.plan._replace(reading=kind)
+    write_plan(work.run_dir, plan)
+    if kind is None:
+        return replace(work, plan=plan)
+    tuning = work.tuning
+    if plan.pool is not None:  # a run of an earlier version goes on as it began
+        tuning = kind.of(tuning)
+    return replace(work, recipe=kind.of(work.recipe), tuning=tuning, plan=plan)

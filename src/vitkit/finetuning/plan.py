@@ -1,0 +1,196 @@
+"""What is decided when a model is made of a folder of photographs, by the machine and the clock, and what
+every step from there reads.
+
+The plan is written down before the fine-tuning, which continues by it if it was interrupted.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitkit.data import Source, fingerprint
+from vitkit.evaluation import Features, Metric, compute_features
+from vitkit.finetuning.candidates import answers_of
+from vitkit.finetuning.folder import Photographs
+from vitkit.recipes import Recipe, Say
+from vitkit.system.errors import BadWeights
+from vitkit.system.machine import autocast
+from vitkit.system.processes.ranks import from_rank_0
+from vitkit.system.storage.addresses import shown_address
+from vitkit.system.storage.files import NUMBER, Types, check_types, parse_json, write_json
+from vitkit.training import (
+    Occupied,
+    check_recipe,
+    differences,
+    group_setting,
+    is_run,
+    to_json,
+    with_defaults,
+)
+from vitkit.weights import Classifier, fitted_to, load_for
+
+PLAN = "plan.json"  # in the directory of the study
+
+
+class OtherPlan(Occupied):
+    """The directory was begun with other settings, or on other images."""
+
+
+class Plan(NamedTuple):
+    """The decisions that must stay the same when a run continues, and the inputs for which they
+    were made."""
+
+    steps: int | None
+    """Of the fine-tuning; None as long as that is not decided."""
+    precision: str
+    minutes: float
+    recipe: dict
+    """The recipe of the call, as plain values."""
+    images: str
+    """Fingerprint of the images to learn from."""
+    seconds_of_a_step: float = 0.0
+    """What a step of the fine-tuning took when `steps` was decided."""
+    pool: str | None = None
+    """What the head reads of a block, in plans of earlier versions; now `reading` says it."""
+    reading: tuple[str, int] | None = None
+    """What the head reads: a pooling, and of how many blocks; None as long as that is not decided."""
+    portable: bool = False
+    """Whether the head reads what other libraries know, whatever it costs."""
+    native: bool | None = None
+    """Whether the solved head's images keep their own proportions, though the recipe's are cropped; None as
+    long as that is not decided."""
+
+
+TYPES: Types = {
+    "steps": int, "precision": str, "minutes": NUMBER, "recipe": dict, "images": str,
+    "seconds_of_a_step": NUMBER, "pool": str, "reading": list, "portable": bool, "native": bool,
+}  # fmt: skip
+
+
+def read_plan(run_dir: Path) -> Plan | None:
+    """The plan in a directory; None if there is none, or it is damaged."""
+    try:
+        values = parse_json((run_dir / PLAN).read_bytes())
+        if not isinstance(values, dict):
+            return None
+        plan = Plan(**values)
+        check_types(plan._asdict(), TYPES)
+        check_recipe(plan.recipe)
+        if not isinstance(plan.recipe["data"]["source"], str):
+            return None
+        if plan.reading is not None:
+            pool, blocks = plan.reading
+            check_types({"pool": pool, "blocks": blocks}, {"pool": str, "blocks": int})
+            return plan._replace(reading=(pool, blocks))
+    except (OSError, TypeError, ValueError, KeyError):
+        return None
+    if plan.pool is not None:  # of an earlier version
+        return plan._replace(reading=(plan.pool, 1))
+    return plan
+
+
+def write_plan(run_dir: Path, plan: Plan) -> None:
+    """Write the plan into a directory."""
+    from_rank_0(lambda: write_json(run_dir / PLAN, plan._asdict()))
+
+
+def earlier_plan(
+    run_dir: Path, recipe: Recipe, photographs: Photographs, minutes: float, portable: bool
+) -> Plan | None:
+    """The plan of an earlier call; None if there is none. Raises OtherPlan if it is that of other settings."""
+    plan = from_rank_0(lambda: read_plan(run_dir))
+    if plan is None:
+        if from_rank_0(lambda: is_run(run_dir)):
+            raise OtherPlan(f"{run_dir} holds a run of vitkit train, or of a preset")
+        return None
+    changed = differences(with_defaults(plan.recipe, recipe), to_json(recipe))
+    if plan.minutes != minutes:
+        changed.append(f"minutes: {plan.minutes:g}, now {minutes:g}")
+    if plan.portable != portable:
+        changed.append(f"portable: {plan.portable}, now {portable}")
+    if plan.images != fingerprint(photographs.learned):
+        changed.append("its images are others, or have changed")
+    if changed:
+        raise OtherPlan(f"{run_dir} was begun with other settings ({'; '.join(changed[:5])})")
+    return plan
+
+
+def same_place(one: str, other: str) -> bool:
+    """Whether two names of a data set are of one place."""
+    one, other = map(shown_address, (one, other))
+    return one == other or Path(one).resolve() == Path(other).resolve()
+
+
+# What every step reads, and what several of them do
+
+
+@dataclass(frozen=True)
+class Work:
+    """The inputs of every step."""
+
+    recipe: Recipe
+    """As it was given, but for what the head reads: its precision may be "auto", and its spans 0."""
+    tuning: Recipe
+    """The same for the fine-tuning, which may be at a smaller image size."""
+    run_dir: Path
+    photographs: Photographs
+    plan: Plan
+    device: torch.device
+    say: Say
+    began: float
+
+    def seconds(self) -> str:
+        """The time so far, as text."""
+        return f"{self.spent():.1f} s"
+
+    def spent(self) -> float:
+        """Seconds that it has taken so far."""
+        return time.monotonic() - self.began
+
+
+def pretrained(work: Work, recipe: Recipe, labels: Sequence[str]) -> Classifier:
+    """The pre-trained model with a head of zeros for these classes, for the recipe's images."""
+    published, _ = load_for(recipe.init, recipe.model)
+    fitted, _ = fitted_to(published, recipe.model, labels)
+    return replace(fitted.to(work.device), preprocessing=recipe.data.preprocessing)
+
+
+def features_of(work: Work, classifier: Classifier, source: Source) -> Features:
+    """The features of images, from the cache if they are there."""
+    with autocast(work.device, work.plan.precision):
+        found = compute_features(classifier.for_inference(), source)
+    broken = np.flatnonzero(~np.isfinite(found.x).all(1))
+    if len(broken):
+        raise BadWeights(
+            f"{work.recipe.init} gives NaN or infinity for {len(broken):,} of {len(found.x):,} "
+            f"images, {source.name(broken[0])} for example, so nothing can be fitted to them"
+        )
+    return found
+
+
+def answers(work: Work, classifier: Classifier, source: Source) -> Tensor:
+    """The logits of a model for every image, float32 (N, K)."""
+    with autocast(work.device, work.plan.precision):
+        return answers_of(classifier, source)
+
+
+def with_origin(work: Work, classifier: Classifier, name: str, metric: Metric) -> Classifier:
+    """The classifier with where it comes from."""
+    origin = {
+        "recipe": work.recipe.name,
+        "init": work.recipe.init,
+        "head": name,
+        "data": work.recipe.data.source,
+        "metrics": {metric.name: metric.text()},
+        "split_seed": work.recipe.data.split_seed,
+        "groups": group_setting(work.recipe.data),
+    }
+    if work.photographs.made_fingerprint:
+        origin["held_out"] = work.photographs.made_fingerprint
+    return replace(classifier, origin=origin)

@@ -1,0 +1,123 @@
+"""Whether the solved head reads images whole, at their own proportions, where most are not square.
+
+The crop's first model is there by then. A second pass over the images takes as long as the first, so it is
+made only if it leaves half of the time; of the same readings the best one is chosen again, and kept if its
+left-out answers are better than those with the centre cut out by more than chance gives. A model that crops
+opens in other libraries, in a page and in `vitkit faster`, which one of whole images does not.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from vitkit.data import Source
+from vitkit.finetuning.candidates import answered_by_others, best, image_weights
+from vitkit.finetuning.head_inputs import Reading, by_left_out, read
+from vitkit.finetuning.plan import Work, write_plan
+from vitkit.recipes import Recipe
+from vitkit.system.console.text import counted
+from vitkit.system.errors import VitkitError
+from vitkit.system.processes.ranks import from_rank_0
+from vitkit.weights import at_own_proportions
+
+MEASURED = 200  # images whose sizes are looked at
+# What becomes of them otherwise, by the preprocessing's rule, and the option that says so
+CROPPED = {"shorter": ("with the centre cut out", "centre"), "square": ("made square", "whole")}
+SQUARE = 1.1  # times as long as the other: up to here a crop hardly loses anything
+
+
+def with_own_proportions(work: Work) -> Work:
+    """The same work on images that keep their proportions. Raises VitkitError if the model cannot
+    read them."""
+    recipe = work.recipe
+    preprocessing = at_own_proportions(recipe.data.preprocessing, recipe.model)
+    return replace(
+        work, recipe=replace(recipe, data=replace(recipe.data, preprocessing=preprocessing))
+    )
+
+
+def with_crop(recipe: Recipe) -> Recipe:
+    """The recipe of a fine-tuning, which reads images of one size: where they keep their proportions, the
+    centre is cut out."""
+    preprocessing = recipe.data.preprocessing
+    if not preprocessing.is_native:
+        return recipe
+    cropped = replace(preprocessing, rule="shorter", size=recipe.model.image)
+    return replace(recipe, data=replace(recipe.data, preprocessing=cropped))
+
+
+def chosen_proportions(work: Work, reading: Reading) -> tuple[Work, Reading | None]:
+    """The head on whole images, if that is no worse than the given one; None if it is, or not worth a try.
+    Says what came of it. The work has what was decided in its plan."""
+    if not _is_open(work) or not reading.whole.known.any():
+        return work, None
+    if not from_rank_0(
+        lambda: 4 * work.spent() < 60 * work.plan.minutes
+    ):  # half for the second pass
+        return _decided(work, False), None
+    images = work.photographs.learned
+    count = not_square(images)
+    if 2 * count <= len(images):
+        return _decided(work, False), None
+
+    # The best reading of whole images
+    try:
+        other = with_own_proportions(work)
+    except VitkitError:  # the model cannot read them
+        return _decided(work, False), None
+    quiet = replace(other, plan=work.plan._replace(reading=None), say=_say_nothing)
+    whole = read(quiet)
+    tried = [by_left_out(reading, "cropped"), by_left_out(whole, "whole")]
+    weights = image_weights(reading.asked, reading.learned.y) * reading.whole.known.numpy()
+    is_better = from_rank_0(lambda: best(tried, weights) is tried[1])
+
+    # What came of it
+    groups = images.groups
+    cropped = reading.asked.main_left_out_quality(reading.whole, reading.learned.y, groups)
+    of_whole = reading.asked.main_left_out_quality(whole.whole, whole.learned.y, groups)
+    figures = f"{of_whole.unit.text(of_whole.value)} instead of {cropped.unit.text(cropped.value)}"
+    now, option = CROPPED[work.recipe.data.preprocessing.rule]
+    not_squares = f"about {count:,} of {counted(len(images), 'image')} are not square"
+    if not is_better:
+        work.say(
+            f"{not_squares}: whole, at their own proportions, they give {figures} by fits without each "
+            f"image, no better than chance may be, so they stay {now} (`crop='native'` reads them whole)"
+        )
+        return _decided(work, False), None
+    work.say(
+        f"{not_squares}, so they are read whole, at their own proportions: {figures} {now}, by fits "
+        f"without each image (`crop={option!r}` keeps to that)"
+    )
+
+    # An image that is left out has no say in that
+    head = answered_by_others(whole.whole, [reading.whole, whole.whole], tried, weights)
+    return _decided(other, True), whole._replace(whole=head)
+
+
+def _is_open(work: Work) -> bool:
+    """Whether nobody has decided."""
+    if work.plan.portable or work.recipe.data.preprocessing.is_native:
+        return False
+    return work.plan.native is None and work.plan.steps is None
+
+
+def _decided(work: Work, native: bool) -> Work:
+    """The work whose plan says what was decided, and is written."""
+    plan = work.plan._replace(native=native)
+    write_plan(work.run_dir, plan)
+    return replace(work, plan=plan)
+
+
+def _say_nothing(sentence: str) -> None:
+    """Nothing: of a head that may not be kept."""
+
+
+def not_square(source: Source) -> int:
+    """How many images have one side longer than the other by more than SQUARE; of many images, the number
+    is estimated from a part of them."""
+    looked_at = np.linspace(0, len(source) - 1, min(len(source), MEASURED)).astype(int).tolist()
+    count = 0
+    for i in looked_at:
+        height, width = source.picture(i).size
+        count += max(height, width) > SQUARE * min(height, width)
+    return round(count * len(source) / len(looked_at))

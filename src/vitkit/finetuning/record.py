@@ -1,0 +1,175 @@
+"""What a quick run writes about itself, under the names that every run has (README, "What a run writes"):
+so that it is reported on and compared as they are. And its page, from what is written.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from torch import Tensor
+
+from vitkit.evaluation import (
+    Kept,
+    Metric,
+    answers_of_logits,
+    class_scores,
+    read_answers,
+    report,
+    weakest,
+    write_answers,
+    write_report,
+)
+from vitkit.finetuning.candidates import CLOSED_FORM
+from vitkit.finetuning.fine_tuning import RUN
+from vitkit.finetuning.plan import PLAN, Plan, Work, read_plan
+from vitkit.system.console.text import as_word, counted
+from vitkit.system.errors import BadRun
+from vitkit.system.storage.files import write_json, write_whole
+from vitkit.system.storage.remote import is_address
+from vitkit.training import (
+    ANSWERS,
+    BEGUN,
+    OF_BEGUN,
+    check_answered,
+    group_setting,
+    is_run,
+    open_part,
+    read_object,
+    read_run,
+    to_json,
+    to_line,
+)
+from vitkit.training import report as report_of_run
+from vitkit.weights import Classifier, load
+
+
+def is_quick(run_dir: Path) -> bool:
+    """Whether a directory holds a quick run."""
+    return (run_dir / PLAN).is_file()
+
+
+def check_recorded(run_dir: Path) -> None:
+    """Raises VitkitError for a quick run that has not written down what it reached."""
+    if is_quick(run_dir) and not is_run(run_dir):
+        raise BadRun(
+            f"{run_dir} has not ended, or was made by an earlier version, which did not keep what a page "
+            "needs; the vitkit finetune command that made it, given once more, goes on and writes it"
+        )
+
+
+def write_record(
+    work: Work, chosen: str, classifier: Classifier, measured: Metric | None, logits: Tensor | None
+) -> None:
+    """Write down by which recipe the chosen model was made, of which images, and what it reached.
+
+    measured: on the images to test on, or else on those that were held out; None without either.
+    logits: of the images to test on, (N, K), if there are some.
+    """
+    run_dir = work.run_dir
+    photographs = work.photographs
+
+    # On what it ran, and when
+    data = work.recipe.data
+    place = data.source
+    if not is_address(place):
+        place = str(Path(place).resolve())  # of a folder, from wherever the next command is given
+    record = {
+        "source": data.source,
+        "place": place,
+        "split_seed": data.split_seed,
+        "groups": group_setting(data),
+        "target": photographs.target_kind,
+        "labels": list(photographs.labels),
+        "counts": photographs.counts,
+        "fingerprint": photographs.fingerprints,
+        "others": {},
+        "notes": list(photographs.notes),
+        "skipped": photographs.skipped,
+        "made_fingerprint": photographs.made_fingerprint,
+    }
+    write_json(run_dir / "data.json", record)
+    write_json(run_dir / BEGUN, _begun(work))
+
+    # What it reached: an evaluation, and the answers to the images to test on
+    steps = 0
+    if chosen != CLOSED_FORM:
+        steps = work.plan.steps or 0
+    metrics = {}
+    primary = ""
+    if measured is not None:
+        metrics = {measured.name: measured}
+        primary = measured.name
+    line = {"event": "evaluation", "step": steps, "evaluator": chosen, "primary": primary}
+    write_whole(run_dir / "metrics.jsonl", to_line(line | {"metrics": metrics}).encode())
+    if photographs.target_kind == "class" and photographs.test is not None:
+        given = answers_of_logits(classifier, photographs.test, logits)
+        write_answers(run_dir / ANSWERS, Kept(given, photographs.test_name, steps))
+
+    # By which recipe, last: a directory that has it has the others. A fine-tuned model reads other images
+    # than the solved head does where these keep their proportions, or have few pixels
+    recipe = work.recipe
+    if chosen != CLOSED_FORM:
+        recipe = replace(recipe, model=work.tuning.model, data=work.tuning.data)
+    write_json(run_dir / "recipe.json", to_json(recipe))
+
+
+def _begun(work: Work) -> dict:
+    """When the run began, how long it took, and on what. A call that only continues it took less."""
+    earlier = read_object(work.run_dir / BEGUN, OF_BEGUN)
+    date = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(time.time() - work.spent()))
+    seconds = max(round(work.spent(), 1), earlier.get("seconds", 0.0))
+    return {"date": earlier.get("date", date), "seconds": seconds, "device": str(work.device)}
+
+
+def weakest_class(run_dir: Path) -> str | None:
+    """A sentence about the class that fared worst on the images to test on; None without such images, or
+    if every answer is right."""
+    kept = read_answers(run_dir / ANSWERS)
+    if kept is None or not kept.answers.finite.all():
+        return None
+    return weakest(class_scores(kept.answers))
+
+
+def write_page(run_dir: Path, path: Path | None = None, typed: Sequence[str] = ()) -> Path | None:
+    """The page about a quick run, from what it has written: the mistakes of its model on the images to
+    test on, if they have one class each; else how it was fine-tuned. None if nothing was measured.
+
+    path: the file to write; None is report.html in the directory. typed: names of data sets that a person
+    typed, as `read_run` takes them. Raises VitkitError for a run of before that was written down, and for
+    images that have changed since, or may not be opened.
+    """
+    check_recorded(run_dir)
+    run = read_run(run_dir, typed)
+    kept = read_answers(run_dir / ANSWERS)
+    if kept is None:
+        if (run_dir / RUN).exists():
+            return report_of_run(run_dir / RUN, path=path, typed=typed)
+        return None
+    source = open_part(run, kept.part)
+    check_answered(kept, source)
+    classifier = load(run_dir, quiet=True)
+    init = str(run.recipe["init"])
+    data = run.data["source"]
+    chosen = run.lines[-1]["evaluator"]
+    plan = read_plan(run_dir)
+    if plan is None:
+        raise BadRun(f"{run_dir / PLAN} is damaged, so it is not known how the model was made")
+    facts = {
+        "command": _command(init, data, plan),
+        "model": f"{chosen}, from {init}",
+        "preprocessing": str(classifier.preprocessing),
+        "computed in": f"{plan.precision} on {run.begun.get('device', 'an unknown device')}",
+        "date": str(run.begun.get("date", "")),
+    }
+    title = f"{counted(len(source), 'image')} of {data} ({kept.part})"
+    found = report(kept.answers, source, str(run_dir), title, facts)
+    return write_report(path or run_dir / "report.html", found, source)
+
+
+def _command(init: str, data: str, plan: Plan) -> str:
+    """The command that makes such a model; settings of the fine-tuning are not in it."""
+    command = f"vitkit finetune {as_word(init)} {as_word(data)} --minutes {plan.minutes:g}"
+    if plan.portable:
+        command += " --portable"
+    return command

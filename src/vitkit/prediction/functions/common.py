@@ -1,0 +1,316 @@
+"""A model, images and how they are answered: what predict, sort, watch and batch have in common."""
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from vitkit.prediction.batches import from_sequence, from_stream, names_from
+from vitkit.prediction.items import Item, items_of, pictures, spread
+from vitkit.prediction.predictions import BATCH, Answered, answers, check_settings
+from vitkit.runtimes import (
+    Runtime,
+    RuntimeName,
+    any_runtime_of_file,
+    is_exported,
+    precision_of,
+    runtime_of_file,
+    runtime_of_model,
+    runtime_of_run,
+    takes_pictures,
+)
+from vitkit.system.console.messages import brief, say
+from vitkit.system.console.text import counted, printable
+from vitkit.system.errors import BadSettings
+from vitkit.system.functions.steps import in_a_program
+from vitkit.system.functions.types import DataLike, Default, DeviceLike, with_defaults
+from vitkit.system.machine import PrecisionChoice, pick_device
+from vitkit.weights import Hints, ModelLike, Overrides, classifier_with_head, hints_of
+
+if TYPE_CHECKING:
+    from vitkit.weights import Classifier
+
+INPUT = "-"  # names come through the standard input
+
+
+class Answering(Overrides, total=False):
+    """How images are answered."""
+
+    top: Annotated[int, Default(5)]
+    """Classes to name for each image."""
+    workers: Annotated[int, Default(-1)]
+    """Processes that read and decode images; -1 follows the CPU quota."""
+    merge: Annotated[int, Default(0)]
+    """Merge this many tokens in every block: less work, and slightly different answers. `vitkit.bench`
+    with `merge` measures the difference."""
+    exit: Annotated[float, Default(0.0)]
+    """Classify an image after half of the blocks, or later, as soon as a class has this
+    probability: less work, and slightly different answers. `vitkit.bench` with `exit` measures the
+    difference."""
+    calibrate: Annotated[DataLike, Default("")]
+    """Images for the fitting of `exit`, 300 at most, such as training images; they need no
+    labels."""
+    runtime: Annotated[RuntimeName, Default("auto")]
+    """Library that computes the answers: torch, compiled, onnx (ONNX Runtime) or openvino. auto
+    is PyTorch for a model, or the library that `vitkit.bench` has found to be the fastest
+    on this machine; for an exported file, it is the library for which the file was written."""
+    precision: Annotated[PrecisionChoice, Default("auto")]
+    """Arithmetic of the matrix products. auto is bfloat16 if the CPU or GPU has instructions for it."""
+    device: Annotated[DeviceLike, Default("auto")]
+    """cpu, cuda, cuda:1 or mps; auto chooses the best one."""
+    ok_if_unreadable: Annotated[bool, Default(False)]
+    """Let the command end with the exit status 0, and not 3, if images could not be read; they are still
+    named."""
+    verbose: Annotated[bool, Default(False)]
+    """Log what the model is, how it prepares images, and in which precision it computes."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """A model, images and how they are answered, with all defaults (`Answering` describes them)."""
+
+    model: "str | Classifier"
+    images: tuple[Any, ...]
+    top: int
+    workers: int
+    merge: int
+    exit: float
+    calibrate: str
+    runtime: RuntimeName
+    precision: PrecisionChoice
+    device: str
+    ok_if_unreadable: bool
+    verbose: bool
+    hints: Hints
+
+
+def request(model: ModelLike, images: tuple[Any, ...], answering: Answering) -> Request:
+    """What is asked for. Raises BadSettings if settings do not go together."""
+    values = with_defaults(Answering, answering)
+    asked = Request(model, images, hints=hints_of(answering), **values)
+    check_request(asked)
+    return asked
+
+
+def check_request(settings: Request) -> None:
+    """Raises VitkitError if settings do not go together, before the model is loaded."""
+    check_settings(settings.top, BATCH, settings.workers)
+    if not len(settings.images):
+        takes = "IMAGE... is files, folders, patterns and data sets, or - for names from the standard input"
+        if in_a_program():
+            takes = "give files, folders, patterns, data sets, arrays or Pillow images"
+        raise BadSettings(f"there is no image to classify; {takes}")
+    names = [image for image in settings.images if isinstance(image, str)]
+    if INPUT in names and len(names) > 1:
+        raise BadSettings("- reads the names of all images from the standard input: give it alone")
+    if settings.merge and settings.exit:
+        raise BadSettings("`merge` and `exit` are two ways to less work; give one of them")
+    if settings.merge < 0:
+        raise BadSettings(f"`merge` is {settings.merge}; it is a number of tokens, from 0 on")
+    if not 0 <= settings.exit <= 1:
+        raise BadSettings(f"`exit` is {settings.exit:g}; it is a probability, such as 0.9")
+    if not settings.exit:
+        if settings.calibrate:
+            raise BadSettings(f"`calibrate={settings.calibrate!r}` goes with `exit`")
+        return
+    if not settings.calibrate:
+        raise BadSettings(
+            "`exit` needs `calibrate=DATA`: images like those to come, of no matter which classes"
+        )
+    if settings.runtime not in ("auto", "torch"):
+        raise BadSettings(
+            f"`exit` is computed by PyTorch, as how far an image goes depends on the image; leave out "
+            f"`runtime={settings.runtime!r}`"
+        )
+
+
+# The images, and their answers
+
+
+def images_of(
+    settings: Request,
+    labels: Sequence[str],
+    limit: int = 0,
+    written_to: Sequence[Path] = (),
+    files_only: bool = False,
+) -> Sequence[Item] | None:
+    """The images that are given; None if their names come through the standard input.
+
+    limit: the largest number, chosen evenly from all; 0 is all. written_to: folders whose images are
+    not to be answered, because they are written there. files_only: raises VitkitError for images that
+    are not files of this machine.
+    """
+    images = settings.images
+    if all(isinstance(image, str) for image in images):
+        if tuple(images) == (INPUT,):
+            return None
+        found = pictures(images, labels, written_to)
+        if files_only and not found.are_files():
+            raise BadSettings(
+                "photographs that are files of this machine are sorted, and "
+                f"{printable(' '.join(images))} stands for others too"
+            )
+        return spread(found, limit)
+    if files_only:
+        raise BadSettings(
+            "photographs that are files of this machine are sorted, and these are in memory"
+        )
+    from vitkit.prediction.in_memory import as_items
+
+    if len(images) == 1:  # of a program: an array, say, or an iterator
+        (images,) = images
+    items = as_items(images, labels)
+    if isinstance(items, Sequence):
+        return spread(items, limit)
+    return list(islice(items, limit or None))  # of an iterator the first ones
+
+
+def answers_of(settings: Request, runtime: Runtime, items: Sequence[Item]) -> Iterator[Answered]:
+    """The answers to these images, in batches."""
+    batches = from_sequence(items, runtime.preprocessing, batch_for(runtime), settings.workers)
+    return answers(runtime, batches, settings.top)
+
+
+def answers_to_names(
+    settings: Request,
+    runtime: Runtime,
+    names: Iterable[list[str]] | None = None,
+    limit: int = 0,
+    written_to: Sequence[Path] = (),
+) -> Iterator[Answered]:
+    """The answers to images whose names come in lists; by default through the standard input.
+
+    limit: answer the first ones only; 0 is all.
+    """
+    batch = batch_for(runtime)
+    if names is None:
+        names = names_from(sys.stdin.fileno(), batch)
+    items = _items_in_batches(names, batch, limit, written_to)
+    batches = from_stream(items, runtime.preprocessing, settings.workers)
+    return answers(runtime, batches, settings.top)
+
+
+def batch_for(runtime: Runtime) -> int:
+    """The number of images that are computed together."""
+    if takes_pictures(runtime):
+        return 1
+    if getattr(runtime, "one_grid", False) and runtime.preprocessing.is_native:
+        return 1
+    return BATCH
+
+
+def _items_in_batches(
+    names: Iterable[list[str]], batch: int, limit: int, written_to: Sequence[Path]
+) -> Iterator[list[Item]]:
+    """The images of names that come, in lists, some of them empty; the name of a folder stands for
+    many images."""
+    count = 0
+    for some in names:
+        items = chain.from_iterable(items_of(name, written_to) for name in some)
+        chunk = []
+        for item in items:
+            chunk.append(item)
+            count += 1
+            if len(chunk) == batch or count == limit:
+                yield chunk
+                chunk = []
+            if count == limit:
+                return
+        yield chunk
+
+
+# What computes the answers
+
+
+def runtime_of(settings: Request, looking: bool = False, in_batches: bool = False) -> Runtime:
+    """The runtime that computes the answers. An exported file needs no PyTorch.
+
+    looking: it keeps what the model looks at, too. in_batches: refuse a file that takes whole
+    pictures, one at a time.
+    """
+    with brief(not settings.verbose):
+        return _runtime_of(settings, looking, in_batches)
+
+
+def _runtime_of(settings: Request, looking: bool, in_batches: bool) -> Runtime:
+    """The same, with all details said."""
+    if isinstance(settings.model, str) and is_exported(settings.model):
+        if looking:
+            raise BadSettings(
+                f"`attention` draws what a model looks at, and {settings.model} gives its answers alone; "
+                "give the model that it was exported from"
+            )
+        if settings.merge or settings.exit:
+            raise BadSettings(
+                f"`merge` and `exit` change what a model computes, and {settings.model} is an exported "
+                "file; give the model"
+            )
+        open_runtime = any_runtime_of_file
+        if in_batches:
+            open_runtime = runtime_of_file
+        return open_runtime(
+            settings.model, settings.hints, settings.runtime, settings.precision, settings.device
+        )
+    if not (looking or settings.merge or settings.exit or in_batches):
+        kept = runtime_of_run(
+            settings.model, settings.hints, settings.runtime, settings.precision, settings.device
+        )
+        if kept is not None:
+            return kept
+    classifier = classifier_with_head(settings.model, settings.hints)
+    if looking and (settings.merge or settings.exit):
+        raise BadSettings("`attention` draws the whole model's; leave out `merge` and `exit`")
+    if classifier.unknown is not None and (settings.merge or settings.exit):
+        say("no image is called unknown: the limits for that are the whole model's")
+    if settings.merge:
+        classifier = _merging(settings, classifier)
+    if settings.exit:
+        classifier = _exiting(settings, classifier)
+    device = pick_device(settings.device)
+    precision = precision_of(settings.runtime, settings.precision, device)
+    if not looking:
+        return runtime_of_model(classifier, settings.runtime, precision, settings.device)
+    from vitkit.prediction.attention import Looking
+    from vitkit.runtimes import eager
+
+    if settings.runtime not in ("auto", "torch"):
+        raise BadSettings(
+            f"`attention` is computed by PyTorch; leave out `runtime={settings.runtime!r}`"
+        )
+    return Looking(eager(classifier, device, precision))
+
+
+def _merging(settings: Request, classifier: "Classifier") -> "Classifier":
+    """The model with tokens merged, which is said."""
+    from vitkit.models import tokens_left
+    from vitkit.prediction.approximations import merging
+
+    merged = merging(classifier, settings.merge)
+    left = tokens_left(merged.model.config, settings.merge)
+    most = counted(settings.merge, "token")
+    _say_less(settings, f"{most} at most merged in every block, {left:,} left in the last", "merge")
+    return merged
+
+
+def _exiting(settings: Request, classifier: "Classifier") -> "Classifier":
+    """The model with early exits, which is said."""
+    from vitkit.prediction.approximations import exiting, fit_exits
+    from vitkit.prediction.batches import prepared_images
+    from vitkit.prediction.calibration import to_calibrate
+
+    images, _ = prepared_images(classifier.preprocessing, to_calibrate(settings.calibrate))
+    exits = fit_exits(classifier, images)
+    early = exiting(classifier, exits, settings.exit)
+    _say_less(settings, f"images end early that are sure by {settings.exit:g}", "exit")
+    return early
+
+
+def _say_less(settings: Request, what: str, option: str) -> None:
+    """Say which work is left out, and what measures it."""
+    value = getattr(settings, option)
+    say(
+        f"{what}, so the answers differ a little from the model's; bench "
+        f"with `{option}={value:g}` and `data=DATA` says how much"
+    )

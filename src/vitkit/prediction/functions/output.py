@@ -1,0 +1,349 @@
+"""What becomes of answers: a value for a program, and on the way rows, files, folders and pictures."""
+
+import signal
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, replace
+from io import StringIO
+from pathlib import Path
+from shutil import get_terminal_size
+from typing import TYPE_CHECKING, Any
+
+from vitkit.prediction.functions.common import Request, answers_of, answers_to_names
+from vitkit.prediction.functions.terminal import UNKNOWN, AnswerTable, ImageCounter, number
+from vitkit.prediction.items import Item
+from vitkit.prediction.predictions import Answered, Prediction, least_open
+from vitkit.prediction.rows import RowsFile, as_json
+from vitkit.prediction.sorting import Sorter
+from vitkit.runtimes import Runtime
+from vitkit.system.console.messages import live_output, say
+from vitkit.system.console.text import as_word, counted, printable_name
+from vitkit.system.functions.arguments import status_of
+from vitkit.system.functions.results import Rows
+from vitkit.system.functions.steps import IMAGES, step
+from vitkit.system.processes.signals import signals_are_ours
+from vitkit.weights import Activation
+
+if TYPE_CHECKING:
+    from vitkit.inspection import Tile
+    from vitkit.weights import Classifier
+
+
+@dataclass(frozen=True, repr=False)
+class Predictions(Rows, Sequence[Prediction]):
+    """A model's answers to images, in their order."""
+
+    answers: tuple[Prediction, ...]
+    """One for each image: its most likely classes, or what is wrong with it."""
+    labels: tuple[str, ...]
+    """The model's classes."""
+    activation: Activation
+    unreadable: int
+    """Images that could not be read."""
+    path: Path | None
+    """The file or the folder that the answers were written to."""
+    notes: tuple[str, ...]
+    """What was written, and what is next."""
+    written: tuple[dict[str, str], ...] = ()
+    """Beside each answer, the files that were written for its image, by what they are."""
+    json: bool = False
+    """Whether it is printed as lines of JSON."""
+    ok_if_unreadable: bool = False
+    """Whether images that could not be read leave the exit status at 0."""
+
+    @classmethod
+    def of(
+        cls, taking: "Taking", path: Path | None, notes: tuple[str, ...], ok_if_unreadable: bool
+    ) -> "Predictions":
+        """The predictions of all answers that were taken."""
+        return cls(
+            tuple(taking.kept),
+            tuple(taking.runtime.labels),
+            taking.runtime.activation,
+            taking.progress.unreadable,
+            path,
+            notes,
+            tuple(taking.kept_extra),
+            taking.json,
+            ok_if_unreadable,
+        )
+
+    def __len__(self) -> int:
+        return len(self.answers)
+
+    def __getitem__(self, i):
+        return self.answers[i]
+
+    @property
+    def status(self) -> int:
+        """The exit status of the command: 3 if images could not be read."""
+        return status_of(self.unreadable, self.ok_if_unreadable)
+
+    def rows(self) -> list[dict]:
+        """A row for each image, with the columns of CSV and JSON lines: its name, its most likely class
+        with the probability, all that were named, and what is wrong with it."""
+        rows = []
+        for answer, extra in zip(self.answers, self.written, strict=True):
+            row = {"name": answer.name, "label": answer.label, "probability": answer.probability}
+            row |= {"labels": answer.labels, "probabilities": answer.probabilities}
+            row |= {"truth": answer.truth, "error": answer.error}
+            if answer.unknown is not None:
+                row |= {"unknown": answer.unknown, "possible": answer.possible}
+            rows.append(row | extra)
+        return rows
+
+    def shown(self) -> Iterator[str]:
+        """The answers, which the command line has printed already as they came; what could not be read;
+        and what was written."""
+        if self.answers and self.json:
+            yield "\n".join(map(as_json, self.answers, self.written))
+        elif self.answers:
+            text = StringIO()
+            AnswerTable(self.labels, self.activation, text).print(self.answers)
+            yield text.getvalue().rstrip("\n")
+            errors = [answer.error for answer in self.answers if answer.error is not None]
+            yield from (f"not classified: {error}" for error in errors[:LISTED])
+            if len(errors) > LISTED:
+                yield f"not classified: {len(errors) - LISTED:,} more"
+        yield from self.notes
+
+
+@contextmanager
+def _termination_as_interrupt() -> Iterator[None]:
+    """A block that SIGTERM, as a service gets it, ends as Ctrl-C does: the file that is being written
+    gets its end, so that what was answered can be read."""
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or not signals_are_ours():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def take_answers(
+    asked: Request,
+    items: Sequence[Item] | None,
+    taking: "Taking",
+    limit: int = 0,
+    written_to: Sequence[Path] = (),
+) -> None:
+    """Answer images, or those whose names come through the standard input, and take each answer."""
+    if items is None:
+        batches = answers_to_names(asked, taking.runtime, None, limit, written_to)
+    else:
+        batches = answers_of(asked, taking.runtime, items)
+    with taking:
+        taking.take_all(batches)
+
+
+LISTED = 50  # unreadable images, by name
+TILES = 400  # pictures of a contact sheet, at most
+
+
+class Taking:
+    """Takes the answers of each batch, in a `with`: when the block ends, the file that they go to is
+    whole. `conclude` says what was done.
+
+    On the command line rows are printed as they come, and forgotten; in a program they are kept.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        total: int | None,
+        top: int,
+        *,
+        to: Path | None = None,
+        attention: Path | None = None,
+        sheet: Path | None = None,
+        sorter: Sorter | None = None,
+        json: bool = False,
+    ):
+        """total: how many images there will be; None if that is not known. Opens the file; raises VitkitError and
+        OSError if it cannot be written."""
+        self.runtime = runtime
+        self.progress = ImageCounter(total)
+        self.to = to
+        self.attention = attention
+        self.sheet = sheet
+        self.sorter = sorter
+        self.json = json
+        self.live = live_output()
+        self.kept: list[Prediction] = []
+        """All answers, in a program;"""
+        self.kept_extra: list[dict[str, str]] = []
+        """and what was written for each."""
+        self.errors: list[str] = []
+        """What is wrong with the first unreadable images."""
+        self.tiles: list[Tile] = []
+        self.files = ExitStack()
+        self.table = None
+        self.rows = None
+        self.looks = None
+
+        extra = []
+        if attention is not None:
+            from vitkit.prediction.attention import LookPictures
+
+            self.looks = LookPictures(attention)
+            extra.append("attention")
+        if sorter is not None:
+            extra.append("sorted_to")
+        if least_open(runtime) is not None:
+            extra += ["unknown", "possible"]
+        if to is not None:
+            self.rows = RowsFile(to, min(top, len(runtime.labels)), extra)
+        elif self.live is not None and not json:
+            page = get_terminal_size().lines - 5
+            self.table = AnswerTable(runtime.labels, runtime.activation, self.live, max(page, 10))
+
+    def take_all(self, batches: Iterable[Answered]) -> None:
+        """Take every batch."""
+        with closing(batches):
+            for answered in batches:
+                self.take(answered)
+
+    def __enter__(self) -> "Taking":
+        if self.rows is not None:
+            self.files.enter_context(_termination_as_interrupt())
+            self.files.enter_context(self.rows)
+        return self
+
+    def __exit__(self, *ended: Any) -> None:
+        self.progress.wipe()
+        self.files.__exit__(*ended)
+
+    def take(self, answered: Answered) -> None:
+        """Process the answers of a batch: print, write or draw them. Raises OSError."""
+        predictions = answered.predictions
+        if predictions:
+            self.progress.wipe()
+        extra = [{} for _ in predictions]
+        if self.looks is not None:
+            self._draw_looks(answered, extra)
+        if self.sorter is not None:
+            predictions = self._sort(predictions, extra)
+        if self.rows is not None:
+            self.rows.write(predictions, extra)
+        if self.table is not None:
+            self.table.print(predictions)
+        if self.live is None:
+            self.kept += predictions
+            self.kept_extra += extra
+        elif self.json:
+            # A line for each, for the program that reads it
+            for prediction, more in zip(predictions, extra, strict=True):
+                print(as_json(prediction, more), file=self.live)
+            self.live.flush()
+        if self.sheet is not None:
+            self._add_tiles(answered)
+
+        # Count them
+        errors = [each.error for each in predictions if each.error is not None]
+        self.errors += errors[: LISTED - len(self.errors)]
+        self.progress.count(len(predictions), len(errors))
+
+    def _draw_looks(self, answered: Answered, extra: list[dict[str, str]]) -> None:
+        """Draw what the model looked at in each image that it could read."""
+        for place, row in enumerate(answered.prepared.rows):
+            if answered.predictions[row].error is not None:
+                continue
+            image = self.runtime.preprocessing.image_of(answered.prepared.images, place)
+            weights = self.runtime.maps[place].numpy()
+            answer = self._caption(answered.predictions[row])
+            path = self.looks.draw(answered.items[row].name, image, weights, answer)
+            extra[row]["attention"] = str(path)
+
+    def _sort(self, predictions: list[Prediction], extra: list[dict[str, str]]) -> list[Prediction]:
+        """File the photographs. Returns the predictions, with an error for one that went away or is
+        no file."""
+        filed = []
+        for prediction, more in zip(predictions, extra, strict=True):
+            path = Path(prediction.name)
+            if prediction.error is None and not path.is_file():
+                sentence = f"{prediction.name} is not a file that could be filed any more"
+                prediction = replace(prediction, error=sentence)
+            elif prediction.error is None:
+                more["sorted_to"] = str(self.sorter.file(path, prediction))
+            filed.append(prediction)
+        return filed
+
+    def _caption(self, prediction: Prediction) -> str:
+        """The answer below a picture: "ants 97.0%", or "unknown (ants?)"."""
+        label = printable_name(prediction.labels[0])
+        if prediction.unknown:
+            return UNKNOWN.format(label)
+        return f"{label} {number(prediction.probabilities[0], self.runtime.activation)}"
+
+    def _add_tiles(self, answered: Answered) -> None:
+        """Keep the images that could be read, as the model got them, for the contact sheet."""
+        from vitkit.inspection import Tile
+
+        activation = self.runtime.activation
+        for place, row in enumerate(answered.prepared.rows):
+            prediction = answered.predictions[row]
+            if prediction.error is not None or len(self.tiles) == TILES:
+                continue
+            right = None  # nobody knows
+            if prediction.truth is not None and activation != "none":
+                # One class, whose name may have commas, or the names of several
+                names = {prediction.truth, *prediction.truth.split(", ")}
+                right = prediction.labels[0] in names and not prediction.unknown
+            image = self.runtime.preprocessing.image_of(answered.prepared.images, place)
+            pixels = image.transpose(1, 2, 0)
+            self.tiles.append(Tile(pixels, self._caption(prediction), right))
+
+    def conclude(self, model: "str | Classifier") -> tuple[str, ...]:
+        """Print a summary and list unreadable images; returns what was written, and the next
+        command, in sentences."""
+        good = self.progress.done - self.progress.unreadable
+        next_command = step("predict", model, IMAGES, to="answers.csv")
+
+        # What could not be read
+        if not self.json:
+            for sentence in self.errors:
+                say(f"not classified: {sentence}")
+        more = self.progress.unreadable - len(self.errors)
+        if more > 0 and not self.json:
+            say(f"not classified: {more:,} more; `to=FILE` names them all")
+        if not self.progress.done:
+            say("there was no image to classify")
+        elif self.progress.done > 1:
+            say(self.progress.summary())
+
+        # What was written
+        written = []
+        if self.sorter is not None:
+            written.append(self.sorter.summary())
+            written += self.sorter.renamed()
+            next_command = f"look through {as_word(self.sorter.directory)}"
+        if self.looks is not None and good:
+            written.append(f"wrote {counted(good, 'picture')} into {self.attention}")
+            next_command = f"look at {as_word(self.attention)}"
+        if self.rows is not None:
+            written.append(f"wrote {self.to}: {counted(self.rows.count, 'row')}")
+            next_command = f"open {as_word(self.to)}"
+        if self.tiles:
+            written.append(self._draw_sheet(good))
+            next_command = f"open {as_word(self.sheet)}"
+        if self.json:  # standard output is for the JSON alone
+            for sentence in written:
+                say(sentence)
+            return ()
+        if good:
+            written.append(f"next: {next_command}")
+        return tuple(written)
+
+    def _draw_sheet(self, good: int) -> str:
+        """Draw the contact sheet; returns a sentence about it."""
+        from vitkit.inspection import contact_sheet
+
+        contact_sheet(self.tiles, self.sheet)
+        text = f"wrote {self.sheet}"
+        if good > len(self.tiles):
+            text += f" with the first {len(self.tiles)} of {good:,} images; `limit` spreads them"
+        return text

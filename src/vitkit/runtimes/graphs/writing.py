@@ -1,0 +1,190 @@
+"""Write a classifier as a file for another library: its graph, its description, and int8 if that is wanted."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from vitkit.inspection import check_has_attention
+from vitkit.runtimes.exported import FILES, MERGED, Exported, Limits, Weights
+from vitkit.runtimes.graphs.graph import Graph, PictureGraph
+from vitkit.runtimes.graphs.int8 import (
+    SAFE_BITS,
+    calibrated_openvino,
+    exact_in_onnx,
+    exact_in_openvino,
+    int8_openvino,
+    quantise_onnx,
+)
+from vitkit.runtimes.graphs.writers import (
+    describe_onnx_file,
+    openvino_model,
+    traced,
+    write_onnx,
+    write_openvino,
+    write_program,
+)
+from vitkit.system.errors import Unsupported, VitkitError
+from vitkit.system.storage.private import public
+from vitkit.weights import Classifier, license_to_json
+
+To = Literal["onnx", "openvino", "torch", "page"]
+
+
+ENDINGS = {kind: ending for ending, kind in FILES.items()} | {"page": ".html"}
+
+
+NEEDED = {
+    "onnx": ("onnx", "onnxscript", "onnxruntime"),
+    "openvino": ("openvino",),
+    "torch": (),
+    "page": ("onnx", "onnxscript", "onnxruntime"),
+}
+
+
+@dataclass(frozen=True)
+class WebRuntime:
+    """The files of onnxruntime-web that npm has installed."""
+
+    folder: Path
+    version: str
+
+    def read(self, name: str) -> bytes:
+        """The bytes of one of its files."""
+        return (self.folder / "dist" / name).read_bytes()
+
+
+@dataclass(frozen=True)
+class Export:
+    """The kind of file to write."""
+
+    to: To = "onnx"
+    """For whom: ONNX Runtime and all that read ONNX, OpenVINO, PyTorch's exported programs, or people
+    with a browser."""
+    precision: Weights = "float32"
+    """Numbers of the weights. float16 and bfloat16 halve the file; OpenVINO also computes in bfloat16
+    then. int8 computes in int8."""
+    preprocessing: bool = False
+    """Whether pictures of any size go in, uint8 (B, height, width, 3), and probabilities come out."""
+    calibrated: bool = False
+    """With int8: whether the range of each layer's inputs is fixed, by images, as for ONNX Runtime it
+    always is. Else OpenVINO takes the range of the numbers that it computes with."""
+    merge: int = 0
+    """Tokens that are merged in every block, so that the file does less than the model and answers a
+    little otherwise."""
+    least: float | None = None
+    """Least share of the images with the model's own answer; by default what such a precision
+    reaches."""
+    web_runtime: WebRuntime | None = None
+    """Of a page, which holds it: onnxruntime-web, as `find_web_runtime` finds it."""
+
+
+def needs_calibration(wanted: Export) -> bool:
+    """Whether images are needed to make the file."""
+    return wanted.precision == "int8" and (wanted.calibrated or wanted.to != "openvino")
+
+
+def needed(wanted: Export) -> list[str]:
+    """The packages that write such a file, and try it."""
+    packages = list(NEEDED[wanted.to])
+    if wanted.to == "openvino" and wanted.precision == "int8":
+        packages.append("nncf")
+    return packages
+
+
+def missing_packages(wanted: Export) -> list[str]:
+    """The packages of `needed` that are not installed."""
+    return [name for name in needed(wanted) if find_spec(name) is None]
+
+
+def check_packages(wanted: Export) -> None:
+    """Raises VitkitError if a package is missing."""
+    missing = missing_packages(wanted)
+    if missing:
+        raise Unsupported(
+            f"exporting to {wanted.to} needs {' and '.join(missing)}: pip install 'vitkit[export]'"
+        )
+
+
+def described(classifier: Classifier, wanted: Export) -> Exported:
+    """The description in the file."""
+    origin = public(classifier.origin)
+    if wanted.merge:
+        origin = origin | {MERGED: wanted.merge}
+    weight_bits = 8
+    if needs_calibration(wanted):
+        weight_bits = SAFE_BITS
+    limits = None
+    if classifier.unknown is not None:
+        unknown = classifier.unknown
+        least = tuple(np.atleast_1d(unknown.least.numpy()).tolist())
+        limits = Limits(least, unknown.rejected, unknown.coverage)
+    return Exported(
+        classifier.preprocessing,
+        classifier.labels,
+        classifier.activation,
+        wanted.precision,
+        wanted.preprocessing,
+        origin,
+        license_to_json(classifier.license),
+        weight_bits,
+        limits,
+    )
+
+
+def write(
+    classifier: Classifier,
+    exported: Exported,
+    wanted: Export,
+    path: Path,
+    images: Sequence[np.ndarray] = (),
+) -> None:
+    """Write the file.
+
+    Args:
+        classifier: The model.
+        exported: The description in the file.
+        wanted: The kind of file.
+        path: The file; OpenVINO's has another beside it.
+        images: For a file that needs calibration: images as the file takes them, (1, ...) each.
+    """
+    # The graph
+    deployed = classifier.for_inference().to("cpu")
+    apart = wanted.to != "torch"
+    looks = shows_attention(classifier, wanted)
+    if exported.takes_pictures:
+        graph = PictureGraph(deployed, wanted.merge, apart)
+    else:
+        graph = Graph(deployed, wanted.merge, apart, looks)
+    program = traced(graph, exported)
+
+    # The file
+    if wanted.to == "torch":
+        write_program(program, exported, path)
+    elif wanted.to in ("onnx", "page"):
+        write_onnx(program, exported, path, looks)
+        if exported.precision == "int8":
+            quantise_onnx(path, images, exact_in_onnx(path, images))
+            describe_onnx_file(path, exported)
+    else:
+        model = openvino_model(program, exported)
+        if needs_calibration(wanted):
+            model = calibrated_openvino(model, images, exact_in_openvino(model, images))
+        elif exported.precision == "int8":
+            model = int8_openvino(model)
+        write_openvino(model, exported, path)
+
+
+def shows_attention(classifier: Classifier, wanted: Export) -> bool:
+    """Whether what is written says what it looks at, as the last of its outputs: a page does, of a model
+    with attention among patches, all of them."""
+    if wanted.to != "page" or wanted.merge:
+        return False
+    try:
+        check_has_attention(classifier)
+    except VitkitError:
+        return False
+    return True

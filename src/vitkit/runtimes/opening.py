@@ -1,0 +1,84 @@
+"""What computes a model's answers, whichever model and library: a classifier that another library shall
+compute is exported in passing, to a file that is deleted once it is open."""
+
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from vitkit.runtimes.exported import KEY, FileRuntime
+from vitkit.runtimes.graphs.writing import ENDINGS, Export, check_packages, described, write
+from vitkit.runtimes.identity import digest_of_classifier
+from vitkit.runtimes.libraries import RuntimeName, check_onnx_precision, open_file, open_model_file
+from vitkit.runtimes.pytorch import (
+    FeaturesOnRuntime,
+    answering_features,
+    check_answer,
+    compiled,
+    eager,
+)
+from vitkit.runtimes.runtime import Runtime
+from vitkit.system.errors import Unsupported
+from vitkit.system.machine import Precision, PrecisionChoice, pick_device, pick_precision
+from vitkit.weights import Classifier
+
+
+def open_runtime(
+    model: Path | str | Classifier,
+    runtime: RuntimeName = "auto",
+    precision: PrecisionChoice | None = None,
+    device: str = "auto",
+) -> Runtime:
+    """The runtime for the logits of a Classifier, or of a file that `vitkit export` has written
+    (.onnx or .xml).
+
+        runtime = open_runtime("model.onnx")
+        logits = runtime.logits(images)  # uint8 (B, 3, h, w) -> float32 (B, K), both numpy's
+
+    runtime: "auto" is PyTorch for a Classifier, and for a file the library that it was written for.
+    A Classifier that another library shall compute is exported to a temporary file, which takes
+    some ten seconds.
+    precision: of the matrix products; by default float32 of a Classifier, and of a file what it was
+    written for. Of files, OpenVINO computes in bfloat16 too.
+
+    Raises VitkitError for a file that no such library can compute, or that is not vitkit's.
+    """
+    if isinstance(model, str | Path):
+        return open_model_file(Path(model), runtime, precision or "auto")
+    precision = precision or "float32"
+    if runtime in ("auto", "torch"):
+        return eager(model, device, precision)
+    if runtime == "compiled":
+        return compiled(model, device, precision)
+    return _exported_temporarily(model, runtime, precision)
+
+
+def _exported_temporarily(
+    classifier: Classifier, library: str, precision: PrecisionChoice = "float32"
+) -> FileRuntime:
+    """A classifier as another library computes it, through a file that is deleted once it is open."""
+    weights = "float32"
+    if library == "openvino":
+        weights = pick_precision(precision, pick_device("cpu")).precision
+    else:
+        check_onnx_precision(precision)
+    wanted = Export(to=library, precision=weights)
+    check_answer(classifier)
+    check_packages(wanted)
+    exported = described(classifier, wanted)
+    with TemporaryDirectory(prefix="vitkit-") as folder:
+        path = Path(folder) / f"{KEY}{ENDINGS[library]}"
+        write(classifier, exported, wanted, path)
+        return replace(open_file(path), made_of=digest_of_classifier(classifier))
+
+
+def features_on(classifier: Classifier, runtime: str, precision: Precision) -> Classifier:
+    """The same classifier, for its features alone, which another runtime computes: "compiled", "onnx"
+    or "openvino". Raises VitkitError as `open_runtime` does."""
+    if classifier.preprocessing.values != "uint8":
+        raise Unsupported(
+            f"the model takes images in {classifier.preprocessing.values}, whose features PyTorch "
+            f"computes; leave out `runtime={runtime!r}`"
+        )
+    opened = open_runtime(answering_features(classifier), runtime, precision)
+    computed_by = f"{runtime} {precision}"
+    return replace(classifier, model=FeaturesOnRuntime(classifier, opened, computed_by))

@@ -1,0 +1,110 @@
+"""Arguments that several verbs have: each is described once, and checked once."""
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vitkit.system import machine
+from vitkit.system.console.messages import say_detail
+from vitkit.system.console.text import printable
+from vitkit.system.errors import BadSettings, WrongArgument
+from vitkit.system.functions.words import TABLES
+from vitkit.system.machine import PrecisionChoice
+from vitkit.system.storage.files import check_can_be_made, check_replaceable
+
+if TYPE_CHECKING:
+    import torch
+
+UNREADABLE = 3
+
+
+def status_of(unreadable: int, ok: bool) -> int:
+    """The exit status of a command that did its work, but for images that could not be read: 1 would
+    be a failure. ok: as --ok-if-unreadable says."""
+    if unreadable and not ok:
+        return UNREADABLE
+    return 0
+
+
+def pick_precision(choice: PrecisionChoice, device: "torch.device") -> machine.Precision:
+    """The precision to compute in, the same on all ranks. If none was given, a sentence
+    says which was chosen, and why."""
+    from vitkit.system.processes.ranks import from_rank_0
+
+    picked = from_rank_0(lambda: machine.pick_precision(choice, device))
+    if picked.why:
+        say_detail(picked.why)
+    return picked.precision
+
+
+def name_of(model: object) -> str:
+    """A model as sentences, titles and records name it: its path or its name, as it was given; "the
+    model" for one that a program holds."""
+    if isinstance(model, str | Path):
+        return printable(str(model))
+    return "the model"
+
+
+def name_on_disk(model: object, verb: str) -> str:
+    """The name of a model that a verb needs as a file or a directory. Raises WrongArgument for one that a
+    program holds."""
+    if isinstance(model, str | Path):
+        return str(model)
+    raise WrongArgument(
+        f"{verb} needs a model on disk, and this one is of type {type(model).__name__}; write it there "
+        "first: vitkit.save(classifier, 'weights')"
+    )
+
+
+def short_name(name: str) -> str:
+    """The name of a model on the page: the end of a path, without the suffix of a file of
+    weights."""
+    name = name.rstrip("/").rsplit("/", 1)[-1]
+    for suffix in (".safetensors", ".npz", ".pth", ".bin"):
+        name = name.removesuffix(suffix)
+    return printable(name)
+
+
+# Work shared by several processes: `--shard 1/4` to `--shard 4/4`
+
+SHARD = re.compile(r"(\d{1,6})/(\d{1,6})")
+
+
+def read_shard(text: str) -> tuple[int, int]:
+    """(i, n) from the text "1/n" to "n/n": the number of this process, from 0, and how many there are;
+    (0, 1) from an empty one. Raises VitkitError if the text has another form."""
+    if not text:
+        return 0, 1
+    match = SHARD.fullmatch(text)
+    if match is None or not 1 <= int(match[1]) <= int(match[2]):
+        raise BadSettings(f"`shard` is {text!r}; it is 1/4 to 4/4, for four processes")
+    return int(match[1]) - 1, int(match[2])
+
+
+# Files and folders that a verb writes
+
+
+def check_folder(flag: str, folder: Path, images: tuple[Any, ...]) -> None:
+    """Raises VitkitError if a folder to write to is a file, or holds the images."""
+    if folder.exists() and not folder.is_dir():
+        raise BadSettings(f"{flag} is {folder}, which is a file; give a folder")
+    if folder.suffix.lower() in TABLES and not folder.exists():
+        raise BadSettings(
+            f"{flag} is {folder}, and it names a folder, such as {folder.stem}; vitkit predict and vitkit sort "
+            f"write one table of all answers: `to={folder}`"
+        )
+    names = [image for image in images if isinstance(image, str)]  # others are in memory
+    for image in names:
+        if Path(image).is_dir() and Path(image).resolve().is_relative_to(folder.resolve()):
+            raise BadSettings(
+                f"{flag} is {folder}, and the images are in {image}: what is written there would be "
+                "taken for images; give another folder, such as sorted"
+            )
+    check_can_be_made(folder / "photograph")
+
+
+def check_sheet(file: Path) -> None:
+    """Raises VitkitError if a contact sheet cannot be written to this path."""
+    if file.suffix.lower() != ".png":
+        raise BadSettings(f"`sheet` is {file}; give the name of a PNG file, such as {file}.png")
+    check_replaceable(file)

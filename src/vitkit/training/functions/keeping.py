@@ -1,0 +1,36 @@
+"""Keep a copy of a run's model as ONNX, for answers without PyTorch."""
+
+from pathlib import Path
+
+from vitkit.runtimes import Export, is_kept, kept_file, missing_packages, was_kept
+from vitkit.system.console.messages import say, say_detail
+from vitkit.system.functions.steps import step
+from vitkit.system.machine import auto_is_float32, is_cpu
+
+
+def keep(run_dir: Path) -> None:
+    """Write RUN/model.onnx where answers will be computed by it: where `auto` is float32 on the CPU, and
+    all is installed that it takes. A model that cannot be exported, or whose file falls short, has none;
+    and a file of that name that somebody has exported otherwise stays."""
+    import vitkit  # exporting builds on training
+
+    path = kept_file(run_dir)
+    if not is_cpu("auto") or not auto_is_float32() or missing_packages(Export()) or is_kept(path):
+        return
+    if path.exists() and not was_kept(path):
+        say_detail(f"{path} stays as it is, so predict and serve use PyTorch")
+        return
+    say(f"exporting the model to {path}, for answers without PyTorch")
+    try:
+        vitkit.export(str(run_dir), output=path, quiet=True)
+    except KeyboardInterrupt:  # the run is complete, and what it found is still to be said
+        again = step("export", run_dir, output=path)
+        say(f"interrupted, so {path} was not written; {again} writes it")
+        return
+    except Exception as error:  # the exporters' errors have no common class
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        say_detail(f"no {path} is kept for answers without PyTorch: {reason}")
+        return
+    say(
+        f"{path} is kept beside the model: with it, predict and serve answer sooner, without PyTorch"
+    )

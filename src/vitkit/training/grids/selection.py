@@ -1,0 +1,227 @@
+"""Settings chosen on held-out images: learning rates (App. B.1.1), and weight decay, dropout and label
+smoothing, as the paper does for its smaller pre-training sets (Section 4.3, Figure 3). A run for each
+candidate is in the folder select/ of the final run's directory. The test part is not used.
+
+The paper does not state which regularisations it tried. These are those of its Table 3, with and without
+label smoothing.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import product
+from pathlib import Path
+from typing import TypeVar
+
+from vitkit.evaluation import Metric
+from vitkit.objectives import Supervised
+from vitkit.recipes import Recipe
+from vitkit.system.errors import BadSettings, Diverged
+from vitkit.system.processes.ranks import from_rank_0
+from vitkit.training.grids.grid import Cell, run_grid
+from vitkit.training.grids.rows import METRICS, Setting
+from vitkit.training.record.metrics import primary_of, read_metrics
+from vitkit.training.state.checkpoints import earlier_call
+
+Key = TypeVar("Key", float, str)
+SELECT = "select"  # the folder of the runs that choose
+
+
+@dataclass(frozen=True)
+class Regularisation:
+    """Values to choose from; of an empty one the recipe's own is kept."""
+
+    weight_decays: tuple[float, ...] = ()
+    """Of the optimiser's `weight_decay`."""
+    dropouts: tuple[float, ...] = ()
+    """Of the model's `dropout`; a ResNet has none."""
+    label_smoothings: tuple[float, ...] = ()
+    """Of the objective's `label_smoothing`."""
+
+    def __bool__(self) -> bool:
+        return any(getattr(self, field.name) for field in fields(self))
+
+
+USUAL = Regularisation((0.03, 0.1, 0.3), (0.0, 0.1), (0.0, 0.1))
+"""Table 3: weight decay 0.03 on ImageNet-21k, 0.1 on JFT and 0.3 on ImageNet, dropout 0.1 or none."""
+
+
+def regularised(recipe: Recipe, values: Regularisation) -> list[Recipe]:
+    """The recipe as it is, then with every combination of the values that is another. A model without
+    dropout, and an objective without label smoothing, have no part in it.
+
+    Raises VitkitError for a value outside of its range, for dropouts of a model that has none, for label
+    smoothing without labels, and for values that are all the recipe's own.
+    """
+    if values != USUAL and values.dropouts and not hasattr(recipe.model, "dropout"):
+        raise BadSettings(
+            f"`dropouts` are given, and a {type(recipe.model).__name__} has no dropout; leave them out"
+        )
+    if values != USUAL and values.label_smoothings and not _is_of_classes(recipe):
+        raise BadSettings(
+            "`label_smoothings` are given, and the objective has no classes to smooth; leave them out"
+        )
+    recipes = [recipe]
+    decays = values.weight_decays or (recipe.optim.weight_decay,)
+    dropouts = (None,)
+    if hasattr(recipe.model, "dropout"):
+        dropouts = values.dropouts or (recipe.model.dropout,)
+    smoothings = (None,)
+    if _is_of_classes(recipe):
+        smoothings = values.label_smoothings or (recipe.objective.label_smoothing,)
+    for decay, dropout, smoothing in product(decays, dropouts, smoothings):
+        changed = replace(recipe, optim=replace(recipe.optim, weight_decay=decay))
+        if dropout is not None:
+            changed = replace(changed, model=replace(recipe.model, dropout=dropout))
+        if smoothing is not None:
+            objective = replace(recipe.objective, label_smoothing=smoothing)
+            changed = replace(changed, objective=objective)
+        if changed not in recipes:
+            recipes.append(changed)
+    if len(recipes) == 1:
+        raise BadSettings(
+            f"there is nothing to choose from: the recipe has {regularisation_text(regularisation_of(recipe))}"
+            " as it is; give another value"
+        )
+    return recipes
+
+
+def regularisation_of(recipe: Recipe) -> dict[str, Setting]:
+    """The regularisation of a recipe, as columns of a table."""
+    settings = {"weight decay": recipe.optim.weight_decay}
+    if hasattr(recipe.model, "dropout"):
+        settings["dropout"] = recipe.model.dropout
+    if _is_of_classes(recipe):
+        settings["label smoothing"] = recipe.objective.label_smoothing
+    return settings
+
+
+def _is_of_classes(recipe: Recipe) -> bool:
+    """Whether the objective has a target that label smoothing can spread."""
+    return isinstance(recipe.objective, Supervised) and recipe.objective.loss != "squared"
+
+
+def regularisation_text(settings: dict[str, Setting]) -> str:
+    """The same for people: "weight decay 0.1, dropout 0, label smoothing 0.1"."""
+    return ", ".join(f"{name} {value:g}" for name, value in settings.items())
+
+
+def folder_of(settings: dict[str, Setting]) -> str:
+    """The same as the name of a directory: "decay-0.1-dropout-0-smoothing-0.1"."""
+    return "-".join(f"{name.split()[-1]}-{value:g}" for name, value in settings.items())
+
+
+# Runs that choose
+
+
+def select(
+    recipe: Recipe, run_dir: Path, rates: Sequence[float], device: str = "auto"
+) -> dict[float, Metric | None]:
+    """The result of a recipe on held-out images with each learning rate; None if it fails. Each
+    is a run in `run_dir`/select.
+
+    A run that is there with another `best` is taken as it is: all its evaluations are written down,
+    and the one that counts is the best by the recipe's own. An error of the settings ends all at
+    the first run.
+
+    Raises FloatingPointError if every rate diverges, and what else `train` raises.
+    """
+    cells = rate_cells(recipe, rates)
+    try:
+        return _reached(recipe, cells, run_dir, device)
+    except FloatingPointError as error:
+        tried = ", ".join(f"{rate:g}" for rate in cells)
+        raise Diverged(f"no learning rate of {tried} works; try lower `rates` ({error})") from error
+
+
+def select_regularisation(
+    recipe: Recipe, run_dir: Path, regularisation: Regularisation, device: str = "auto"
+) -> dict[str, Metric | None]:
+    """As `select`, for regularisations instead of rates."""
+    return _reached(recipe, regularisation_cells(recipe, regularisation), run_dir, device)
+
+
+def rate_cells(recipe: Recipe, rates: Sequence[float]) -> dict[float, Cell]:
+    """The runs that try learning rates."""
+    cells = {}
+    for rate in sorted(set(rates)):
+        cells[rate] = Cell(
+            name=f"{SELECT}/lr-{rate:g}",
+            recipe=replace(_on_held_out(recipe), optim=replace(recipe.optim, lr=rate)),
+            settings={"lr": rate, "seed": recipe.seed},
+            title=f"learning rate {rate:g} on held-out images",
+        )
+    return cells
+
+
+def regularisation_cells(recipe: Recipe, regularisation: Regularisation) -> dict[str, Cell]:
+    """The runs that try regularisations."""
+    cells = {}
+    for text, changed in by_text(recipe, regularisation).items():
+        settings = regularisation_of(changed)
+        cells[text] = Cell(
+            name=f"{SELECT}/{folder_of(settings)}",
+            recipe=_on_held_out(changed),
+            settings={"lr": recipe.optim.lr, **settings, "seed": recipe.seed},
+            title=f"{text}, on held-out images",
+        )
+    return cells
+
+
+def by_text(recipe: Recipe, regularisation: Regularisation) -> dict[str, Recipe]:
+    """The recipe with every regularisation that is tried, by what people read."""
+    recipes = regularised(recipe, regularisation)
+    return {regularisation_text(regularisation_of(each)): each for each in recipes}
+
+
+def best(selection: dict[Key, Metric | None]) -> Key:
+    """The key whose metric is best; the first of equal ones, or if all are NaN. Raises VitkitError
+    if nothing was measured, and if of two values none is better."""
+    chosen = None
+    for key, metric in selection.items():
+        if metric is None:
+            continue
+        if chosen is None or metric.beats(selection[chosen]):
+            chosen = key
+    if chosen is None:
+        raise BadSettings(
+            "the recipe measures nothing on held-out images, so nothing can be chosen by it"
+        )
+    return chosen
+
+
+def as_it_ran(cell: Cell, run_dir: Path) -> Cell:
+    """A cell with the `best` of the run that its directory holds. It decides which weights a run saves,
+    which nobody reads here, and no step of it, unless the run ends by it (`early_stop`)."""
+    if cell.recipe.early_stop:
+        return cell
+    earlier = earlier_call(run_dir / cell.name)
+    if not earlier.trained:
+        return cell
+    ran = earlier.recipe.get("best", cell.recipe.best)
+    return replace(cell, recipe=replace(cell.recipe, best=ran))
+
+
+def _on_held_out(recipe: Recipe) -> Recipe:
+    """The recipe, measured on training images that are held out."""
+    return replace(recipe, data=replace(recipe.data, parts="select"))
+
+
+def _reached(
+    recipe: Recipe, cells: dict[Key, Cell], run_dir: Path, device: str
+) -> dict[Key, Metric | None]:
+    """Run the cells; returns what each reached at its best evaluation by `best`, or its last."""
+    as_they_ran = [as_it_ran(cell, run_dir) for cell in cells.values()]
+    rows = run_grid(as_they_ran, run_dir, device, alike=True)
+    ended = {row.cell for row in rows if row.error is None}
+    reached = {}
+    for key, cell in cells.items():
+        reached[key] = None
+        if cell.name in ended:
+            lines = _lines(run_dir / cell.name)
+            reached[key] = primary_of(lines, recipe.best)
+    return reached
+
+
+def _lines(run_dir: Path) -> list[dict]:
+    """What a run has written down; every rank gets the same."""
+    return from_rank_0(lambda: read_metrics(run_dir / METRICS))

@@ -1,1 +1,0 @@
-"""Verbs for files of models, and lists of models."""

@@ -1,1 +1,0 @@
-"""Verbs that run many measurements: the suites, and the studies of the paper."""

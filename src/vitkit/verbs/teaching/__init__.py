@@ -1,1 +1,0 @@
-"""Verbs for a classifier that learns, and unlearns, photograph by photograph."""

@@ -1,1 +1,0 @@
-"""Verbs that train a model, or plan its training."""

@@ -1,0 +1,10 @@
+from .address import address_of as address_of
+from .address import announce_page as announce_page
+from .connections import Listener as Listener
+from .connections import close_silent as close_silent
+from .connections import config_of as config_of
+from .connections import drain as drain
+from .connections import is_full as is_full
+from .guard import Guard as Guard
+from .running import listening_socket as listening_socket
+from .running import run_until_ended as run_until_ended
