@@ -27,7 +27,7 @@ def runs_keep_no_file():
     """A run exports its model at its end on CPUs without bfloat16, which takes seconds: tests of other things
     do without, so that they are the same on every machine."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("vitkit.exporting.function.auto_is_float32", lambda: False)
+        patch.setattr("vitkit.training.functions.keeping.auto_is_float32", lambda: False)
         yield
 
 

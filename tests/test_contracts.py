@@ -415,8 +415,8 @@ def public_things(package):
 
 @pytest.mark.parametrize("name", PUBLIC_PACKAGES)
 def test_public_names_are_documented_and_typed(name):
-    for name, thing in public_things(name):
-        check_documented_and_typed(name, thing)
+    for full_name, thing in public_things(name):
+        check_documented_and_typed(full_name, thing)
 
 
 def check_documented_and_typed(name, thing):

@@ -1,4 +1,4 @@
-"""docs/verbs.ipynb calls the function of every command, on photographs, and runs."""
+"""docs/functions.ipynb calls the function of every command, on photographs, and runs."""
 
 import ast
 import json
@@ -13,7 +13,7 @@ from vitkit.cli.table import COMMANDS
 from vitkit.data import Preprocessing, open_source
 from vitkit.weights import convert
 
-NOTEBOOK = Path(__file__).parents[2] / "docs/verbs.ipynb"
+NOTEBOOK = Path(__file__).parents[2] / "docs/functions.ipynb"
 WEIGHTS = "vit_tiny_patch16_224.safetensors"
 SUITE = "[tasks.photos]\n"
 

@@ -1,4 +1,4 @@
-"""A classifier that is called, and verbs of prediction that get images in memory."""
+"""A classifier that is called, and functions of prediction that get images in memory."""
 
 import signal
 

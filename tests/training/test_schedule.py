@@ -213,7 +213,7 @@ def test_a_programs_own_handlers_stay_its_own(handlers):
         signal.raise_signal(signal.SIGUSR1)
         assert signal.getsignal(signal.SIGUSR2) != signal.SIG_DFL
     assert heard == [signal.SIGUSR1] and not stop.asked
-    with leaving_signals(), stoppable():  # in a call of a verb
+    with leaving_signals(), stoppable():  # in a call of a function
         assert signal.getsignal(signal.SIGUSR2) == signal.SIG_DFL
     assert signal.getsignal(signal.SIGUSR2) == signal.SIG_DFL
 

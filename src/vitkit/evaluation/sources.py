@@ -1,4 +1,4 @@
-"""Data sets as verbs open them: the parts to learn from, without the images that are to be left out."""
+"""Data sets as commands open them: the parts to learn from, without the images that are to be left out."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal

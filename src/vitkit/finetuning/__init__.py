@@ -1,4 +1,5 @@
-"""From a folder of photographs to a model: a first one in seconds, a better one in minutes."""
+"""`vitkit finetune`: from a folder of photographs to a model: a first one in seconds, a better one in
+minutes."""
 
 import lazy_loader
 

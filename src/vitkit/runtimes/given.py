@@ -1,4 +1,4 @@
-"""The model of a verb, and what computes its answers, as `runtime` and the model's name say."""
+"""The runtime for a model that is given by name or as an object, as `runtime` says."""
 
 from dataclasses import replace
 from pathlib import Path

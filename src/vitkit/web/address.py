@@ -1,4 +1,4 @@
-"""Verbs that serve a model, over HTTP or as a page."""
+"""The address of a page on this machine, and how a person is told of it."""
 
 import webbrowser
 

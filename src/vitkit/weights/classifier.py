@@ -185,7 +185,7 @@ class Classifier:
     def predict(self, *images: Any, **settings: Any) -> Any:
         """The most likely classes of images, as `vitkit.predict(classifier, *images, **settings)` gives
         them: files, folders, bytes, Pillow images, arrays or tensors; raises what that raises."""
-        import vitkit  # the verb is above this room, which only hands the call on
+        import vitkit  # `predict` is in a higher layer; this only hands the call on
 
         return vitkit.predict(self, *images, **settings)
 

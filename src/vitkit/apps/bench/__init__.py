@@ -1,5 +1,5 @@
-"""Which runtime is fastest on this machine: speeds measured in turns, and the accuracy that each
-loses."""
+"""`vitkit bench`: how fast a model is on this machine in every runtime and precision, and the accuracy
+that each loses."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""The page of `vitkit app`: drop a photograph, see the answer and what the model looked at."""
+"""`vitkit app`: a page on which one drops a photograph and sees the answer and what the model looked at."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""Verbs that examine this machine, runs, images and models, and measure the speed of a model."""
+"""What an examination finds."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,5 @@
-"""The fastest model that loses no more than is allowed: what this machine can run, judged and measured"""
+"""`vitkit faster`: the fastest model that loses no more accuracy than is allowed: candidates of this
+machine, judged and measured."""
 
 import lazy_loader
 

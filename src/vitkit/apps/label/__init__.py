@@ -1,5 +1,4 @@
-"""Labelling in conversation: which photographs to ask a person about, the answers, and the page for
-them."""
+"""`vitkit label`: label photographs on a page: which to ask about, the answers, and the page for them."""
 
 import lazy_loader
 

@@ -1,4 +1,5 @@
-"""A model served over HTTP: in batches, within limits, and without losing an accepted request."""
+"""`vitkit serve`: a model served over HTTP: in batches, within limits, and without losing an accepted
+request."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""Many runs as one: a grid of recipes, and the protocols that are grids."""
+"""`vitkit study`: the paper's studies on other images, each with its table and its figure."""
 
 import lazy_loader
 

@@ -1,6 +1,4 @@
-"""Suites: several tasks, one protocol, and the means that a model is judged by. VTAB is one, the
-robustness suite another; users write their own suites as TOML files.
-"""
+"""`vitkit suite`: several tasks, one protocol, and the means by which a model is judged."""
 
 import lazy_loader
 

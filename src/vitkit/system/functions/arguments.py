@@ -1,4 +1,4 @@
-"""Arguments that several verbs have: each is described once, and checked once."""
+"""Arguments that several functions have in common, and their checks."""
 
 import re
 from pathlib import Path
@@ -45,13 +45,13 @@ def name_of(model: object) -> str:
     return "the model"
 
 
-def name_on_disk(model: object, verb: str) -> str:
-    """The name of a model that a verb needs as a file or a directory. Raises WrongArgument for one that a
+def name_on_disk(model: object, function: str) -> str:
+    """The name of a model that a function needs as a file or a directory. Raises WrongArgument for one that a
     program holds."""
     if isinstance(model, str | Path):
         return str(model)
     raise WrongArgument(
-        f"{verb} needs a model on disk, and this one is of type {type(model).__name__}; write it there "
+        f"{function} needs a model on disk, and this one is of type {type(model).__name__}; write it there "
         "first: vitkit.save(classifier, 'weights')"
     )
 
@@ -81,7 +81,7 @@ def read_shard(text: str) -> tuple[int, int]:
     return int(match[1]) - 1, int(match[2])
 
 
-# Files and folders that a verb writes
+# Files and folders that a function writes
 
 
 def check_folder(flag: str, folder: Path, images: tuple[Any, ...]) -> None:

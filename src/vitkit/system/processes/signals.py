@@ -9,7 +9,7 @@ _ours: ContextVar[bool] = ContextVar("signals", default=True)
 
 def signals_are_ours() -> bool:
     """Whether SIGTERM, Ctrl-C, and a scheduler's SIGUSR1 and SIGUSR2 may be handled here: a run then
-    saves itself before it ends. In a call of a verb they are the calling program's."""
+    saves itself before it ends. In a call from a program they are the calling program's."""
     return _ours.get()
 
 
