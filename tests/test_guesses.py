@@ -17,7 +17,7 @@ from vitkit.cli.entry import main
 from vitkit.cli.guesses import meant
 from vitkit.cli.table import COMMANDS, WrongWords
 from vitkit.system.functions.parameters import options
-from vitkit.system.functions.values import choices_of
+from vitkit.system.values import choices_of
 
 NAMES = {command.name: command for command in COMMANDS}
 

@@ -15,7 +15,7 @@ from difflib import get_close_matches
 from functools import partial
 from textwrap import indent
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Union, get_args, get_origin
 
 import tyro
 from tyro.constructors import (
@@ -39,8 +39,8 @@ from vitkit.system.functions.parameters import (
     options,
     parameters,
 )
-from vitkit.system.functions.values import bare
 from vitkit.system.span import Span
+from vitkit.system.values import WORDS, alternatives, bare, choices_of
 
 SIZES = ("--image", "--stride")  # options of one number or two
 
@@ -317,26 +317,21 @@ def check_options(settings: type, default: Any, words: Sequence[str], program: s
 def _check_value(name: str, kind: Any, value: str) -> None:
     """Raises WrongWords if the value of an option does not fit its type: a number, or one of several
     choices."""
-    kinds = {kind}
-    if get_origin(kind) in (Union, UnionType):  # such as a number, or none
-        kinds = set(get_args(kind)) - {NoneType}
-        if value.lower() == "none" and NoneType in get_args(kind):
-            return
-    for each in list(kinds):
-        if get_origin(each) is tuple:
-            kinds = kinds - {each} | (set(get_args(each)) - {Ellipsis})
-    (only,) = kinds if len(kinds) == 1 else (kind,)
-    if get_origin(only) is Literal:
-        choices = list(map(str, get_args(only)))
-        if value not in choices:
-            raise WrongWords(f"--{name} is {value!r}; it is one of {', '.join(choices)}")
-    elif kinds in ({int}, {float}) and value != "None":
-        (number,) = kinds
+    kinds = set(alternatives(kind))
+    if NoneType in kinds and value.lower() == "none":
+        return
+    kinds -= {NoneType}
+    if len(kinds) > 1:
+        return
+    (only,) = kinds
+    choices = choices_of(only)
+    if choices and value not in choices:
+        raise WrongWords(f"--{name} is {value!r}; it is one of {', '.join(choices)}")
+    if only in (int, float):
         try:
-            number(value)
+            only(value)
         except ValueError:
-            what = {int: "a whole number", float: "a number"}[number]
-            raise WrongWords(f"--{name} is {value!r}; it takes {what}") from None
+            raise WrongWords(f"--{name} is {value!r}; it takes {WORDS[only]}") from None
 
 
 def _needs_value(kind: Any, following: str | None) -> bool:

@@ -3,14 +3,13 @@
 `check` is for Vision Transformers; `check_types` holds the fields of any configuration to their types.
 """
 
-import sys
 from dataclasses import dataclass, fields
 from functools import cache
-from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
 from vitkit.models.tiling import as_pair
 from vitkit.system.errors import BadSettings
+from vitkit.system.values import described, fits
 
 if TYPE_CHECKING:
     from vitkit.models.config import ViTConfig
@@ -264,54 +263,8 @@ def check_types(config: object) -> None:
     Literal, a text for a number, a number that is not finite."""
     type_of = _types(type(config))
     for field in fields(config):
-        # The members of "A | B", or the one type that it is
-        members = (type_of[field.name],)
-        if get_origin(type_of[field.name]) in (Union, UnionType):
-            members = get_args(type_of[field.name])
-
         value = getattr(config, field.name)
-        if not any(_is_of(value, member) for member in members):
-            expected = ", or ".join(_in_words(member) for member in members)
-            raise BadSettings(f"{field.name} is {repr(value)[:200]}; it is {expected}")
-
-
-def _is_of(value: object, kind: object) -> bool:
-    """Whether a value is of a type, as far as configurations have types."""
-    if get_origin(kind) is Literal:
-        return isinstance(value, str) and value in get_args(kind)
-    if get_origin(kind) is tuple:
-        inner, *others = get_args(kind)
-        any_length = others == [Ellipsis]
-        if not isinstance(value, tuple) or not (any_length or len(value) == 1 + len(others)):
-            return False
-        return all(_is_of(item, inner) for item in value)
-    if kind is float:
-        return _is_number(value)
-    if kind is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    return isinstance(value, kind)
-
-
-def _is_number(value: object) -> bool:
-    """Whether a value is a finite number, which one from a file may not be."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return abs(value) <= sys.float_info.max
-
-
-def _in_words(kind: object) -> str:
-    """A type, for people."""
-    if get_origin(kind) is Literal:
-        return f"one of {', '.join(get_args(kind))}"
-    if get_origin(kind) is tuple:
-        inner, *others = get_args(kind)
-        if others == [Ellipsis]:
-            return f"a list, each {_in_words(inner)}"
-        return f"{1 + len(others)} values, each {_in_words(inner)}"
-    words = {
-        float: "a finite number",
-        int: "a whole number",
-        bool: "true or false",
-        NoneType: "None",
-    }
-    return words.get(kind, f"a {getattr(kind, '__name__', kind)}")
+        if not fits(type_of[field.name], value, finite=True):
+            raise BadSettings(
+                f"{field.name} is {repr(value)[:200]}; it is {described(type_of[field.name])}"
+            )

@@ -53,12 +53,12 @@ from .outputs import numbered as numbered
 from .published import Published as Published
 from .published import find_published as find_published
 from .published import published_called as published_called
-from .store import check_savable as check_savable
+from .saving import check_savable as check_savable
+from .saving import save as save
 from .store import create as create
 from .store import load as load
 from .store import load_as as load_as
 from .store import load_for as load_for
 from .store import load_with_account as load_with_account
-from .store import save as save
 from .unknown import Unknown as Unknown
 from .unknown import direction_and_length as direction_and_length

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, get_args
 import torch
 from torch import Tensor, nn
 
-from vitkit.data import Preprocessing, as_pictures
+from vitkit.data import Preprocessing
 from vitkit.models import (
     Model,
     ModelConfig,
@@ -144,6 +144,8 @@ class Classifier:
         (`vitkit.data.open_image`). Raises BadImage for one that cannot be decoded, and VitkitError
         for an empty list.
         """
+        from vitkit.data import as_pictures
+
         prepared = [self.preprocessing.array(picture) for picture in as_pictures(images)]
         if not prepared:
             raise BadSettings("there are no images to prepare")

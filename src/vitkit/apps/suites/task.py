@@ -11,6 +11,7 @@ from vitkit.data import Columns
 from vitkit.evaluation import Corruption, SetName
 from vitkit.system.errors import BadSettings
 from vitkit.system.scripts import names_function
+from vitkit.system.values import described, fits
 
 if TYPE_CHECKING:
     from vitkit.apps.suites.running import Outcome
@@ -210,8 +211,7 @@ def _check(path: Path, name: str, settings: dict, kind: type) -> None:
                 f"{path} sets {setting!r} of the task {name}; there are {', '.join(types)}"
             )
         expected = types[setting] if types[setting] in (int, bool) else str
-        if type(value) is not expected:
+        if not fits(expected, value):
             raise BadSettings(
-                f"{path} sets {setting} of the task {name} to {value!r}; "
-                f"expected {expected.__name__}"
+                f"{path} sets {setting} of the task {name} to {value!r}; it is {described(expected)}"
             )

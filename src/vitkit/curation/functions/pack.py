@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Unpack
 
+from vitkit.curation.functions.next_step import training_step
 from vitkit.curation.packing import Packed, Packing
 from vitkit.curation.packing import pack_shards as packed_to
 from vitkit.data import Columns, parts_at
@@ -16,7 +17,6 @@ from vitkit.system.errors import BadData
 from vitkit.system.functions.arguments import status_of
 from vitkit.system.functions.public import public
 from vitkit.system.functions.results import Result
-from vitkit.system.functions.steps import step
 from vitkit.system.functions.types import DataLike, Messages, PathLike
 from vitkit.system.machine import cpus
 
@@ -118,12 +118,3 @@ def pack(
     images = sum(map(len, parts.values()))
     target_kind = next(iter(parts.values())).target_kind
     return PackedData(dest, packed, images, target_kind, ok_if_unreadable)
-
-
-def training_step(source: Path | str, target: str) -> str:
-    """The training on a data set whose targets are of this kind, as the next step."""
-    if target == "none":
-        return step("train", "mae.B16", data__source=source)
-    if target == "number":
-        return step("train", "scratch", data__source=source, data__columns__target="number")
-    return step("train", "scratch", data__source=source)

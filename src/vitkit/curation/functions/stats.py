@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from vitkit.curation.duplicates import Pair
-from vitkit.curation.functions.pack import training_step
+from vitkit.curation.functions.next_step import training_step
 from vitkit.curation.statistics import (
     Survey,
     class_counts,

@@ -25,7 +25,6 @@ from vitkit.data.images.native import (
     row_length,
     together,
 )
-from vitkit.data.images.pictures import Picture
 from vitkit.data.images.pixels import Box, as_bytes, as_floats, grey
 from vitkit.data.images.resizing import Resampling, resize, resize_as_pillow
 from vitkit.system.console.text import counted
@@ -36,6 +35,8 @@ LARGEST = 1e6  # of a mean or a deviation of levels
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from vitkit.data.images.pictures import Picture
 
 # What the numbers of an image are until a model gets them.
 Values = Literal["uint8", "float32"]
@@ -196,7 +197,7 @@ class Preprocessing:
         """The type of prepared images."""
         return np.dtype(self.values)
 
-    def decode(self, picture: Picture, box: Box | None = None, reduce: int = 1) -> np.ndarray:
+    def decode(self, picture: "Picture", box: Box | None = None, reduce: int = 1) -> np.ndarray:
         """A picture, or a box of it, before any resize: (height, width, C), uint8, or float32 from
         0 to 1. Raises BadImage. `reduce` is for photographs in JPEG, as in `Encoded.pixels`."""
         # Photographs: the way of nearly all models
@@ -223,9 +224,10 @@ class Preprocessing:
         """
         import torch
 
-        if not isinstance(image, Picture):
-            from vitkit.data.sources.in_memory import as_pictures
+        from vitkit.data.images.pictures import Picture
+        from vitkit.data.sources.in_memory import as_pictures
 
+        if not isinstance(image, Picture):
             pictures = list(as_pictures(image))
             if len(pictures) != 1:
                 raise BadSettings(
@@ -234,7 +236,7 @@ class Preprocessing:
             image = pictures[0]
         return torch.from_numpy(self.array(image, interpolation))
 
-    def array(self, picture: Picture, interpolation: Resampling | None = None) -> np.ndarray:
+    def array(self, picture: "Picture", interpolation: Resampling | None = None) -> np.ndarray:
         """The same as an array (C, h, w), without PyTorch unless it resizes without
         antialiasing. Raises BadImage."""
         resized_height, resized_width = self._resized_size(picture)
@@ -251,7 +253,7 @@ class Preprocessing:
         top, left = self._crop_corner(resized_height, resized_width)
         return image[:, top : top + height, left : left + width]
 
-    def visible(self, picture: Picture) -> tuple[float, float, float, float]:
+    def visible(self, picture: "Picture") -> tuple[float, float, float, float]:
         """The box of the upright picture that the model sees: (top, left, height, width) in the
         picture's own pixels, fractions of them included. Raises BadImage."""
         if self.is_native:
@@ -267,7 +269,7 @@ class Preprocessing:
         """Top and left of the centre crop in the resized picture."""
         return round((resized_height - self.size[0]) / 2), round((resized_width - self.size[1]) / 2)
 
-    def _resized_size(self, picture: Picture) -> tuple[int, int]:
+    def _resized_size(self, picture: "Picture") -> tuple[int, int]:
         """(height, width) of a picture before the centre crop. Raises BadImage for one that would
         be too large."""
         if self.is_native:

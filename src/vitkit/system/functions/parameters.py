@@ -12,7 +12,7 @@ from typing_extensions import is_typeddict
 
 from vitkit.system.console.text import paragraphs
 from vitkit.system.functions.types import Default, Fields, Messages
-from vitkit.system.functions.values import bare
+from vitkit.system.values import bare
 
 MISSING = dataclasses.MISSING
 NAMES = {

@@ -1,25 +1,14 @@
 """A value read as a type: converted where that is certain, refused with a sentence otherwise."""
 
-import dataclasses
-from numbers import Integral, Real
+from dataclasses import is_dataclass
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Any, get_args, get_origin
 
 import numpy as np
 
 from vitkit.system.errors import BadSettings, WrongArgument
 from vitkit.system.span import Span
-
-TYPES = {
-    bool: ("True or False", bool),
-    int: ("a whole number", Integral),
-    float: ("a number", Real),
-    str: ("text", str),
-    Path: ("a path", Path),
-    NoneType: ("None", NoneType),
-}
-"""Per plain type: its name in messages, and the classes of its values."""
+from vitkit.system.values import WORDS, alternatives, bare, choices_of, fits, is_plain
 
 
 def read_value(name: str, annotation: Any, value: Any) -> Any:
@@ -55,22 +44,6 @@ def read_value(name: str, annotation: Any, value: Any) -> Any:
     return value
 
 
-def bare(annotation: Any) -> Any:
-    """A type without its annotations."""
-    if get_origin(annotation) is Annotated:
-        return get_args(annotation)[0]
-    return annotation
-
-
-def choices_of(annotation: Any) -> list[str]:
-    """The values that a type allows, if it is a choice of named ones."""
-    choices = []
-    for kind in _alternatives(annotation):
-        if get_origin(kind) is Literal:
-            choices += map(str, get_args(kind))
-    return choices
-
-
 def _pythons(value: Any) -> Any:
     """A number of NumPy's as a number of Python's, which JSON can hold."""
     if isinstance(value, np.generic):
@@ -79,8 +52,13 @@ def _pythons(value: Any) -> Any:
 
 
 def _check_fits(name: str, annotation: Any, value: Any) -> None:
-    """Raises BadSettings if a value is none of the choices, WrongArgument if it has another type."""
-    if _fits(annotation, value):
+    """Raises BadSettings if a value is none of the choices, WrongArgument if it has another type. A type that
+    is not plain is left to the function, and so is an object of vitkit's, such as a model."""
+    kinds = alternatives(annotation)
+    if fits(annotation, value) or not all(map(is_plain, kinds)):
+        return
+    is_own = type(value).__module__.startswith("vitkit.")
+    if is_own and not any(map(is_dataclass, kinds)):
         return
     choices = choices_of(annotation)
     if choices:
@@ -88,41 +66,5 @@ def _check_fits(name: str, annotation: Any, value: Any) -> None:
         if isinstance(value, tuple):
             wrong = next((each for each in value if str(each) not in choices), value)
         raise BadSettings(f"{name} is {wrong!r}; it is one of {', '.join(choices)}")
-    kinds = [kind for kind in _alternatives(annotation) if kind in TYPES]
-    what = dict.fromkeys(TYPES[kind][0] for kind in kinds)
-    raise WrongArgument(f"{name} is {value!r}; it takes {' or '.join(what) or annotation}")
-
-
-def _alternatives(annotation: Any) -> list[Any]:
-    """The types that a value, or each of several, may have."""
-    annotation = bare(annotation)
-    if get_origin(annotation) in (Union, UnionType, tuple):
-        inner = [_alternatives(each) for each in get_args(annotation) if each is not Ellipsis]
-        return [kind for kinds in inner for kind in kinds]
-    return [annotation]
-
-
-def _fits(annotation: Any, value: Any) -> bool:
-    """Whether a value has this type. A type that is not plain is left to the function."""
-    annotation = bare(annotation)
-    origin = get_origin(annotation)
-    if origin in (Union, UnionType):
-        return any(_fits(each, value) for each in get_args(annotation))
-    if origin is Literal:
-        return any(
-            value == choice and type(value) is type(choice) for choice in get_args(annotation)
-        )
-    if origin is tuple:
-        if not isinstance(value, tuple):
-            return False
-        kinds = get_args(annotation)
-        if kinds[-1] is Ellipsis:
-            return all(_fits(kinds[0], each) for each in value)
-        return len(kinds) == len(value) and all(map(_fits, kinds, value))
-    if dataclasses.is_dataclass(annotation):
-        return isinstance(value, annotation)
-    if annotation not in TYPES or type(value).__module__.startswith("vitkit."):
-        return True
-    if isinstance(value, bool):  # a bool is an int, but not meant as a number
-        return annotation is bool
-    return isinstance(value, TYPES[annotation][1])
+    what = dict.fromkeys(WORDS.get(kind, kind.__name__) for kind in kinds)
+    raise WrongArgument(f"{name} is {value!r}; it takes {' or '.join(what)}")

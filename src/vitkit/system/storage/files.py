@@ -15,6 +15,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from vitkit.system.errors import BadRun, BadSettings, Unavailable
 from vitkit.system.storage.addresses import shown_address, values_without_credentials
+from vitkit.system.values import fits
 
 if TYPE_CHECKING:
     import numpy as np
@@ -205,9 +206,10 @@ def parse_json(text: bytes | str, kind: type[dict] = dict) -> Any:
         raise BadRun("it is nested too deeply") from None
 
 
-Types = dict[str, type | tuple[type, ...]]
+Types = dict[str, Any]
 """Of the values in an object, by name."""
-NUMBER = (int, float)
+NUMBER = float
+"""A whole number is one too."""
 
 
 class Record(dict):
@@ -232,10 +234,8 @@ def check_types(values: dict, types: Types) -> None:
             value = value.get(part) if isinstance(value, dict) else None
         if value is None:
             continue
-        is_switch = isinstance(value, bool) and expected is not bool
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        is_strange = is_number and not abs(value) < LARGEST  # also NaN
-        if not isinstance(value, expected) or is_switch or is_strange:
+        is_too_large = isinstance(value, int | float) and not abs(value) < LARGEST  # also NaN
+        if not fits(expected, value) or is_too_large:
             raise BadRun(f"{name} is {repr(value)[:100]}, which is not what was written")
 
 

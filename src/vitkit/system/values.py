@@ -1,0 +1,111 @@
+"""Whether a value has a type: the one check behind arguments, settings, configurations and records."""
+
+import dataclasses
+import math
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+WORDS = {
+    bool: "True or False",
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    Path: "a path",
+    NoneType: "None",
+}
+"""The plain types, as messages name them."""
+
+
+def bare(annotation: Any) -> Any:
+    """A type without its annotations."""
+    if get_origin(annotation) is Annotated:
+        return get_args(annotation)[0]
+    return annotation
+
+
+def alternatives(annotation: Any) -> list[Any]:
+    """The types that a value, or each of several, may have: of `int | tuple[str, ...]` int and str."""
+    annotation = bare(annotation)
+    if get_origin(annotation) in (Union, UnionType, tuple):
+        inner = [alternatives(each) for each in get_args(annotation) if each is not Ellipsis]
+        return [kind for kinds in inner for kind in kinds]
+    return [annotation]
+
+
+def choices_of(annotation: Any) -> list[str]:
+    """The values that a type allows, if it is a choice of named ones."""
+    choices = []
+    for kind in alternatives(annotation):
+        if get_origin(kind) is Literal:
+            choices += map(str, get_args(kind))
+    return choices
+
+
+def fits(annotation: Any, value: Any, finite: bool = False) -> bool:
+    """Whether a value has a type: a class, a Literal, a union, or a tuple of such.
+
+    A whole number is a number too; True and False are not, though Python takes them for numbers.
+
+    Args:
+        annotation: The type.
+        value: The value.
+        finite: Whether NaN and infinity are no numbers, as in settings that are saved.
+    """
+    annotation = bare(annotation)
+    origin = get_origin(annotation)
+    if annotation is Any:
+        return True
+    if origin in (Union, UnionType):
+        return any(fits(each, value, finite) for each in get_args(annotation))
+    if origin is Literal:
+        return any(
+            value == choice and type(value) is type(choice) for choice in get_args(annotation)
+        )
+    if origin is tuple:
+        if not isinstance(value, tuple):
+            return False
+        kinds = get_args(annotation)
+        if kinds[-1] is Ellipsis:
+            return all(fits(kinds[0], each, finite) for each in value)
+        return len(kinds) == len(value) and all(
+            fits(kind, each, finite) for kind, each in zip(kinds, value, strict=True)
+        )
+    if isinstance(value, bool):
+        return annotation in (bool, object)
+    if annotation is float:
+        return isinstance(value, int | float) and (not finite or _is_finite(value))
+    return isinstance(value, origin or annotation)
+
+
+def described(annotation: Any) -> str:
+    """The type of a setting as messages name it: "a whole number", "one of token, gap", "2 values, each a
+    finite number"."""
+    annotation = bare(annotation)
+    origin = get_origin(annotation)
+    if annotation is float:
+        return "a finite number"
+    if origin in (Union, UnionType):
+        return ", or ".join(map(described, get_args(annotation)))
+    if origin is Literal:
+        return f"one of {', '.join(map(str, get_args(annotation)))}"
+    if origin is tuple:
+        first, *others = get_args(annotation)
+        if others == [Ellipsis]:
+            return f"a list, each {described(first)}"
+        return f"{1 + len(others)} values, each {described(first)}"
+    return WORDS.get(annotation, f"a {getattr(annotation, '__name__', annotation)}")
+
+
+def is_plain(annotation: Any) -> bool:
+    """Whether `fits` decides a type: it does not decide a protocol, or a type of another library."""
+    is_choice = get_origin(annotation) is Literal
+    return is_choice or annotation in WORDS or dataclasses.is_dataclass(annotation)
+
+
+def _is_finite(value: float) -> bool:
+    """Whether a number is finite, also a whole one that is too large for a float."""
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False

@@ -1,0 +1,44 @@
+"""Save a classifier so that as many libraries as possible open it."""
+
+from pathlib import Path
+
+from vitkit.system.functions.results import ModelResult
+from vitkit.weights.classifier import Classifier, check_own_weights
+from vitkit.weights.destination import check_destination, write_model
+from vitkit.weights.formats import cannot, format_of
+from vitkit.weights.formats.format import Format
+from vitkit.weights.store import load
+
+
+def save(classifier: "Classifier | ModelResult", path: Path | str) -> Path:
+    """Write a model directory, which `vitkit.load` opens to the bit. An earlier model at `path` is
+    replaced at the end.
+
+    config.json, model.safetensors, preprocessor_config.json and a model card. Wherever Transformers
+    can express the architecture, `AutoModelForImageClassification.from_pretrained` opens it too;
+    else the names are vitkit's.
+
+    Raises VitkitError when `path` holds something else than a model, and for a model that was made
+    for inference or that another library changed.
+    """
+    if isinstance(classifier, ModelResult):
+        classifier = classifier.made
+    if isinstance(classifier, str):
+        classifier = load(classifier, quiet=True)
+    return write_model(classifier, _format_to_save(classifier), Path(path))
+
+
+def check_savable(classifier: Classifier, path: Path | str) -> None:
+    """Raises what `save` would raise, before the work whose result is to be saved."""
+    check_destination(classifier, _format_to_save(classifier), Path(path))
+
+
+def _format_to_save(classifier: Classifier) -> Format:
+    """The format that Transformers opens, wherever it can express the model; else vitkit's own."""
+    check_own_weights(classifier.model)
+    config = classifier.model.config
+    rule = classifier.preprocessing.rule
+    name = "huggingface"
+    if cannot(name, config, rule):
+        name = "native"
+    return format_of(name, config, rule)
