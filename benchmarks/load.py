@@ -29,7 +29,8 @@ from side_by_side import about
 
 from vitkit import Preprocessing
 from vitkit.models import create, vit
-from vitkit.weights import Classifier, convert
+from vitkit.weights import Classifier
+from vitkit.weights.proof import convert_weights
 
 
 class Way(NamedTuple):
@@ -116,7 +117,7 @@ def save_everywhere(name: str, folder: Path) -> None:
             parameter += 0.02 * torch.randn_like(parameter)
     classifier = Classifier(model, Preprocessing(), tuple(map(str, range(1000))))
     for format in {way.format for way in WAYS.values()}:
-        convert(classifier, folder / format, format)
+        convert_weights(classifier, folder / format, format)
 
 
 def opened(way: Way, folder: Path) -> Opening:

@@ -27,7 +27,7 @@ import torch
 from end_to_end import Contender, Turn, timed
 
 from vitkit import load
-from vitkit.prediction import BATCH, predict
+from vitkit.prediction import BATCH, predict_items
 from vitkit.runtimes import Runtime, eager
 from vitkit.system.machine import cpus
 
@@ -120,7 +120,7 @@ def of_one_process(options: argparse.Namespace, files: list[Path]) -> dict[str, 
     """What the work itself took, once everything is loaded and was used once."""
     runtime = runtime_of(options)
     work = {
-        "predict": lambda: list(predict(runtime, files)),
+        "predict": lambda: list(predict_items(runtime, files)),
         "bare": lambda: bare(runtime, options.count),
     }
     bare(runtime, 2 * BATCH)

@@ -27,7 +27,7 @@ from vitkit.system.span import Span
 from vitkit.training import operations
 from vitkit.training.footprint import count
 from vitkit.training.outcomes import Outcomes
-from vitkit.training.plan import GIB, memory
+from vitkit.training.planning import GIB, memory
 from vitkit.training.state.state import State
 from vitkit.training.step import advance, gradient, set_rates
 

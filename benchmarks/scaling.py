@@ -16,7 +16,7 @@ from vitkit.models import vit
 from vitkit.recipes import Data, Facts, Recipe, resolve
 from vitkit.system.span import Span
 from vitkit.training.footprint import Count, count
-from vitkit.training.plan import GIB, Machine, Memory, memory, spent
+from vitkit.training.planning import GIB, Machine, Memory, memory, spent
 
 IMAGES = 10**9
 TITLES = ("model", "GPUs", "weights to optimiser, GiB", "micro-batch", "all, GiB", "images/s")

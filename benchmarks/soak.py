@@ -40,7 +40,7 @@ from soak_traffic import Stage, ask_honestly, attack, be_silent, metrics_of
 
 import vitkit
 from vitkit.apps.serve.function import open_model
-from vitkit.prediction import predict
+from vitkit.prediction import predict_items
 from vitkit.runtimes import Runtime
 
 FILES = 60  # photographs that are sent
@@ -125,7 +125,7 @@ def two_models(name: str, folder: Path) -> list[Path]:
 
 def answers(runtime: Runtime, files: list[bytes]) -> list[dict[str, float]]:
     """Of each file, the probability of each class."""
-    given = predict(runtime, files, top=len(runtime.labels), workers=0)
+    given = predict_items(runtime, files, top=len(runtime.labels), workers=0)
     return [dict(zip(each.labels, each.probabilities, strict=True)) for each in given]
 
 

@@ -16,7 +16,7 @@ from pictures import encoded, photograph
 import vitkit
 from vitkit.cli.table import COMMANDS
 from vitkit.data import Preprocessing, open_source
-from vitkit.weights import convert
+from vitkit.weights.proof import convert_weights
 
 PAGE = Path(__file__).parents[1] / "docs/python.md"
 REAL = "weights/vit_tiny_patch16_224.augreg_in21k_ft_in1k.safetensors"
@@ -45,7 +45,7 @@ def save_published(image: tuple[int, int], labels: tuple[str, ...]) -> None:
     model = vitkit.create("Ti/16", image=image, classes=len(labels), gelu="erf", seed=0).eval()
     torch.nn.init.normal_(model.head.weight, std=0.1, generator=torch.Generator().manual_seed(0))
     classifier = vitkit.Classifier(model, Preprocessing(size=image), labels)
-    convert(classifier, Path(FILE), "timm")
+    convert_weights(classifier, Path(FILE), "timm")
     vitkit.save(classifier, DIRECTORY)
 
 

@@ -50,7 +50,7 @@ from vitkit.objectives import MaskedAutoencoder, MaskedPatches, SelfDistillation
 from vitkit.recipes import Data, Optim, Recipe, Tune
 from vitkit.system.span import Span
 from vitkit.training import run_recipe
-from vitkit.training.plan import Machine, spent
+from vitkit.training.planning import Machine, spent
 from vitkit.weights import Classifier
 
 

@@ -16,7 +16,8 @@ from vitkit.data import Preprocessing
 from vitkit.evaluation import fit_temperature
 from vitkit.evaluation.metrics.calibration import calibrate
 from vitkit.models import Backbone, LeNetConfig, ResNetConfig, create, vit
-from vitkit.weights import Classifier, adopt, convert, load, save, with_temperature
+from vitkit.weights import Classifier, adopt, load, save, with_temperature
+from vitkit.weights.proof import convert_weights
 
 
 def some(count=300, classes=5, seed=0, noise=1.0):
@@ -162,7 +163,7 @@ FORMATS = [pytest.param("huggingface", marks=pytest.mark.slow), *FILES]  # Trans
 def test_every_format_and_its_library_keep_the_probabilities(to, tmp_path):
     gelu = "tanh" if to == "google" else "erf"
     warm = with_temperature(classifier(replace(VIT, gelu=gelu)), 0.6)
-    proof = convert(warm, tmp_path / FILES.get(to, "model"), to)
+    proof = convert_weights(warm, tmp_path / FILES.get(to, "model"), to)
     if to != "google":  # there is no library to compare with
         assert proof.largest < 1e-5 * max(proof.scale, 1)
     again = load(proof.path, quiet=True)

@@ -23,7 +23,7 @@ from vitkit.data import Preprocessing, open_image
 from vitkit.evaluation.probes.features import arithmetic
 from vitkit.exporting import write_export
 from vitkit.models import create, vit
-from vitkit.prediction import predict
+from vitkit.prediction import predict_items
 from vitkit.runtimes import (
     Export,
     Exported,
@@ -114,7 +114,7 @@ def test_a_file_is_all_that_predict_needs(classifier, file, tmp_path):
     assert runtime.labels == LABELS and runtime.preprocessing == classifier.preprocessing
     assert runtime.exported.origin == {"data": "insects"}
     for answer, expected in zip(
-        predict(runtime, files), predict(classifier, files, device="cpu"), strict=True
+        predict_items(runtime, files), predict_items(classifier, files, device="cpu"), strict=True
     ):
         assert answer.labels == expected.labels
         np.testing.assert_allclose(answer.probabilities, expected.probabilities, atol=1e-6)
@@ -325,7 +325,7 @@ def test_pictures_of_any_size_go_in(classifier, pictures):
     runtime = open_file(pictures)
     for height, width in ((64, 80), (41, 200)):
         pixels = photograph(height, width, width)
-        (answer,) = predict(classifier, [pixels], device="cpu")
+        (answer,) = predict_items(classifier, [pixels], device="cpu")
         (probabilities,) = runtime.logits(pixels[None])
         assert probabilities.sum() == pytest.approx(1, abs=1e-5)
         assert LABELS[probabilities.argmax()] == answer.labels[0]
@@ -521,7 +521,7 @@ def test_the_page_takes_a_file_and_a_runtime(classifier, file):
     """A file answers without a map; a runtime answers beside PyTorch's map."""
     runtime = open_file(file)
     photo = photograph(40, 50, 1)
-    (expected,) = predict(classifier, [photo], device="cpu")
+    (expected,) = predict_items(classifier, [photo], device="cpu")
     view = View(classifier.batch([photo]), photo)
     with_map = []
     for viewer in (Viewer("it", of_file(runtime)), Viewer("it", classifier, runtime)):

@@ -17,7 +17,7 @@ from vitkit.evaluation import fit_unknown, last_token
 from vitkit.exporting import Agreement, trial_on, write_export
 from vitkit.exporting.bounds import LEAST, wrong
 from vitkit.models import create, vit
-from vitkit.prediction import predict
+from vitkit.prediction import predict_items
 from vitkit.runtimes import Export, Exported, of_file, open_runtime
 from vitkit.runtimes.exported import FILES, Limits
 from vitkit.weights import Classifier, save
@@ -59,7 +59,7 @@ def classifier(images):
 @pytest.fixture(scope="module")
 def expected(classifier, images):
     """What the model says."""
-    answers = list(predict(classifier, images, device="cpu", workers=0))
+    answers = list(predict_items(classifier, images, device="cpu", workers=0))
     unknown = [answer.unknown for answer in answers]
     assert 5 <= sum(unknown) <= 15
     return answers
@@ -94,7 +94,7 @@ def test_a_file_says_unknown_of_the_same_images(
     assert agreement.unknown == agreement.models_unknown
     if ending == ".pt2":
         return  # vitkit opens none that it has not just written
-    given = list(predict(open_runtime(path), images, workers=0))
+    given = list(predict_items(open_runtime(path), images, workers=0))
     assert [answer.unknown for answer in given] == [answer.unknown for answer in expected]
     assert [answer.possible for answer in given] == [answer.possible for answer in expected]
 
@@ -175,7 +175,7 @@ def test_a_file_of_before_limits_has_none(classifier, file, images, expected, tm
     old = tmp_path / "old.onnx"
     write_export(replace(classifier, unknown=None), old, Export())
     assert "unknown" not in json.loads(open_runtime(old).exported.to_json())
-    answers = list(predict(open_runtime(old), images, workers=0))
+    answers = list(predict_items(open_runtime(old), images, workers=0))
     assert [answer.label for answer in answers] == [answer.label for answer in expected]
     assert {answer.unknown for answer in answers} == {None}
 
@@ -185,7 +185,7 @@ def test_a_file_of_before_limits_has_none(classifier, file, images, expected, tm
     model.metadata_props[0].value = told.to_json()
     onnx.save(model, old)
     with pytest.raises(ValueError, match="does not compute which images are unknown, as it says"):
-        list(predict(open_runtime(old), images, workers=0))
+        list(predict_items(open_runtime(old), images, workers=0))
 
     # Other programs read what the second output is
     values = json.loads(open_runtime(file).exported.to_json())["unknown"]

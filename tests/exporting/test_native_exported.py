@@ -11,7 +11,7 @@ from tracing import traced_once
 from vitkit.data import Preprocessing
 from vitkit.exporting import check, write_export
 from vitkit.models import RESAMPLE, create, vit
-from vitkit.prediction import predict
+from vitkit.prediction import predict_items
 from vitkit.runtimes import Export, open_file
 from vitkit.runtimes.graphs.graph import PositionsOnAnyGrid
 from vitkit.weights import Classifier
@@ -71,8 +71,8 @@ def test_a_file_answers_images_of_every_shape(to, classifier, tmp_path):
     images = [random.integers(0, 256, (*size, 3), dtype=np.uint8) for size in SIZES]
     file = open_file(tmp_path / f"model.{ending}", trusted=True)
     assert file.preprocessing == classifier.preprocessing
-    theirs = [each.probabilities for each in predict(file, images, top=3)]
-    ours = [each.probabilities for each in predict(classifier, images, top=3)]
+    theirs = [each.probabilities for each in predict_items(file, images, top=3)]
+    ours = [each.probabilities for each in predict_items(classifier, images, top=3)]
     np.testing.assert_allclose(theirs, ours, atol=1e-4)
 
 

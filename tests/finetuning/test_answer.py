@@ -267,7 +267,7 @@ def test_where_the_time_is_too_short_nothing_is_fine_tuned(recipe, tmp_path, ste
 
 def test_the_time_decides_the_steps(recipe, tmp_path, monkeypatch, steps_of_a_second):
     by_time = replace(recipe, length=Span(0, "steps"))
-    monkeypatch.setattr("vitkit.finetuning.fine_tuning.train", stopped)
+    monkeypatch.setattr("vitkit.finetuning.fine_tuning.run_recipe", stopped)
     with pytest.raises(Interrupted):
         answer(by_time, tmp_path / "long", 2, CPU, lambda text: None)
     plan = json.loads((tmp_path / "long" / "plan.json").read_text())
@@ -285,7 +285,7 @@ def test_minutes_are_those_of_the_whole_command(recipe, tmp_path, monkeypatch):
         deadlines.append(ends.deadline.at - time.monotonic())
         raise Interrupted
 
-    monkeypatch.setattr("vitkit.finetuning.fine_tuning.train", train)
+    monkeypatch.setattr("vitkit.finetuning.fine_tuning.run_recipe", train)
     by_time = replace(recipe, length=Span(0, "steps"))
     with pytest.raises(Interrupted):
         answer(by_time, tmp_path / "run", 2, CPU, lambda text: None)

@@ -9,7 +9,7 @@ from pictures import photograph
 from served import make_classifier
 
 from fuzzing.subject import Subject
-from vitkit.prediction import Item, predict
+from vitkit.prediction import Item, predict_items
 from vitkit.runtimes import open_model_file
 from vitkit.system.errors import VitkitError
 
@@ -40,7 +40,7 @@ def _open(folder: Path) -> None:
     path = next(files, folder / "model.onnx")  # the damage may be that it is gone
     runtime = open_model_file(path)
     image = photograph(90, 120)
-    (prediction,) = predict(runtime, [Item("photograph", lambda: image)], workers=0)
+    (prediction,) = predict_items(runtime, [Item("photograph", lambda: image)], workers=0)
     if prediction.error:
         raise VitkitError(prediction.error)
     assert isfinite(sum(prediction.probabilities))

@@ -36,15 +36,16 @@ from vitkit.data import (
     read_file,
 )
 from vitkit.models import Backbone, Model, ModelConfig, ResNetConfig, ViTConfig, create, vit
-from vitkit.prediction import Item, predict
+from vitkit.prediction import Item, predict_items
 from vitkit.recipes import Data, Optim, Recipe
 from vitkit.system.errors import VitkitError
 from vitkit.system.span import Span
 from vitkit.training import run_recipe
-from vitkit.weights import Classifier, convert, load, save
+from vitkit.weights import Classifier, load, save
 from vitkit.weights.destination import tensors_in
 from vitkit.weights.files.directory import load_state_dict, open_weights
 from vitkit.weights.formats.google import vit as google
+from vitkit.weights.proof import convert_weights
 
 # Weights
 
@@ -68,7 +69,7 @@ def _saved(folder: Path) -> None:
 
 def _converted(format: str, name: str) -> Callable[[Path], None]:
     def make(folder: Path) -> None:
-        convert(_classifier(), folder / name, format)
+        convert_weights(_classifier(), folder / name, format)
 
     return make
 
@@ -132,7 +133,7 @@ def _load(folder: Path, heads: int | None = 2) -> None:
     size = classifier.model.config.image
     assert max(size) <= 4096, size
     item = Item("photograph", lambda: PIXELS)
-    (prediction,) = predict(classifier, [item], device="cpu")
+    (prediction,) = predict_items(classifier, [item], device="cpu")
     if prediction.error:
         raise VitkitError(prediction.error)
     assert isfinite(sum(prediction.probabilities))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from vitkit.apps.compare import compare
+from vitkit.inspection import compare_models
 from vitkit.data import Preprocessing, open_image
 from vitkit.models import Backbone, LeNetConfig, ResNetConfig, create, vit
 from vitkit.weights import Classifier
@@ -43,7 +43,7 @@ def pictures():
 @every_family
 def test_a_model_is_the_same_as_itself_in_every_layer(config, pictures):
     first = classifier(config)
-    comparison = compare(first, first, pictures, batch=2)
+    comparison = compare_models(first, first, pictures, batch=2)
     names = [layer.name for layer in comparison.layers]
     blocks = [f"block {i + 1}" for i in range(len(first.model.blocks))]
     assert names == ["embedding", *blocks, "features", "logits"]
@@ -56,7 +56,7 @@ def test_the_first_layer_that_differs_is_seen(pictures):
     second = classifier(VIT)
     with torch.no_grad():
         second.model.blocks[1].mlp.contract.bias += 1
-    comparison = compare(first, second, iter(pictures))
+    comparison = compare_models(first, second, iter(pictures))
     differ = {layer.name: layer.largest for layer in comparison.layers}
     assert differ["embedding"] == differ["block 1"] == 0
     assert differ["block 2"] == pytest.approx(1, abs=1e-5)  # of every token, not of the class token
@@ -66,8 +66,8 @@ def test_the_first_layer_that_differs_is_seen(pictures):
 def test_numbers_do_not_depend_on_the_batch(pictures):
     first = classifier(VIT)
     second = classifier(VIT, seed=1)
-    together = compare(first, second, pictures).layers
-    alone = compare(first, second, pictures, batch=1).layers
+    together = compare_models(first, second, pictures).layers
+    alone = compare_models(first, second, pictures, batch=1).layers
     for layer, other in zip(together, alone, strict=True):
         assert layer.name == other.name
         assert other.largest == pytest.approx(layer.largest, abs=1e-5)
@@ -82,7 +82,7 @@ def test_classes_are_compared_by_name(pictures):
         second.model.head.weight.copy_(first.model.head.weight[order])
         second.model.head.bias.copy_(first.model.head.bias[order])
     second = replace(second, labels=tuple(first.labels[i] for i in order))
-    comparison = compare(first, second, pictures)
+    comparison = compare_models(first, second, pictures)
     assert comparison.same_top == 5
     assert comparison.layers[-1].name == "logits"
     assert comparison.layers[-1].largest == pytest.approx(0, abs=1e-5)
@@ -91,7 +91,7 @@ def test_classes_are_compared_by_name(pictures):
 def test_classes_of_other_names_are_compared_by_position(pictures):
     first = classifier(VIT)
     second = replace(first, labels=("ant", "bee", "cat", "dog"))
-    comparison = compare(first, second, pictures)
+    comparison = compare_models(first, second, pictures)
     assert comparison.same_top == 0
     assert comparison.layers[-1].largest == 0
 
@@ -106,17 +106,17 @@ def test_a_tie_counts_as_the_same_class(pictures):
     with torch.no_grad():
         second.model.head.weight[:2] = 0
         second.model.head.bias.copy_(torch.tensor([100 - 1e-5, 100, 0, 0]))
-    comparison = compare(first, second, pictures)
+    comparison = compare_models(first, second, pictures)
     assert (comparison.same_top, comparison.ties) == (5, 5)
-    comparison = compare(first, second, pictures, tolerance=1e-6)
+    comparison = compare_models(first, second, pictures, tolerance=1e-6)
     assert (comparison.same_top, comparison.ties) == (0, 0)
     names = tuple(reversed(first.labels))
-    comparison = compare(first, replace(first, labels=names), pictures)  # compared by name
+    comparison = compare_models(first, replace(first, labels=names), pictures)  # compared by name
     assert comparison.same_top == 0
 
 
 def test_layers_of_other_shapes_are_left_out(pictures):
-    comparison = compare(classifier(VIT), classifier(replace(VIT, classes=3)), pictures)
+    comparison = compare_models(classifier(VIT), classifier(replace(VIT, classes=3)), pictures)
     assert "logits" not in [layer.name for layer in comparison.layers]
     assert comparison.layers[-1].name == "features"
 
@@ -124,9 +124,9 @@ def test_layers_of_other_shapes_are_left_out(pictures):
 def test_each_model_sees_the_images_through_its_own_preprocessing(pictures):
     first = classifier(VIT)
     other = replace(first, preprocessing=replace(first.preprocessing, mean=(0.2, 0.3, 0.4)))
-    assert compare(first, other, pictures).layers[0].largest > 0
+    assert compare_models(first, other, pictures).layers[0].largest > 0
 
 
 def test_without_pictures_nothing_is_compared():
     with pytest.raises(ValueError, match="no image to compare"):
-        compare(classifier(VIT), classifier(VIT), [])
+        compare_models(classifier(VIT), classifier(VIT), [])

@@ -16,7 +16,7 @@ from PIL import Image
 
 from vitkit.data import Preprocessing, open_image, open_source
 from vitkit.models import create, vit
-from vitkit.prediction import Item, predict
+from vitkit.prediction import Item, predict_items
 from vitkit.prediction import items as web
 from vitkit.prediction.in_memory import as_items
 from vitkit.system.storage.deadline import Deadline
@@ -32,7 +32,7 @@ def classifier():
 
 def answer(classifier, images):
     """The only prediction."""
-    (prediction,) = predict(classifier, images, device="cpu")
+    (prediction,) = predict_items(classifier, images, device="cpu")
     assert prediction.error is None, prediction.error
     return [prediction.labels, [round(value, 5) for value in prediction.probabilities]]
 
@@ -63,7 +63,7 @@ def test_many_of_all_kinds_come_in_their_order(classifier, folder):
     names = ["image 0", "image 1", str(photos / "a.png"), "image 3"]
     names += [str(photos / "a.png"), str(photos / "b/c.png"), str(photos / "gone.png")]
     for given in (images, iter(images)):
-        predictions = list(predict(classifier, given, device="cpu", batch=2, workers=0))
+        predictions = list(predict_items(classifier, given, device="cpu", batch=2, workers=0))
         assert [each.name for each in predictions] == names
         assert [each.error is None for each in predictions] == [True] * 6 + [False]
     assert "is missing" in predictions[-1].error
@@ -92,7 +92,7 @@ def test_pillow_images_are_what_their_files_are(classifier, orientation):
 def test_a_pillow_image_that_is_truncated_is_an_error_of_its_own(classifier):
     file = io.BytesIO(encoded(photograph(40, 30))[:-200])
     for images in ([Image.open(file)], iter([Image.open(file)])):
-        (prediction,) = predict(classifier, images, device="cpu")
+        (prediction,) = predict_items(classifier, images, device="cpu")
         assert "image 0 cannot be decoded" in prediction.error
 
 
@@ -119,15 +119,15 @@ def test_a_pillow_image_that_is_truncated_is_an_error_of_its_own(classifier):
 )
 def test_what_is_no_image_is_a_sentence(classifier, images, sentence):
     with pytest.raises(ValueError, match=sentence):
-        predict(classifier, images, device="cpu")
+        predict_items(classifier, images, device="cpu")
 
 
 def test_an_archive_is_a_sentence(classifier, tmp_path):
     archive = tmp_path / "my photos.zip"
     archive.write_bytes(b"PK")
     with pytest.raises(ValueError, match="is an archive; unpack it .* and give the folder"):
-        predict(classifier, [archive], device="cpu")
-    (prediction,) = predict(classifier, iter([archive]), device="cpu")  # the others come
+        predict_items(classifier, [archive], device="cpu")
+    (prediction,) = predict_items(classifier, iter([archive]), device="cpu")  # the others come
     assert "is an archive" in prediction.error
 
 
@@ -137,7 +137,7 @@ def test_an_error_of_an_iterator_is_its_own(classifier):
         raise OSError("the camera is gone")
 
     with pytest.raises(OSError, match="the camera is gone"):
-        list(predict(classifier, images(), device="cpu", workers=1))
+        list(predict_items(classifier, images(), device="cpu", workers=1))
 
 
 def test_a_data_set_is_its_examples_with_the_model_s_words():
@@ -211,10 +211,10 @@ def test_web_addresses_have_limits(classifier, address, monkeypatch):
         "/dripping.png": "takes longer than 0.2 seconds",
     }
     for path, sentence in sentences.items():
-        (prediction,) = predict(classifier, address + path, device="cpu")
+        (prediction,) = predict_items(classifier, address + path, device="cpu")
         assert sentence in prediction.error, path
     monkeypatch.setattr(web, "MAX_BYTES", 100)
-    (prediction,) = predict(classifier, f"{address}/a.png", device="cpu")
+    (prediction,) = predict_items(classifier, f"{address}/a.png", device="cpu")
     assert "is larger than 100 bytes" in prediction.error
 
 
@@ -235,5 +235,5 @@ def test_an_address_that_nobody_answers_is_a_sentence(classifier):
         "http:///a.jpg",
         "http://a b/c.jpg",
     ):
-        (prediction,) = predict(classifier, url, device="cpu")
+        (prediction,) = predict_items(classifier, url, device="cpu")
         assert prediction.error.startswith(f"{url} cannot be read: ")

@@ -14,7 +14,7 @@ from vitkit.data import Preprocessing
 from vitkit.inspection import rollout
 from vitkit.inspection.photographs import GAP, LINE
 from vitkit.models import Backbone, ResNetConfig, create, vit
-from vitkit.prediction import predict
+from vitkit.prediction import predict_items
 from vitkit.prediction.attention import Looking
 from vitkit.runtimes import eager
 from vitkit.weights import Classifier, save
@@ -71,8 +71,8 @@ def test_somebodys_picture_stays(tmp_path, folder, capsys):
 def test_the_map_is_the_rollout(pool):
     model = classifier(vit("mu/8", image=32, classes=2, pool=pool))
     runtime = Looking(eager(model, "cpu"))
-    (answer,) = predict(runtime, photograph(32, 32))
-    (plain,) = predict(model, photograph(32, 32), device="cpu")
+    (answer,) = predict_items(runtime, photograph(32, 32))
+    (plain,) = predict_items(model, photograph(32, 32), device="cpu")
     assert answer.labels == plain.labels
     assert answer.probabilities == pytest.approx(plain.probabilities, abs=1e-5)
     images = torch.from_numpy(photograph(32, 32)).permute(2, 0, 1)[None]

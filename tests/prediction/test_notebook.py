@@ -11,7 +11,7 @@ import torch
 import vitkit
 from vitkit.cli.table import COMMANDS
 from vitkit.data import Preprocessing, open_source
-from vitkit.weights import convert
+from vitkit.weights.proof import convert_weights
 
 NOTEBOOK = Path(__file__).parents[2] / "docs/functions.ipynb"
 WEIGHTS = "vit_tiny_patch16_224.safetensors"
@@ -53,7 +53,7 @@ def folder(tmp_path, monkeypatch, shared):
     model = vitkit.create("Ti/16", image=(32, 32), classes=3, gelu="erf", depth=2, seed=0).eval()
     torch.nn.init.normal_(model.head.weight, std=0.1, generator=torch.Generator().manual_seed(0))
     classifier = vitkit.Classifier(model, Preprocessing(size=(32, 32)), ("cat", "dog", "owl"))
-    convert(classifier, Path(WEIGHTS), "timm")
+    convert_weights(classifier, Path(WEIGHTS), "timm")
     Path("mine.toml").write_text(SUITE)
     return tmp_path
 

@@ -12,7 +12,7 @@ from PIL import Image
 
 from vitkit.data import Preprocessing, open_image
 from vitkit.models import create, vit
-from vitkit.prediction import Item, pictures, predict
+from vitkit.prediction import Item, pictures, predict_items
 from vitkit.runtimes import eager
 from vitkit.system.errors import WorkerDied
 from vitkit.weights import Classifier
@@ -36,7 +36,7 @@ def files(tmp_path):
 
 @pytest.mark.parametrize("batch", [1, 2, 32])
 def test_predictions_are_as_computed_by_hand_in_batches_of_any_size(classifier, files, batch):
-    predictions = list(predict(classifier, files, top=2, batch=batch, device="cpu"))
+    predictions = list(predict_items(classifier, files, top=2, batch=batch, device="cpu"))
     assert [prediction.name for prediction in predictions] == list(map(str, files))
     for file, prediction in zip(files, predictions, strict=True):
         picture = open_image(file.read_bytes(), file.name)
@@ -48,8 +48,8 @@ def test_predictions_are_as_computed_by_hand_in_batches_of_any_size(classifier, 
 
 def test_sigmoid_models_give_independent_probabilities(classifier, files):
     independent = replace(classifier, activation="sigmoid")
-    (sigmoid,) = predict(independent, files[:1], device="cpu")
-    (softmax,) = predict(classifier, files[:1], device="cpu")
+    (sigmoid,) = predict_items(independent, files[:1], device="cpu")
+    (softmax,) = predict_items(classifier, files[:1], device="cpu")
     assert sigmoid.labels == softmax.labels
     assert sum(softmax.probabilities) == pytest.approx(1)
     assert sum(sigmoid.probabilities) != pytest.approx(1)
@@ -57,7 +57,7 @@ def test_sigmoid_models_give_independent_probabilities(classifier, files):
 
 def test_a_regression_gives_the_numbers_themselves(classifier, files):
     regression = replace(classifier, activation="none")
-    (answer,) = predict(regression, files[:1], top=4, device="cpu")
+    (answer,) = predict_items(regression, files[:1], top=4, device="cpu")
     picture = open_image(files[0].read_bytes(), "it")
     (logits,) = classifier.logits(classifier.batch([picture]))
     assert answer.probabilities == tuple(logits.sort(descending=True).values.tolist())
@@ -65,7 +65,7 @@ def test_a_regression_gives_the_numbers_themselves(classifier, files):
 
 def test_a_model_without_a_head_names_no_classes(classifier, files):
     with pytest.raises(ValueError, match="no classification head"):
-        list(predict(replace(classifier, labels=()), files, device="cpu"))
+        list(predict_items(replace(classifier, labels=()), files, device="cpu"))
 
 
 def test_any_runtime_predicts(classifier, files):
@@ -80,8 +80,8 @@ def test_any_runtime_predicts(classifier, files):
             assert images.dtype == np.uint8 and images.shape[1:] == (3, 16, 16)
             return 2 * classifier.logits(torch.from_numpy(images)).numpy()
 
-    answers = predict(classifier, files, device="cpu")
-    for answer, sharper in zip(answers, predict(Doubled(), files), strict=True):
+    answers = predict_items(classifier, files, device="cpu")
+    for answer, sharper in zip(answers, predict_items(Doubled(), files), strict=True):
         assert answer.labels == sharper.labels
         assert sharper.probabilities[0] > answer.probabilities[0]
 
@@ -91,7 +91,7 @@ def test_a_broken_image_does_not_stop_the_others(classifier, files, tmp_path):
     Image.new("RGB", (40, 40), "red").save(buffer, "jpeg")
     (tmp_path / "1.png").write_bytes(buffer.getvalue()[:-60])
     items = [*files, tmp_path / "gone.png"]
-    errors = [prediction.error for prediction in predict(classifier, items, device="cpu")]
+    errors = [prediction.error for prediction in predict_items(classifier, items, device="cpu")]
     assert [error is None for error in errors] == [True, False, True, True, True, False]
     assert "1.png" in errors[1]
     assert "gone.png" in errors[5]
@@ -103,17 +103,17 @@ def test_other_processes_prepare_the_same_images_in_the_same_order(
 ):
     (tmp_path / "broken.png").write_bytes(files[0].read_bytes()[:200])
     names = [*files, tmp_path / "broken.png", *files, tmp_path / "gone.png"]
-    here = list(predict(classifier, names, batch=3, device="cpu", workers=0))
-    assert list(predict(classifier, names, batch=3, device="cpu", workers=workers)) == here
+    here = list(predict_items(classifier, names, batch=3, device="cpu", workers=0))
+    assert list(predict_items(classifier, names, batch=3, device="cpu", workers=workers)) == here
     assert [prediction.error is None for prediction in here].count(False) == 2
-    stream = predict(classifier, iter(names), batch=3, device="cpu", workers=workers)
+    stream = predict_items(classifier, iter(names), batch=3, device="cpu", workers=workers)
     assert list(stream) == here
 
 
 def test_images_of_a_data_set_are_prepared_by_other_processes(classifier):
     items = list(pictures(["digits"]))[:40]
-    here = list(predict(classifier, items, batch=8, device="cpu", workers=0))
-    assert list(predict(classifier, items, batch=8, device="cpu", workers=2)) == here
+    here = list(predict_items(classifier, items, batch=8, device="cpu", workers=0))
+    assert list(predict_items(classifier, items, batch=8, device="cpu", workers=2)) == here
 
 
 def _die() -> bytes:
@@ -124,7 +124,7 @@ def _die() -> bytes:
 def test_a_process_that_is_killed_is_a_sentence(classifier, files):
     items = [Item("fine", files[0].read_bytes), Item("deadly", _die)]
     with pytest.raises(WorkerDied, match="a process that prepares images was killed"):
-        list(predict(classifier, items, batch=1, device="cpu", workers=1))
+        list(predict_items(classifier, items, batch=1, device="cpu", workers=1))
 
 
 def test_the_given_model_stays_on_its_device(classifier, monkeypatch):
@@ -135,7 +135,7 @@ def test_the_given_model_stays_on_its_device(classifier, monkeypatch):
 
 def test_no_class_at_all_is_refused(classifier, files):
     with pytest.raises(ValueError, match="`top` is 0"):
-        list(predict(classifier, files, top=0, device="cpu"))
+        list(predict_items(classifier, files, top=0, device="cpu"))
 
 
 def test_pictures_are_files_folders_and_data_sets(files, tmp_path):

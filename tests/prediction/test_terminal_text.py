@@ -9,7 +9,7 @@ from PIL import Image
 from vitkit.cli.entry import main
 from vitkit.data import Preprocessing
 from vitkit.models import create, vit
-from vitkit.prediction import predict
+from vitkit.prediction import predict_items
 from vitkit.weights import Classifier, load, save
 
 HOSTILE = ("\x1b[2Jgone", "x" * 100_000)
@@ -55,6 +55,6 @@ def test_outputs_that_are_not_finite_are_no_answer(hostile, photograph):
     with torch.no_grad():
         classifier.model.head.weight.fill_(3e38)
         classifier.model.norm.bias.fill_(3e38)
-    (prediction,) = predict(classifier, [photograph], device="cpu")
+    (prediction,) = predict_items(classifier, [photograph], device="cpu")
     assert prediction.labels == ()
     assert "outputs are not finite" in prediction.error

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from vitkit.apps.studies.study import _put
+from vitkit.apps.studies.protocol import _put
 from vitkit.cli.entry import main
 from vitkit.curation import Move, move
 from vitkit.system.storage import moving

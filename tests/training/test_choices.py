@@ -15,7 +15,7 @@ from runs import read_json, same, weights
 from vitkit.cli.entry import main
 from vitkit.data import Augmentation, Preprocessing
 from vitkit.models import LeNetConfig, ViTConfig, create, vit
-from vitkit.prediction import predict
+from vitkit.prediction import predict_items
 from vitkit.recipes import Data, Optim, Recipe, finetune, recipe, with_model
 from vitkit.system.span import Span
 from vitkit.training import run_recipe
@@ -80,9 +80,9 @@ def test_bands_go_the_way_of_photographs(fields, tmp_path, capsys):
     # From Python, as an array or a tensor, the same
     array = np.load(path)
     floats = torch.from_numpy(array.astype(np.float32) / 65535).permute(2, 0, 1)
-    (expected,) = predict(classifier, path, device="cpu")
+    (expected,) = predict_items(classifier, path, device="cpu")
     for images in (array, floats):
-        (given,) = predict(classifier, images, device="cpu")
+        (given,) = predict_items(classifier, images, device="cpu")
         assert given.labels == expected.labels
         assert given.probabilities == pytest.approx(expected.probabilities, abs=1e-5)
 

@@ -118,7 +118,7 @@ def test_a_stop_in_a_cell_stops_the_grid_and_a_bug_does_not(quick, tmp_path, mon
         begun.append(recipe.seed)
         raise errors[len(begun) - 1]
 
-    monkeypatch.setattr(grid, "train", stopped)
+    monkeypatch.setattr(grid, "run_recipe", stopped)
     with pytest.raises(Interrupted):
         run_grid([*cells, replace(cells[0], name="never")], tmp_path, "cpu")
     assert begun == [0, 1]
@@ -251,7 +251,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from vitkit.recipes import digits
-from vitkit.apps.studies import Cell, run_grid
+from vitkit.training import Cell, run_grid
 from vitkit.system.errors import Interrupted
 from vitkit.system.span import Span
 recipe = replace(digits(), length=Span(30), evaluate_every=Span(30), save_every=Span(30))

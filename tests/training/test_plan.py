@@ -18,7 +18,7 @@ from vitkit.recipes import Data, Facts, Optim, Recipe, Tune, resolve
 from vitkit.system.span import Span
 from vitkit.training.footprint import count, relative_flops
 from vitkit.training.optim import apply_tuning
-from vitkit.training.plan import GIB, Machine, advice, memory, spent
+from vitkit.training.planning import GIB, Machine, advice, memory, spent
 from vitkit.training.state.state import trained
 
 

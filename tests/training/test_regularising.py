@@ -8,7 +8,7 @@ import pytest
 
 from vitkit.apps.studies import STUDIES
 from vitkit.apps.studies.paper import data_size
-from vitkit.apps.studies.study import Ask, begin, run_study
+from vitkit.apps.studies.protocol import Ask, begin, run_study
 from vitkit.cli.entry import main
 from vitkit.models import LeNetConfig, vit
 from vitkit.objectives import MaskedPatches, Supervised

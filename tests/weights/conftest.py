@@ -7,7 +7,8 @@ from other_libraries import assert_same_state, randomised
 
 from vitkit.data import Preprocessing
 from vitkit.models import ViTConfig, create
-from vitkit.weights import Classifier, convert, load
+from vitkit.weights import Classifier, load
+from vitkit.weights.proof import convert_weights
 
 REAL = "weights/vit_tiny_patch16_224.augreg_in21k_ft_in1k.safetensors"
 
@@ -31,7 +32,7 @@ def written(real, all_written):
     def write(to: str, name: str = "") -> Path:
         path = all_written / (name or to)
         if not path.exists():
-            convert(real, path, to, approximate=to == "google")
+            convert_weights(real, path, to, approximate=to == "google")
         return path
 
     return write

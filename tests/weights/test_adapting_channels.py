@@ -9,8 +9,9 @@ import torch
 
 from vitkit.data import Preprocessing
 from vitkit.models import Backbone, ResNetConfig, ViTConfig, create
-from vitkit.weights import Classifier, adopt, convert, load
+from vitkit.weights import Classifier, adopt, load
 from vitkit.weights.adoption import repeated
+from vitkit.weights.proof import convert_weights
 
 SMALL = ViTConfig(32, 2, 64, 2, 8, (32, 32), classes=5)
 IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
@@ -58,7 +59,7 @@ def test_timm_opens_a_written_model_of_other_channels(channels, tmp_path):
     """Also an earlier timm, to which the file must not name the layer that sees the image."""
     timm = pytest.importorskip("timm", reason="timm is not installed")
     adapted, _ = adopt(a_classifier(), channels=channels)
-    convert(adapted, tmp_path / "model", "timm")
+    convert_weights(adapted, tmp_path / "model", "timm")
     said = json.loads((tmp_path / "model" / "config.json").read_text())
     assert "first_conv" not in said["pretrained_cfg"]
     theirs = timm.create_model(f"local-dir:{tmp_path / 'model'}", pretrained=True).eval()
@@ -87,7 +88,7 @@ def test_what_is_not_exact_is_said():
 @pytest.mark.parametrize("channels", [1, 4, 12])
 def test_saved_models_keep_their_channels(channels, tmp_path):
     adapted, _ = adopt(a_classifier(replace(SMALL, gelu="erf")), channels=channels)
-    assert convert(adapted, tmp_path / "model", "huggingface").largest < 1e-5
+    assert convert_weights(adapted, tmp_path / "model", "huggingface").largest < 1e-5
     opened = load(tmp_path / "model", quiet=True)
     assert opened.preprocessing == adapted.preprocessing
     assert opened.model.config.channels == opened.preprocessing.channels == channels

@@ -14,8 +14,9 @@ from vitkit.models import vit
 from vitkit.objectives import MaskedAutoencoder, MaskedPatches
 from vitkit.objectives.autoencoder import HIDDEN
 from vitkit.training.state.start import take_pretraining
-from vitkit.weights import convert, load, save
+from vitkit.weights import load, save
 from vitkit.weights.formats.shapes import IMAGENET
+from vitkit.weights.proof import convert_weights
 
 DECODER = {
     "decoder_hidden_size": 16,
@@ -93,7 +94,7 @@ def test_maes_own_names_are_read(mae, tmp_path, capsys):
     """As facebookresearch/mae saves them."""
     theirs, folder = mae
     classifier = load(folder, quiet=True)
-    convert(classifier, tmp_path / "encoder.safetensors", "timm", approximate=True)
+    convert_weights(classifier, tmp_path / "encoder.safetensors", "timm", approximate=True)
     state = load_file(tmp_path / "encoder.safetensors")
     for name, tensor in classifier.pretraining.items():
         name = name.replace("enter.", "decoder_embed.").replace("predict.", "decoder_pred.")

@@ -18,9 +18,9 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel
 from torchvision.models import VisionTransformer as TorchvisionViT
 
-from vitkit.weights import Hints, convert, load, load_as, load_for
+from vitkit.weights import Hints, load, load_as, load_for
 from vitkit.weights.files.pytorch import _unpickle, _Unread, read_pickle
-from vitkit.weights.proof import check_reading
+from vitkit.weights.proof import check_reading, convert_weights
 
 
 def torchvision_vit(**settings) -> nn.Module:
@@ -455,7 +455,7 @@ def test_a_class_of_somebodys_own_is_not_compared_with_transformers(
     }
     save_file(state, tmp_path / "model.safetensors")
     assert check_reading(tmp_path) is None
-    proof = convert(load(tmp_path, quiet=True), tmp_path / "converted", "huggingface")
+    proof = convert_weights(load(tmp_path, quiet=True), tmp_path / "converted", "huggingface")
     assert proof.largest < 1e-5
     assert check_reading(save_own(transformers_vit, tmp_path / "own")) is not None
 

@@ -14,7 +14,8 @@ from PIL import Image
 from vitkit.data import Preprocessing, open_image
 from vitkit.models import create, vit
 from vitkit.system.errors import BadImage
-from vitkit.weights import Classifier, License, adopt, convert, imagenet_labels, load, save
+from vitkit.weights import Classifier, License, adopt, imagenet_labels, load, save
+from vitkit.weights.proof import convert_weights
 
 ACTIVATIONS = {
     "softmax": "single_label_classification",
@@ -206,7 +207,7 @@ def test_models_that_are_not_their_own_weights_are_not_saved(classifier, tmp_pat
         with pytest.raises(ValueError, match=sentence):
             save(wrong, tmp_path / "model")
         with pytest.raises(ValueError, match=sentence):
-            convert(wrong, tmp_path / "model", "native")
+            convert_weights(wrong, tmp_path / "model", "native")
         with pytest.raises(ValueError, match=sentence):
             adopt(wrong, labels=("x", "y"))
     assert not (tmp_path / "model").exists()

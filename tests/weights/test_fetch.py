@@ -13,10 +13,11 @@ from other_libraries import edit
 
 from vitkit.cli.entry import main
 from vitkit.models import vit
-from vitkit.weights import convert, load, save
+from vitkit.weights import load, save
 from vitkit.weights.files import hub as hub_module
 from vitkit.weights.files.hub import DESCRIPTIONS
 from vitkit.weights.files.hub import fetch as find
+from vitkit.weights.proof import convert_weights
 
 CONFIG = vit("mu/8", image=(16, 16), classes=3)
 AUGREG = (
@@ -79,7 +80,7 @@ def serving():
 
 @pytest.fixture
 def bucket(serving, random_classifier, tmp_path, monkeypatch):
-    convert(random_classifier(CONFIG), tmp_path / "m.npz", "google")
+    convert_weights(random_classifier(CONFIG), tmp_path / "m.npz", "google")
     data = (tmp_path / "m.npz").read_bytes()
     names = [
         "imagenet21k/ViT-B_16.npz",

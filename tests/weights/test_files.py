@@ -21,13 +21,14 @@ from safetensors.torch import save_file
 from vitkit.data import open_image
 from vitkit.models import vit
 from vitkit.system.errors import BadImage, BadWeights
-from vitkit.weights import convert, load, save
+from vitkit.weights import load, save
 from vitkit.weights.destination import tensors_in
 from vitkit.weights.files.directory import _read
 from vitkit.weights.files.npz import read_npz
 from vitkit.weights.files.pytorch import read_pickle
 from vitkit.weights.formats.google import vit as google
 from vitkit.weights.formats.timm import vit as timm
+from vitkit.weights.proof import convert_weights
 
 CONFIG = vit("mu/8", image=(16, 16), classes=3, depth=2, width=16, mlp=16, heads=2)
 
@@ -85,7 +86,7 @@ many = settings(
 def files(random_classifier, tmp_path):
     classifier = random_classifier(CONFIG)
     save(classifier, tmp_path / "hf")
-    convert(classifier, tmp_path / "m.npz", "google")
+    convert_weights(classifier, tmp_path / "m.npz", "google")
     arrays = {name: t.numpy() for name, t in tensors_in(google.FORMAT, classifier).items()}
     np.savez(tmp_path / "plain.npz", **arrays)
     torch.save(tensors_in(timm.FORMAT, classifier), tmp_path / "m.pth")

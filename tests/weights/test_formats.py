@@ -7,8 +7,9 @@ import torch
 from other_libraries import shapes_written
 
 from vitkit.models import DIALECTS, Backbone, ResNetConfig, VisionTransformer, named, vit
-from vitkit.weights import convert, format_of, load
+from vitkit.weights import format_of, load
 from vitkit.weights.formats import cannot, names
+from vitkit.weights.proof import convert_weights
 
 SMALL = {"width": 48, "depth": 2, "mlp": 80, "heads": 4, "classes": 7}
 
@@ -134,9 +135,9 @@ def test_a_model_comes_back_whole_and_agrees_elsewhere(
     differences = format_of(to, config).differs(config)
     if differences:
         with pytest.raises(ValueError, match="would compute another function"):
-            convert(classifier, path, to)
+            convert_weights(classifier, path, to)
         assert not path.exists()
-    proof = convert(classifier, path, to, approximate=True)
+    proof = convert_weights(classifier, path, to, approximate=True)
     assert proof.differences == tuple(differences)
 
     # The same model again
@@ -157,20 +158,22 @@ def test_what_a_format_cannot_express_is_refused(to, random_classifier, tmp_path
     assert bool(refused) == (to != "native")
     for name in refused[::5]:
         with pytest.raises(ValueError, match=f"{to} has no place for"):
-            convert(random_classifier(CONFIGS[name]), tmp_path / f"model{ENDINGS.get(to, '')}", to)
+            convert_weights(
+                random_classifier(CONFIGS[name]), tmp_path / f"model{ENDINGS.get(to, '')}", to
+            )
     assert not list(tmp_path.iterdir())
 
 
 def test_a_refusal_says_what_the_format_lacks(random_classifier, tmp_path):
     tanh = random_classifier(PLAIN)
     with pytest.raises(ValueError, match=r"another function \(GELU: the tanh form here"):
-        convert(tanh, tmp_path / "m.safetensors", "torchvision")
+        convert_weights(tanh, tmp_path / "m.safetensors", "torchvision")
     relu = random_classifier(small(gelu="relu"))
     with pytest.raises(ValueError, match="activation: relu here, a GELU of the tanh form there"):
-        convert(relu, tmp_path / "m.npz", "google")
+        convert_weights(relu, tmp_path / "m.npz", "google")
     gap = random_classifier(CONFIGS["mean beside a class token"])
     with pytest.raises(ValueError, match='huggingface has no place for pooling by "gap"'):
-        convert(gap, tmp_path / "m", "huggingface")
+        convert_weights(gap, tmp_path / "m", "huggingface")
     assert not list(tmp_path.iterdir())
 
 
@@ -195,7 +198,7 @@ def test_a_name_that_the_format_does_not_write_is_refused(
     name, to, sentence, random_classifier, tmp_path
 ):
     with pytest.raises(ValueError, match=sentence):
-        convert(random_classifier(PLAIN), tmp_path / name, to)
+        convert_weights(random_classifier(PLAIN), tmp_path / name, to)
     assert not list(tmp_path.iterdir())
 
 
@@ -208,18 +211,18 @@ def many_classes(random_classifier, labels):
 def test_names_that_an_archive_has_no_room_for_are_refused(to, file, random_classifier, tmp_path):
     classifier = many_classes(random_classifier, tuple(f"name {i}" for i in range(21_843)))
     with pytest.raises(ValueError, match="the names of its 21,843 classes take .* room for 65,535"):
-        convert(classifier, tmp_path / file, to, approximate=True)
+        convert_weights(classifier, tmp_path / file, to, approximate=True)
     assert not (tmp_path / file).exists()
 
 
 def test_as_many_numbered_classes_come_back(random_classifier, tmp_path, same_model):
     classifier = many_classes(random_classifier, tuple(map(str, range(21_843))))
-    convert(classifier, tmp_path / "m.npz", "google")
+    convert_weights(classifier, tmp_path / "m.npz", "google")
     same_model(classifier, load(tmp_path / "m.npz", quiet=True))
 
 
 def test_a_directory_may_have_a_dot_in_its_name(random_classifier, tmp_path):
-    convert(random_classifier(PLAIN), tmp_path / "model-v1.5", "native")
+    convert_weights(random_classifier(PLAIN), tmp_path / "model-v1.5", "native")
     assert (tmp_path / "model-v1.5" / "config.json").is_file()
 
 
@@ -236,7 +239,7 @@ def test_named_models_agree_in_every_library(name, random_classifier, tmp_path):
     classifier = random_classifier(vit(name, gelu="erf", image=(64, 64), classes=10))
     paths = {"timm": "t", "huggingface": "h", "torchvision": "v.safetensors"}
     for to, path in paths.items():
-        proof = convert(classifier, tmp_path / path, to)
+        proof = convert_weights(classifier, tmp_path / path, to)
         assert proof.library
         assert proof.largest < 1e-5 * max(proof.scale, 1), (to, proof)
 

@@ -12,10 +12,11 @@ from other_libraries import assert_same_state
 from vitkit.models import DIALECTS, Backbone, ResNetConfig, vit
 from vitkit.models import layers as dense
 from vitkit.system import matmul
-from vitkit.weights import convert, format_of, load
+from vitkit.weights import format_of, load
 from vitkit.weights.destination import tensors_in
 from vitkit.weights.formats.google.names import image_part
 from vitkit.weights.formats.google.vit import open_elsewhere
+from vitkit.weights.proof import convert_weights
 
 SMALL = {"image": (32, 32), "width": 48, "depth": 2, "heads": 4, "classes": 7}
 PLAIN = vit("mu/8", **SMALL, mlp=80)
@@ -54,7 +55,7 @@ def test_the_official_codes_answers(name, shared, monkeypatch):
 
 @pytest.mark.parametrize("name", CASES)
 def test_every_array_is_written_back_under_its_name(name, shared, tmp_path):
-    convert(loaded(shared, name), tmp_path / "again.npz", "google")
+    convert_weights(loaded(shared, name), tmp_path / "again.npz", "google")
     original = shared(f"reference/{name}.weights.npz")
     with np.load(original) as before, np.load(tmp_path / "again.npz") as after:
         assert set(before) == set(after)

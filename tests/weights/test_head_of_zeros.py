@@ -18,16 +18,8 @@ from vitkit import cli
 from vitkit.data import Preprocessing
 from vitkit.inspection import class_relevance
 from vitkit.models import create, vit
-from vitkit.weights import (
-    Classifier,
-    Hints,
-    adopt,
-    convert,
-    load,
-    load_with_account,
-    no_answer,
-    save,
-)
+from vitkit.weights import Classifier, Hints, adopt, load, load_with_account, no_answer, save
+from vitkit.weights.proof import convert_weights
 
 WHY = "head is all zeros, published without its head or not trained yet"
 NOTE = "head: all zeros, so every image has the same answer"
@@ -48,7 +40,7 @@ def google(tmp_path):
     config = vit("mu/8", image=(32, 32), depth=1, classes=5, representation=16)
     model = zeroed(create(config, seed=0), "head")
     classifier = Classifier(model, Preprocessing((32, 32)), tuple("abcde"))
-    convert(classifier, tmp_path / "model.npz", "google", approximate=True)
+    convert_weights(classifier, tmp_path / "model.npz", "google", approximate=True)
     with np.load(tmp_path / "model.npz") as arrays:
         assert not arrays["head/kernel"].any() and arrays["pre_logits/kernel"].any()
     return tmp_path / "model.npz"

@@ -9,18 +9,9 @@ from safetensors.torch import save_file
 from vitkit.models import vit
 from vitkit.system.functions.parameters import docstrings
 from vitkit.system.functions.types import Messages
-from vitkit.weights import (
-    STATISTICS,
-    Hints,
-    Overrides,
-    convert,
-    format_of,
-    load,
-    load_as,
-    load_for,
-    save,
-)
+from vitkit.weights import STATISTICS, Hints, Overrides, format_of, load, load_as, load_for, save
 from vitkit.weights.destination import tensors_in
+from vitkit.weights.proof import convert_weights
 
 
 @pytest.fixture
@@ -128,8 +119,8 @@ def test_what_does_not_go_with_whole_images_is_said(hints, sentence):
 def test_other_formats_refuse_whole_images_in_a_sentence(to, bare, tmp_path):
     native = load_as(bare(SMALL), Hints(crop="native"), quiet=True)
     with pytest.raises(ValueError, match=f"{to} has no place for images at their own proportions"):
-        convert(native, tmp_path / "out.npz", to)
-    proof = convert(native, tmp_path / "native", "native")
+        convert_weights(native, tmp_path / "out.npz", to)
+    proof = convert_weights(native, tmp_path / "native", "native")
     assert load(proof.path, quiet=True).preprocessing.is_native
 
 

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from vitkit.models import Backbone, LeNetConfig, ResNetConfig, vit
-from vitkit.weights import convert, load, save
+from vitkit.weights import load, save
+from vitkit.weights.proof import convert_weights
 
 FAMILY = {
     "token": vit("mu/8", image=32, classes=5, depth=2),
@@ -58,6 +59,6 @@ def test_loaded_and_used_inside_inference_mode(name, another_size, random_classi
 @pytest.mark.parametrize("to", ["timm.safetensors", "timm.pth", "google.npz"])
 def test_other_formats_inside_inference_mode(to, random_classifier, same_model, tmp_path):
     classifier = random_classifier(FAMILY["token"])
-    convert(classifier, tmp_path / to, to.partition(".")[0])
+    convert_weights(classifier, tmp_path / to, to.partition(".")[0])
     with torch.inference_mode():
         same_model(classifier, load(tmp_path / to, quiet=True))

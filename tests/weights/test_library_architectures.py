@@ -167,14 +167,14 @@ def test_arguments_without_effect_on_what_is_computed_are_no_reason_to_refuse(sa
 
 @pytest.mark.parametrize("norm", ["layernorm", "rmsnorm"])
 def test_normalised_queries_and_keys_are_read_and_written(norm, saved, tmp_path):
-    from vitkit.weights import convert
+    from vitkit.weights.proof import convert_weights
 
     theirs = saved(qk_norm=True, norm_layer=norm, qkv_bias=False, reg_tokens=4, init_values=0.1)
     classifier = load(tmp_path, quiet=True)
     config = classifier.model.config
     assert config.qk_norm and config.rms_norm == (norm == "rmsnorm")
     assert_same_outputs(theirs, classifier.model, (64, 64))
-    assert convert(classifier, tmp_path / "back", "timm").largest < 1e-5
+    assert convert_weights(classifier, tmp_path / "back", "timm").largest < 1e-5
 
 
 @pytest.mark.parametrize(
@@ -336,11 +336,12 @@ def test_a_wrong_reading_is_found(saved, tmp_path):
 
 def test_a_head_of_zeros_is_no_proof_of_the_rest(saved, tmp_path, monkeypatch):
     """Its logits are zeros in every library, whatever the encoder computes."""
-    from vitkit.weights import convert, proof
+    from vitkit.weights import proof
+    from vitkit.weights.proof import convert_weights
 
     saved()
     classifier = load(tmp_path, labels=("a", "b"), quiet=True)
-    converted = convert(classifier, tmp_path / "same", "timm")
+    converted = convert_weights(classifier, tmp_path / "same", "timm")
     assert converted.largest < 1e-5 < 0.01 < converted.scale
     assert not load(tmp_path / "same", quiet=True).model.head.weight.any()
 
@@ -355,7 +356,7 @@ def test_a_head_of_zeros_is_no_proof_of_the_rest(saved, tmp_path, monkeypatch):
 
     monkeypatch.setattr(proof, "load", another)
     with pytest.raises(ValueError, match="the logits of timm .* differ by"):
-        convert(classifier, tmp_path / "other", "timm")
+        convert_weights(classifier, tmp_path / "other", "timm")
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

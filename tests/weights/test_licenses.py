@@ -8,9 +8,10 @@ from other_libraries import edit
 
 from vitkit.models import vit
 from vitkit.system.storage.private import paths_of_this_machine, public
-from vitkit.weights import License, adopt, convert, format_of, load, save
+from vitkit.weights import License, adopt, format_of, load, save
 from vitkit.weights.card import model_card
 from vitkit.weights.licenses import check_may_be_shared, chosen
+from vitkit.weights.proof import convert_weights
 
 CONFIG = vit("mu/8", image=(16, 16), classes=3, depth=1, width=16, mlp=16, heads=2)
 AGREEMENT = "DINOv3 License\n\nLast Updated: August 19, 2025\n\nTerms."
@@ -75,7 +76,7 @@ def test_a_text_alone_is_recognised(text, published):
 
 def test_timms_config_may_say_it(classifier, tmp_path):
     path = tmp_path / "timm"
-    convert(classifier, path, "timm")
+    convert_weights(classifier, path, "timm")
     edit(path, "pretrained_cfg", license="cc-by-nc-4.0")
     edit(path, vitkit=None)
     (path / "README.md").unlink()
@@ -85,7 +86,7 @@ def test_timms_config_may_say_it(classifier, tmp_path):
 @pytest.mark.parametrize("to", ["native", "huggingface", "timm"])
 @pytest.mark.parametrize("license", [DINOV3, NON_COMMERCIAL, None])
 def test_a_licence_goes_with_every_directory(license, to, classifier, tmp_path):
-    convert(replace(classifier, license=license), tmp_path / "model", to)
+    convert_weights(replace(classifier, license=license), tmp_path / "model", to)
     again = load(tmp_path / "model", quiet=True).license
     if license is DINOV3:
         assert (tmp_path / "model" / "LICENSE").read_text() == AGREEMENT
@@ -97,7 +98,7 @@ def test_a_licence_goes_with_every_directory(license, to, classifier, tmp_path):
 def test_a_licence_goes_with_every_file(ending, classifier, tmp_path):
     to = {"npz": "google"}.get(ending, "timm")
     path = tmp_path / f"vit.{ending}"
-    convert(replace(classifier, license=DINOV3), path, to)
+    convert_weights(replace(classifier, license=DINOV3), path, to)
     assert (tmp_path / "vit.LICENSE").read_text() == AGREEMENT
     assert load(path, quiet=True).license == DINOV3
 
@@ -193,7 +194,7 @@ def test_no_model_that_is_written_has_a_path_of_this_machine(ending, classifier,
     origin = {"data": str(tmp_path / "photos"), "objective": {"teacher": str(tmp_path / "t")}}
     path = tmp_path / f"model{ending}"
     to = {"": "huggingface", ".npz": "google"}.get(ending, "timm")
-    convert(replace(classifier, origin=origin), path, to)
+    convert_weights(replace(classifier, origin=origin), path, to)
     files = [path] if ending else list(path.iterdir())
     for file in files:
         assert str(tmp_path).encode() not in file.read_bytes()

@@ -20,8 +20,9 @@ from vitkit.data import Preprocessing, open_image, open_source, squarest
 from vitkit.data.images.native import naflex_grid_of
 from vitkit.finetuning.functions.result import openers
 from vitkit.models.positions import resample
-from vitkit.weights import Hints, adopt, convert, load, load_as, save
+from vitkit.weights import Hints, adopt, load, load_as, save
 from vitkit.weights.formats.huggingface.processors import preprocessing_of, processor_json
+from vitkit.weights.proof import convert_weights
 
 VISION = {
     **{name: value for name, value in TRANSFORMERS.items() if name != "image_size"},
@@ -101,7 +102,7 @@ def test_answers_are_transformers_own_and_it_is_written_back(name, tmp_path):
     assert len({tuple(row.tolist()) for row in given}) == len(SIZES)
 
     # Back
-    proof = convert(classifier, tmp_path / "back", "huggingface")
+    proof = convert_weights(classifier, tmp_path / "back", "huggingface")
     assert proof.library and proof.largest < 1e-5
     assert proof.pixels <= 1.001  # Transformers resizes with PyTorch there, and rounds otherwise
     config = json.loads((tmp_path / "back" / "config.json").read_text())
@@ -248,7 +249,7 @@ def test_with_a_crop_its_vision_tower_is_a_siglip(tmp_path):
     """Which computes the same of images of one size."""
     saved("the vision tower", tmp_path)
     classifier = load_as(tmp_path, Hints(crop="whole"), quiet=True)
-    assert convert(classifier, tmp_path / "siglip", "huggingface").largest < 1e-5
+    assert convert_weights(classifier, tmp_path / "siglip", "huggingface").largest < 1e-5
     config = json.loads((tmp_path / "siglip" / "config.json").read_text())
     assert config["model_type"] == "siglip_vision_model"
 
@@ -256,7 +257,7 @@ def test_with_a_crop_its_vision_tower_is_a_siglip(tmp_path):
 def test_other_libraries_have_no_place_for_it(tmp_path):
     saved("the classifier", tmp_path)
     with pytest.raises(ValueError, match="There is one in native, huggingface; `crop='centre'`"):
-        convert(load(tmp_path, quiet=True), tmp_path / "timm", "timm")
+        convert_weights(load(tmp_path, quiet=True), tmp_path / "timm", "timm")
 
 
 @pytest.mark.parametrize(

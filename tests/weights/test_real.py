@@ -13,7 +13,7 @@ from PIL import Image
 from vitkit.cli.entry import main
 from vitkit.data import open_image, open_source
 from vitkit.models import hidden_states
-from vitkit.prediction import predict
+from vitkit.prediction import predict_items
 from vitkit.weights import load
 
 WEIGHTS = "weights/vit_tiny_patch16_224.augreg_in21k_ft_in1k.safetensors"
@@ -88,7 +88,7 @@ def test_transformers_pipeline_gives_the_same(backend, row, real, written, share
     source = open_source(str(shared("data/ants_bees-test.parquet")))
     (tmp_path / "photo.jpg").write_bytes(source[row][0])
     answer = theirs(Image.open(io.BytesIO(source[row][0])).convert("RGB"), top_k=5)
-    ours = next(predict(real, [tmp_path / "photo.jpg"]))
+    ours = next(predict_items(real, [tmp_path / "photo.jpg"]))
     assert [entry["label"] for entry in answer] == list(ours.labels)
     scores = [entry["score"] for entry in answer]
     assert scores == pytest.approx(ours.probabilities, abs=1e-3)

@@ -11,9 +11,10 @@ from other_libraries import assert_same_outputs, assert_same_state, randomised, 
 from safetensors.torch import save_file
 
 from vitkit.models import DIALECTS, Backbone, ResNetConfig, build, named
-from vitkit.weights import Classifier, convert, format_of, load
+from vitkit.weights import Classifier, format_of, load
 from vitkit.weights.formats import cannot
 from vitkit.weights.formats.timm import resnets, vit
+from vitkit.weights.proof import convert_weights
 
 timm = pytest.importorskip("timm")
 SMALL = {"embed_dim": 48, "depth": 2, "num_heads": 4, "mlp_ratio": 2, "num_classes": 7}
@@ -50,7 +51,7 @@ def test_timms_hybrids_are_read_and_written(name, tmp_path):
     assert_same_outputs(theirs, classifier.model, image, tolerance=1e-4)
 
     # Written
-    proof = convert(classifier, tmp_path / "back", "timm")
+    proof = convert_weights(classifier, tmp_path / "back", "timm")
     assert proof.library
     at_most(proof.largest, 1e-4)
     again = in_timm(tmp_path / "back")
@@ -68,7 +69,7 @@ def test_timms_bit_is_read_and_written(tmp_path):
     backbone = Backbone((3, 4, 6, 3), order="pre", **DIALECTS["timm_bit"])
     assert classifier.model.config == ResNetConfig(backbone, classes=7)
     assert_same_outputs(theirs, classifier.model, (65, 65), tolerance=1e-4)
-    proof = convert(classifier, tmp_path / "back", "timm")
+    proof = convert_weights(classifier, tmp_path / "back", "timm")
     at_most(proof.largest, 1e-4)
     at_most(proof.pixels, 2)
     assert_same_state(in_timm(tmp_path / "back"), theirs)
@@ -136,7 +137,7 @@ def test_the_published_names_of_bit(random_classifier, tmp_path):
     convolution."""
     config = ResNetConfig(Backbone((1, 2), 0.5, "pre", **DIALECTS["bit"]), (32, 48), classes=7)
     classifier = random_classifier(config)
-    convert(classifier, tmp_path / "bit.npz", "google")
+    convert_weights(classifier, tmp_path / "bit.npz", "google")
     with np.load(tmp_path / "bit.npz") as arrays:
         shapes = {key.removeprefix("resnet/"): arrays[key].shape for key in arrays}
         np.savez(tmp_path / "bare.npz", **arrays)  # without vitkit's description
@@ -190,7 +191,7 @@ def test_a_hybrid_in_another_dialect_says_what_would_differ(random_classifier, t
         "the ResNet's standardise: std here, variance there"
     )
     with pytest.raises(ValueError, match=sentence):
-        convert(classifier, tmp_path / "m", "timm")
-    proof = convert(classifier, tmp_path / "m", "timm", approximate=True)
+        convert_weights(classifier, tmp_path / "m", "timm")
+    proof = convert_weights(classifier, tmp_path / "m", "timm", approximate=True)
     assert 0 < proof.largest < 0.05
     assert isinstance(load(tmp_path / "m", quiet=True), Classifier)

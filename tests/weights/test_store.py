@@ -15,8 +15,9 @@ from safetensors.torch import load_file, save_file
 
 from vitkit.data import Preprocessing
 from vitkit.models import create, vit
-from vitkit.weights import Classifier, convert, load, save
+from vitkit.weights import Classifier, load, save
 from vitkit.weights.files.directory import load_state_dict
+from vitkit.weights.proof import convert_weights
 
 CONFIG = vit(
     "mu/8",
@@ -207,7 +208,7 @@ def clone(classifier, tmp_path):
 def test_everything_else_in_a_directory_stays(format, classifier, clone):
     before = contents(clone)
     other = replace(classifier, labels=("x", "y", "z"))
-    convert(other, clone, format)
+    convert_weights(other, clone, format)
     after = contents(clone)
     assert load(clone, quiet=True).labels == ("x", "y", "z")
     for name in (".git/objects/ab", "train.py", "README.md"):
@@ -252,7 +253,7 @@ def test_a_description_that_would_stay_is_refused(classifier, tmp_path):
     path = tmp_path / "model"
     save(classifier, path)
     with pytest.raises(ValueError, match=r"preprocessor_config.json describes an earlier model"):
-        convert(classifier, path, "timm")
+        convert_weights(classifier, path, "timm")
 
 
 def test_a_file_is_not_replaced_by_a_directory(classifier, tmp_path):
@@ -267,13 +268,13 @@ def test_a_file_that_holds_no_weights_is_not_replaced(classifier, tmp_path):
     path = tmp_path / "photos.npz"
     path.write_bytes(b"my photographs")
     with pytest.raises(ValueError, match="holds no model that vitkit wrote"):
-        convert(classifier, path, "google")
+        convert_weights(classifier, path, "google")
     assert path.read_bytes() == b"my photographs"
 
     # Earlier weights are
     path.unlink()
-    convert(classifier, path, "google")
-    convert(classifier, path, "google")
+    convert_weights(classifier, path, "google")
+    convert_weights(classifier, path, "google")
 
 
 def test_what_fails_leaves_what_was_there(classifier, clone, monkeypatch):
@@ -296,7 +297,7 @@ def test_files_have_the_permissions_of_the_users_umask(mask, classifier, tmp_pat
     before = os.umask(mask)
     try:
         save(classifier, tmp_path / "model")
-        convert(classifier, tmp_path / "model.safetensors", "timm")
+        convert_weights(classifier, tmp_path / "model.safetensors", "timm")
     finally:
         os.umask(before)
     files = [*(tmp_path / "model").iterdir(), tmp_path / "model.safetensors"]
@@ -353,32 +354,34 @@ def test_a_directory_keeps_its_permissions(classifier, tmp_path):
 def test_weights_of_another_program_are_not_replaced(classifier, tmp_path):
     """They may be the only copy of a download, or have the state of an optimiser beside them."""
     file = tmp_path / "checkpoint.pth"
-    tensors = load_state_dict(convert(classifier, tmp_path / "ours.safetensors", "timm").path)
+    tensors = load_state_dict(
+        convert_weights(classifier, tmp_path / "ours.safetensors", "timm").path
+    )
     torch.save({"model": tensors, "optimizer": {"step": 99}}, file)
     clone = tmp_path / "clone"
     save(classifier, clone)
     save_file(load_file(clone / "model.safetensors"), clone / "model.safetensors")
     before = contents(tmp_path)
     with pytest.raises(ValueError, match=r"checkpoint.pth exists and holds no model that vitkit"):
-        convert(classifier, file, "timm")
+        convert_weights(classifier, file, "timm")
     with pytest.raises(ValueError, match=r"config.json is not of a model that vitkit wrote"):
         save(classifier, clone)
     assert contents(tmp_path) == before
 
 
 def test_a_link_to_a_file_is_written_through_too(classifier, tmp_path):
-    convert(classifier, tmp_path / "real.npz", "google")
+    convert_weights(classifier, tmp_path / "real.npz", "google")
     before = (tmp_path / "real.npz").read_bytes()
     (tmp_path / "link.npz").symlink_to(tmp_path / "real.npz")
-    convert(replace(classifier, labels=("x", "y", "z")), tmp_path / "link.npz", "google")
+    convert_weights(replace(classifier, labels=("x", "y", "z")), tmp_path / "link.npz", "google")
     assert (tmp_path / "link.npz").is_symlink()
     assert (tmp_path / "real.npz").read_bytes() != before
     (tmp_path / "dangling.npz").symlink_to(tmp_path / "nowhere.npz")
     with pytest.raises(ValueError, match="is a link to nothing"):
-        convert(classifier, tmp_path / "dangling.npz", "google")
+        convert_weights(classifier, tmp_path / "dangling.npz", "google")
 
 
 def test_a_place_that_takes_no_files_is_said(classifier, tmp_path):
     (tmp_path / "file").write_text("mine")
     with pytest.raises(ValueError, match=r"deeper cannot be written: .*file takes no new files"):
-        convert(classifier, tmp_path / "file" / "deeper", "native")
+        convert_weights(classifier, tmp_path / "file" / "deeper", "native")

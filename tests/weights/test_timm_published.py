@@ -8,7 +8,8 @@ import torch
 from other_libraries import assert_same_outputs, assert_same_state, randomised
 from safetensors.torch import save_file
 
-from vitkit.weights import convert, load
+from vitkit.weights import load
+from vitkit.weights.proof import convert_weights
 
 timm = pytest.importorskip("timm")
 SMALL = {"img_size": 64, "embed_dim": 48, "depth": 2, "num_heads": 4, "num_classes": 7}
@@ -50,9 +51,9 @@ def test_it_is_read_and_written_for_timm(name, tmp_path):
 
     if not is_written:
         with pytest.raises(ValueError, match="timm has no place for rotary-dinov3 positions"):
-            convert(classifier, tmp_path / "back", "timm")
+            convert_weights(classifier, tmp_path / "back", "timm")
         return
-    proof = convert(classifier, tmp_path / "back", "timm")
+    proof = convert_weights(classifier, tmp_path / "back", "timm")
     assert proof.largest < 1e-5
     assert_same_state(load(tmp_path / "back", quiet=True).model, classifier.model)
 

@@ -12,11 +12,12 @@ from safetensors.torch import save_file
 
 from vitkit.data import Preprocessing
 from vitkit.models import named, vit
-from vitkit.weights import convert, load
+from vitkit.weights import load
 from vitkit.weights.formats import cannot
 from vitkit.weights.formats.shapes import IMAGENET
 from vitkit.weights.formats.timm.config import config_json, written_preprocessing
 from vitkit.weights.formats.timm.vit import architecture, directory
+from vitkit.weights.proof import convert_weights
 
 VARIANTS = {
     "plain": {},
@@ -131,7 +132,7 @@ def test_timm_models_are_read(name, tmp_path):
 def test_attention_pooling_is_written_as_timm_computes_it(prefix, random_classifier, tmp_path):
     """It sees the patches alone, not the tokens before them."""
     config = vit("mu/8", image=(32, 32), classes=3, pool="map", gelu="erf", **prefix)
-    proof = convert(random_classifier(config), tmp_path / "m", "timm")
+    proof = convert_weights(random_classifier(config), tmp_path / "m", "timm")
     assert proof.library.startswith("timm") and proof.largest < 1e-5 < proof.scale
 
 

@@ -10,10 +10,11 @@ import torch
 import vitkit
 from vitkit.data import Preprocessing
 from vitkit.models import VisionTransformer, vit
-from vitkit.weights import convert, formats, load
+from vitkit.weights import formats, load
 from vitkit.weights.classifier import Description
 from vitkit.weights.files.content import Lazy
 from vitkit.weights.formats.format import Elsewhere, Format, Tidied, reasons
+from vitkit.weights.proof import convert_weights
 from vitkit.weights.rules import DENSE, rule
 
 CONFIG = vit("mu/8", image=(16, 16), classes=3)
@@ -73,7 +74,7 @@ def toy(monkeypatch):
 @pytest.mark.parametrize("path", ["model", "model.safetensors", "model.npz", "model.pth"])
 def test_a_toy_is_written_and_read(toy, path, random_classifier, same_model, tmp_path):
     classifier = random_classifier(CONFIG)
-    proof = convert(classifier, tmp_path / path, "toy")
+    proof = convert_weights(classifier, tmp_path / path, "toy")
     assert proof.library == "toy 1.0" and proof.largest == 0
     same_model(classifier, load(tmp_path / path, quiet=True))
 
@@ -95,11 +96,11 @@ def test_the_card_says_how_a_toy_is_opened_and_a_refusal_what_toys_lack(
     toy, random_classifier, tmp_path
 ):
     with pytest.raises(ValueError, match="toy has no place for any width but 32; there is one in"):
-        convert(random_classifier(vit("mu/8", image=16, width=64)), tmp_path / "m", "toy")
-    convert(random_classifier(CONFIG), tmp_path / "model", "toy")
+        convert_weights(random_classifier(vit("mu/8", image=16, width=64)), tmp_path / "m", "toy")
+    convert_weights(random_classifier(CONFIG), tmp_path / "model", "toy")
     card = (tmp_path / "model" / "README.md").read_text()
     assert 'library_name: "toy"' in card and 'toy.play("DIRECTORY")' in card
-    convert(random_classifier(CONFIG), tmp_path / "other", "native")
+    convert_weights(random_classifier(CONFIG), tmp_path / "other", "native")
     card = (tmp_path / "other" / "README.md").read_text()
     assert "vitkit convert DIRECTORY toy-DIRECTORY --to toy" in card
 
@@ -131,9 +132,9 @@ def test_a_proof_that_fails_keeps_nothing(wrong, toy, random_classifier, tmp_pat
     monkeypatch.setattr(formats, "FORMATS", (*formats.FORMATS[:-1], kind))
     classifier = random_classifier(CONFIG)
     with pytest.raises(ValueError, match="so nothing is written; write it all the same with"):
-        convert(classifier, tmp_path / "new" / "m.npz", "toy")
+        convert_weights(classifier, tmp_path / "new" / "m.npz", "toy")
     assert not list(tmp_path.iterdir())
-    proof = convert(classifier, tmp_path / "m.npz", "toy", approximate=True)
+    proof = convert_weights(classifier, tmp_path / "m.npz", "toy", approximate=True)
     assert (tmp_path / "m.npz").exists() and not proof.largest <= 1e-4
     if wrong == 1e-3:
-        assert convert(classifier, tmp_path / "m.npz", "toy", tolerance=0.01).path.exists()
+        assert convert_weights(classifier, tmp_path / "m.npz", "toy", tolerance=0.01).path.exists()

@@ -11,13 +11,14 @@ from safetensors.torch import load_file, save_file
 
 from vitkit.data import Preprocessing
 from vitkit.models import vit
-from vitkit.weights import convert, load, save
+from vitkit.weights import load, save
 from vitkit.weights.formats import cannot
 from vitkit.weights.formats.huggingface import towers
 from vitkit.weights.formats.huggingface.dino import DINOV2, DINOV3
 from vitkit.weights.formats.huggingface.processors import OPENAI
 from vitkit.weights.formats.huggingface.vit import VIT
 from vitkit.weights.formats.shapes import IMAGENET
+from vitkit.weights.proof import convert_weights
 
 DINO = {name: value for name, value in TRANSFORMERS.items() if name != "intermediate_size"}
 NAMES = {0: "red", 1: "green", 2: "blue"}
@@ -137,7 +138,7 @@ def test_it_is_read_and_written_for_transformers(name, tmp_path):
     assert classifier.model.config.eps == config.layer_norm_eps
     assert classifier.labels == (("red", "green", "blue") if "id2label" in settings else ())
 
-    proof = convert(classifier, tmp_path / "back", "huggingface")
+    proof = convert_weights(classifier, tmp_path / "back", "huggingface")
     assert proof.library and proof.largest < 1e-5
     assert_same_state(load(tmp_path / "back", quiet=True).model, classifier.model)
     described = json.loads((tmp_path / "back" / "config.json").read_text())
@@ -343,7 +344,7 @@ def test_what_its_vit_cannot_express(settings, reasons):
 
 def test_a_mean_without_a_class_token_is_an_i_jepa_for_transformers(random_classifier, tmp_path):
     config = vit("mu/8", image=(32, 32), classes=3, pool="gap", depth=2)
-    proof = convert(random_classifier(config), tmp_path / "model", "huggingface")
+    proof = convert_weights(random_classifier(config), tmp_path / "model", "huggingface")
     assert proof.largest < 1e-5
     described = json.loads((tmp_path / "model" / "config.json").read_text())
     assert described["architectures"] == ["IJepaForImageClassification"]

@@ -41,6 +41,7 @@ from .predictions import doubts as doubts
 from .predictions import least_open as least_open
 from .predictions import likely as likely
 from .predictions import logits_and_strangeness as logits_and_strangeness
+from .predictions import predict_items as predict_items
 from .predictions import predictions_of as predictions_of
 from .rows import ParquetRows as ParquetRows
 from .rows import as_values as as_values

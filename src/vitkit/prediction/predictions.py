@@ -94,7 +94,7 @@ class Answered(NamedTuple):
     """The images as the model got them."""
 
 
-def predict(
+def predict_items(
     classifier: "Classifier | Runtime",
     images: "One | Source | Iterable[One]",
     top: int = 5,

@@ -110,6 +110,7 @@ class ParquetRows:
         self.waiting: list[dict[str, Any]] = []
 
     def write(self, predictions: Sequence[Prediction], extra: Sequence[dict[str, str]]) -> None:
+        """Write the rows of predictions."""
         for values in map(flat, predictions, extra):
             for column, value in values.items():
                 if isinstance(value, str):  # bytes that are not text become escapes

@@ -17,7 +17,7 @@ from vitkit.models import cost, named
 from vitkit.objectives import Supervised
 from vitkit.recipes.channels import adapted_to
 from vitkit.recipes.optim import Optim
-from vitkit.recipes.recipe import Data, Recipe
+from vitkit.recipes.settings import Data, Recipe
 from vitkit.recipes.table_4 import (
     TABLE_4,
     UNCROPPED,

@@ -14,7 +14,7 @@ from vitkit.models import vit
 from vitkit.objectives import MaskedAutoencoder, SelfDistillation, Supervised
 from vitkit.recipes.optim import Optim
 from vitkit.recipes.paper import COMMON, EVALUATION, TRAINING
-from vitkit.recipes.recipe import Data, Recipe
+from vitkit.recipes.settings import Data, Recipe
 from vitkit.system.span import Span
 
 # Mean and standard deviation of ImageNet's channels, by which MAE and DINO normalise

@@ -10,7 +10,7 @@ from textwrap import wrap
 from vitkit.models import named
 from vitkit.recipes.later_papers import augregs, dino, mae, plain
 from vitkit.recipes.paper import self_supervised, siblings, table_3, unprinted
-from vitkit.recipes.recipe import Recipe
+from vitkit.recipes.settings import Recipe
 from vitkit.recipes.small import (
     cifar10,
     cifar10_laptop,

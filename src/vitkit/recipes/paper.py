@@ -25,7 +25,7 @@ from vitkit.data import Augmentation, Preprocessing
 from vitkit.models import ViTConfig, named, vit
 from vitkit.objectives import MaskedPatches, Supervised
 from vitkit.recipes.optim import Optim
-from vitkit.recipes.recipe import Data, Facts, Recipe
+from vitkit.recipes.settings import Data, Facts, Recipe
 from vitkit.system.span import Span
 
 EVALUATION = Preprocessing(rule="shorter", resize=256, size=(224, 224))  # theirs averages pixels

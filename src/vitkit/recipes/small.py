@@ -6,7 +6,7 @@ from vitkit.data import Augmentation, Preprocessing
 from vitkit.models import ViTConfig, vit
 from vitkit.objectives import MaskedPatches, Supervised
 from vitkit.recipes.optim import Optim
-from vitkit.recipes.recipe import Data, Recipe
+from vitkit.recipes.settings import Data, Recipe
 from vitkit.system.span import Span
 
 

@@ -88,6 +88,6 @@ def _run(path: Path) -> ModuleType:
     except ImportError as error:
         where = ""
         if (error.name or "").startswith("vitkit."):
-            where = "; docs/python.md says where vitkit's names are, each in the door of its room"
+            where = "; docs/python.md says in which package each of vitkit's names is"
         raise BadSettings(f"{path} imports what does not exist: {error}{where}") from error
     return module

@@ -37,8 +37,8 @@ from .grids.selection import regularised as regularised
 from .grids.transfer_protocol import Transfer as Transfer
 from .grids.transfer_protocol import transfer as transfer
 from .loop import run_recipe as run_recipe
-from .plan import operations as operations
-from .plan import seconds_of_a_step as seconds_of_a_step
+from .planning import operations as operations
+from .planning import seconds_of_a_step as seconds_of_a_step
 from .recipe import Data as Data
 from .recipe import Optim as Optim
 from .recipe import Recipe as Recipe

@@ -105,7 +105,7 @@ def check_reading(source: Path | str, tolerance: float = TOLERANCE) -> Reading |
     return Reading(elsewhere.library, largest, scale)
 
 
-def convert(
+def convert_weights(
     classifier: Classifier,
     path: Path | str,
     to: str,

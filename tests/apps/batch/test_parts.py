@@ -36,7 +36,7 @@ QUICK = "--workers 0 --device cpu --precision float32 --ok-if-unreadable".split(
 SLOW = """
 import sys, time
 from vitkit.data import Preprocessing
-from vitkit.prediction import parts
+from vitkit.apps.batch import parts
 from vitkit.apps.serve.batching import warm_up
 from vitkit.cli import main
 parts.SIZE = 4
@@ -75,7 +75,7 @@ def assert_whole(answers: Path, photos: Path) -> None:
     """The folder holds what `predict` says: a row for each image, in their order."""
     assert not list(answers.glob("*.new"))
     rows = pq.read_table(answers).to_pylist()
-    expected = list(vitkit.prediction.predict(MODEL, photos, device="cpu", workers=0))
+    expected = list(vitkit.prediction.predict_items(MODEL, photos, device="cpu", workers=0))
     assert [row["name"] for row in rows] == [prediction.name for prediction in expected]
     for row, prediction in zip(rows, expected, strict=True):
         assert row["error"] == prediction.error
@@ -221,7 +221,7 @@ def test_of_two_that_begin_a_folder_at_once_one_goes_on(photos, tmp_path):
     first = Parts.begin(answers, items, eager(MODEL, "cpu"), 5)
     (answers / "_answers.json").unlink()  # the other one has not seen it
     Parts.begin(answers, items, eager(nearly(MODEL), "cpu"), 5)
-    predictions = list(vitkit.prediction.predict(MODEL, photos, device="cpu", workers=0))[:4]
+    predictions = list(vitkit.prediction.predict_items(MODEL, photos, device="cpu", workers=0))[:4]
     with pytest.raises(ValueError, match="begun by another process at the same moment"):
         first.write(0, predictions)
 

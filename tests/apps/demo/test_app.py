@@ -34,7 +34,7 @@ from vitkit.cli.entry import main
 from vitkit.data import Preprocessing, open_image
 from vitkit.inspection import raw_attention, rollout
 from vitkit.models import Backbone, ResNetConfig, create, vit
-from vitkit.prediction import LIKELY, predict
+from vitkit.prediction import LIKELY, predict_items
 from vitkit.web import listening_socket
 from vitkit.weights import Classifier, Unknown
 
@@ -77,7 +77,7 @@ JPEG = encoded(PHOTOGRAPH, "JPEG")
 def test_answers_are_those_of_predict(payload, tmp_path):
     own = viewer()
     current, sentence = asked(payload(JPEG), [own])
-    (expected,) = predict(own.classifier, [str(tmp_path / "upload")], workers=0)
+    (expected,) = predict_items(own.classifier, [str(tmp_path / "upload")], workers=0)
     names, values = zip(*current.answers[0].classes, strict=True)
     assert sentence == "" and names == expected.labels
     assert values == pytest.approx(expected.probabilities)
@@ -99,7 +99,7 @@ def test_doubts_are_those_of_predict_and_are_said(payload, tmp_path, limit):
     )
     own = replace(own, classifier=replace(own.classifier, unknown=limits))
     current, _ = asked(payload(JPEG), [own])
-    (expected,) = predict(own.classifier, [str(tmp_path / "upload")], workers=0)
+    (expected,) = predict_items(own.classifier, [str(tmp_path / "upload")], workers=0)
     doubt = current.answers[0].doubt
     assert (doubt.unknown, doubt.possible) == (expected.unknown, expected.possible)
     shown = app_html.answers(current.answers[0], "softmax")

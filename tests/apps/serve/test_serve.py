@@ -25,7 +25,7 @@ PHOTOGRAPHS = [encoded(photograph(40, 30 + i, i)) for i in range(12)]
 
 def expected(data, classifier=CLASSIFIER, top=5):
     """What `predict` says of an image's bytes."""
-    (prediction,) = vitkit.prediction.predict(classifier, data, top=top, device="cpu", workers=0)
+    (prediction,) = vitkit.prediction.predict_items(classifier, data, top=top, device="cpu", workers=0)
     return prediction
 
 

@@ -32,7 +32,7 @@ from vitkit.apps.studies.base import (
 from vitkit.apps.studies.budget import Budget, Plan, plan
 from vitkit.apps.studies.drawing import write_figure
 from vitkit.apps.studies.paper import compute, data_size
-from vitkit.apps.studies.study import (
+from vitkit.apps.studies.protocol import (
     Ask,
     Results,
     _decide,

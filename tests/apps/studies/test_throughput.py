@@ -9,7 +9,7 @@ from margins import at_most
 from vitkit.apps.studies import STUDIES
 from vitkit.apps.studies.budget import Plan
 from vitkit.apps.studies.drawing import write_figure
-from vitkit.apps.studies.study import Ask, results, run_study
+from vitkit.apps.studies.protocol import Ask, results, run_study
 from vitkit.apps.studies.throughput import GIB, Fastest, largest
 
 

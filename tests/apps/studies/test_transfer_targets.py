@@ -9,7 +9,7 @@ from vitkit.apps.studies import STUDIES
 from vitkit.apps.studies.base import small_vit
 from vitkit.apps.studies.budget import Plan
 from vitkit.apps.studies.paper import compute, data_size
-from vitkit.apps.studies.study import Ask, Results, begin, run_study
+from vitkit.apps.studies.protocol import Ask, Results, begin, run_study
 from vitkit.apps.studies.targets import by_target
 from vitkit.data import open_splits
 from vitkit.evaluation import SHARE, Metric

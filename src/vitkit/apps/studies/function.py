@@ -17,7 +17,7 @@ from rich.table import Table
 from vitkit.apps.studies.budget import Plan, duration
 from vitkit.apps.studies.jobs import check_submitit, run_jobs
 from vitkit.apps.studies.paper import STUDIES
-from vitkit.apps.studies.study import RECORD, Ask, Results, Study, begin, results, run_study
+from vitkit.apps.studies.protocol import RECORD, Ask, Results, Study, begin, results, run_study
 from vitkit.inspection import write_figure
 from vitkit.recipes import recipe as by_name
 from vitkit.system.console.messages import say

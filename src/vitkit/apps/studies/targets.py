@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from vitkit.apps.studies.base import for_steps, on_other_images
-from vitkit.apps.studies.study import Ask, Results
+from vitkit.apps.studies.protocol import Ask, Results
 from vitkit.apps.studies.uncertainty import Runs
 from vitkit.evaluation import Metric
 from vitkit.recipes import Optim, Recipe

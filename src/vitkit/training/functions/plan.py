@@ -21,8 +21,8 @@ from vitkit.system.functions.types import DataLike, Several, SpanLike
 from vitkit.training.data import divide, open_to_divide
 from vitkit.training.footprint import count
 from vitkit.training.functions.train import ModelConfig, RecipeLike, dotted, recipe_on_images
-from vitkit.training.plan import GIB, Machine, Memory, Spent, advice, spent
-from vitkit.training.plan import memory as memory_of
+from vitkit.training.planning import GIB, Machine, Memory, Spent, advice, spent
+from vitkit.training.planning import memory as memory_of
 from vitkit.weights import preprocessing_for_channels
 
 

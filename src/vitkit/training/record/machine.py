@@ -15,7 +15,7 @@ from vitkit.system import matmul
 from vitkit.system.machine import Precision, processor
 from vitkit.system.processes.ranks import from_rank_0, world
 from vitkit.system.storage.files import NUMBER, Types, write_json
-from vitkit.training.plan import operations
+from vitkit.training.planning import operations
 from vitkit.training.record.log import Work
 from vitkit.training.record.values import read_object
 

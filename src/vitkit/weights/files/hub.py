@@ -163,7 +163,7 @@ def hub_answers() -> bool:
     return True
 
 
-def push(folder: Path, name: str, private: bool = False) -> str:
+def upload(folder: Path, name: str, private: bool = False) -> str:
     """Upload a model directory to the Hugging Face hub; returns its address. The repository is
     created if it does not exist. Only the files of a model directory are uploaded. Raises
     VitkitError if the hub refuses, and says how to log in.

@@ -19,7 +19,7 @@ from vitkit.weights.hints import Hints
 from vitkit.weights.licenses import license_text
 from vitkit.weights.made_model import MadeModel
 from vitkit.weights.proof import Proof, Reading, check_reading
-from vitkit.weights.proof import convert as converted
+from vitkit.weights.proof import convert_weights as converted
 from vitkit.weights.store import load_as
 
 NOT_COMPARED = {

@@ -15,7 +15,7 @@ from vitkit.system.functions.steps import DIRECTORY, IMAGES, MODEL, step
 from vitkit.system.functions.types import Messages, PathLike
 from vitkit.weights.destination import state_license
 from vitkit.weights.files.hub import paths_in
-from vitkit.weights.files.hub import push as uploaded
+from vitkit.weights.files.hub import upload as uploaded
 from vitkit.weights.licenses import License, check_may_be_shared, chosen, read_license
 from vitkit.weights.store import load
 

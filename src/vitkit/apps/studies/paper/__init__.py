@@ -8,7 +8,7 @@ from vitkit.apps.studies.paper import (
     image_size,
     pretraining,
 )
-from vitkit.apps.studies.study import Study
+from vitkit.apps.studies.protocol import Study
 
 _ALL = (
     data_size.DATA_SIZE,

@@ -14,7 +14,7 @@ from vitkit.apps.studies.base import (
     with_shape,
 )
 from vitkit.apps.studies.drawing import beside_the_paper, line, panels, titles
-from vitkit.apps.studies.study import Ask, Results, Study, Table
+from vitkit.apps.studies.protocol import Ask, Results, Study, Table
 from vitkit.apps.studies.uncertainty import best_and_worst, cell_text
 from vitkit.models import Backbone, ViTConfig
 from vitkit.system.errors import BadSettings

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from vitkit.apps.studies.base import check_square_patches, for_steps, measured_by, with_every_seed
 from vitkit.apps.studies.drawing import axis_title, legend, line, logarithmic, panels, titles
-from vitkit.apps.studies.study import Ask, Results, Study, Table
+from vitkit.apps.studies.protocol import Ask, Results, Study, Table
 from vitkit.apps.studies.throughput import Speed
 from vitkit.apps.studies.uncertainty import best_and_worst, cell_text
 from vitkit.models import Backbone, ModelConfig, ResNetConfig, ViTConfig, cost, exaflops

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from vitkit.apps.studies.base import check_square_patches, for_steps, measured_by, with_every_seed
 from vitkit.apps.studies.drawing import curve, logarithmic, panels, titles
 from vitkit.apps.studies.paper.scaling import answers, draw_runs, drawn, metrics_of, notes_about
-from vitkit.apps.studies.study import Ask, Results, Study, Table
+from vitkit.apps.studies.protocol import Ask, Results, Study, Table
 from vitkit.apps.studies.targets import by_target, check_targets, on_every_target
 from vitkit.apps.studies.uncertainty import cell_text
 from vitkit.models import Backbone, ModelConfig, ResNetConfig, ViTConfig, exaflops, named

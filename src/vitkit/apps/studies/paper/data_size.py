@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from vitkit.apps.studies.base import for_steps, measured_by, on_a_share, resnet_like, with_shape
 from vitkit.apps.studies.drawing import curve, logarithmic, panels, titles
 from vitkit.apps.studies.paper.scaling import answers, draw_runs, drawn, metrics_of, notes_about
-from vitkit.apps.studies.study import Ask, Results, Study, Table
+from vitkit.apps.studies.protocol import Ask, Results, Study, Table
 from vitkit.apps.studies.targets import by_target, check_targets, on_every_target
 from vitkit.apps.studies.uncertainty import cell_text
 from vitkit.data import splits_at, subset_size

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from vitkit.apps.studies.base import for_steps, measured_by
 from vitkit.apps.studies.drawing import MARKERS, legend, line, panels, titles
-from vitkit.apps.studies.study import Ask, Results, Study, Table
+from vitkit.apps.studies.protocol import Ask, Results, Study, Table
 from vitkit.apps.studies.throughput import GIB, MOST, Fastest
 from vitkit.apps.studies.uncertainty import best_and_worst, cell_text
 from vitkit.data import Splits, eval_batches, splits_at

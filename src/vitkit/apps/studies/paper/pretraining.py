@@ -14,7 +14,7 @@ from vitkit.apps.studies.base import (
     resnet_like,
 )
 from vitkit.apps.studies.drawing import axis_title, beside_the_paper, dots, panels
-from vitkit.apps.studies.study import Ask, Results, Study, Table
+from vitkit.apps.studies.protocol import Ask, Results, Study, Table
 from vitkit.apps.studies.targets import check_names, data_name, fine_tuning
 from vitkit.apps.studies.uncertainty import best_and_worst, cell_text
 from vitkit.evaluation import Metric
