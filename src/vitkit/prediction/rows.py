@@ -126,6 +126,7 @@ class ParquetRows:
         self.waiting = []
 
     def close(self) -> None:
+        """Write what is left, and the end of the file."""
         if self.waiting:
             self._write_group()
         self.writer.close()
