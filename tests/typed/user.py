@@ -87,7 +87,7 @@ print(fast.chosen.milliseconds, fast.line.best[0].name, fast.path)
 vitkit.pack("photos/", "shards/", format="parquet", columns=vitkit.Columns(label="species"))
 vitkit.push("model", "me/model", private=True)
 
-# What rooms have
+# What packages have
 augmentation = vitkit.data.Augmentation()
 print(vitkit.models.parameters(config), vitkit.evaluation.Metric, vitkit.training.Data)
 
