@@ -1,6 +1,6 @@
 """Tools for people who look after a data set: statistics, duplicates, and shards.
 
-Training does not need this room.
+Training does not need this package.
 """
 
 import lazy_loader

@@ -1,4 +1,4 @@
-"""Every figure of this room by its name, made of a model and images in one call: its arrays, how they
+"""Every figure of this package by its name, made of a model and images in one call: its arrays, how they
 are drawn, and the figure as a section of a page. `vitkit inspect` and reports take them from here.
 
 Legend: n images, B of them that are shown, L layers, (h, w) the grid of patches.
@@ -114,7 +114,7 @@ class Plate:
 
 
 def plate_of(result: object, draw: Callable[..., "Figure"]) -> Plate:
-    """The fields of a result of this room as arrays of numpy's; `draw` takes it and a theme."""
+    """The fields of a result of this package as arrays of numpy's; `draw` takes it and a theme."""
     arrays = {}
     for name, value in vars(result).items():
         if isinstance(value, Tensor):

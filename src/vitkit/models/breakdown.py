@@ -99,13 +99,13 @@ def _vit_parts(config: ViTConfig) -> list[Part]:
 
 def _part_of(name: str) -> str:
     """The part of a Vision Transformer that a parameter belongs to, by its name."""
-    room, *rest = name.split(".")
-    if room == "stem" and rest[0] == "project":
+    part, *rest = name.split(".")
+    if part == "stem" and rest[0] == "project":
         return "projection"
-    if room == "stem":
+    if part == "stem":
         return "backbone"
-    if room != "blocks":
-        return room
+    if part != "blocks":
+        return part
     words = [word for word in rest[1:] if word not in ("row", "column")]
     if words[0] in ("attention", "mlp"):
         return words[0]
@@ -121,10 +121,10 @@ def _resnet_parts(config: ResNetConfig) -> list[Part]:
     ]
 
     def part_of(name: str) -> str:
-        room, number, *_ = name.split(".")
-        if room == "blocks":
+        part, number, *_ = name.split(".")
+        if part == "blocks":
             return stage_of_unit[int(number)]
-        return room
+        return part
 
     learned = _learned_by(config, part_of)
     root = (*backbone.root_grid(config.image), backbone.channels)

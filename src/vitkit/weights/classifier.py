@@ -41,7 +41,7 @@ class Classifier:
     """A model with everything that must stay with it: preprocessing, labels, activation, origin,
     licence.
 
-    Every room that needs a model's answer to an image takes the same three steps, in this order:
+    Every package that needs a model's answer to an image takes the same three steps, in this order:
     `batch` prepares pictures, `logits` computes, `probabilities` applies the activation.
     """
 

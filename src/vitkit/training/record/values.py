@@ -256,9 +256,9 @@ def _defaults_of_parts(value: Any, declared: Any) -> dict | list[dict] | None:
     kind = without_none(declared)
     if "class" in value:
         kind = None
-        for room in (models, objectives, evaluation):
-            if value["class"] in room.__all__:
-                kind = getattr(room, value["class"])
+        for package in (models, objectives, evaluation):
+            if value["class"] in package.__all__:
+                kind = getattr(package, value["class"])
     if not is_dataclass(kind):
         return None
     return defaults(value, kind)
