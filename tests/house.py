@@ -22,7 +22,7 @@ RANKS = {
     "training": 6,
     "recipes": 7, "runtimes": 7, "estimator": 7,
     "quick": 8, "prediction": 8, "studies": 8,
-    "exporting": 9, "serving": 9, "webapp": 10, "suites": 9,
+    "exporting": 9, "serving": 9, "suites": 9,
     "benching": 10, "labelling": 10,
     "acceleration": 11,
     "verbs": 12,

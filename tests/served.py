@@ -13,7 +13,7 @@ from vitkit.data import Preprocessing
 from vitkit.models import ViTConfig, create
 from vitkit.runtimes import eager
 from vitkit.serving.http.body import Limits
-from vitkit.serving.http.server import Plan, Server, bound_socket
+from vitkit.serving.http.server import Plan, Server, server_socket
 from vitkit.serving.http.service import Settings
 from vitkit.weights import Classifier
 
@@ -60,7 +60,7 @@ class Running:
     def __init__(self, plan: Plan):
         self.words = []
         self.is_ready = threading.Event()
-        self.server = Server(plan, bound_socket("127.0.0.1", 0), self.hear)
+        self.server = Server(plan, server_socket("127.0.0.1", 0), self.hear)
         self.address = self.server.bound.getsockname()[:2]
         self.thread = threading.Thread(target=self.server.run, daemon=True)
         self.thread.start()

@@ -179,11 +179,10 @@ def test_what_was_taught_is_remembered(place):
 
 def test_a_page_and_a_server_are_called_by_its_end(monkeypatch):
     names = []
-    monkeypatch.setattr(app, "check_gradio", lambda: None)
+    monkeypatch.setattr(app, "serve_page", lambda services, *_: "")
     monkeypatch.setattr(
-        app, "serve", lambda viewers, *_: names.extend(each.name for each in viewers)
+        app, "_page", lambda services: names.extend(each.answering.served.name for each in services)
     )
-    monkeypatch.setattr(app, "listening_socket", lambda *_: _Listener())
     vitkit.app(f"{HERE}/model", f"{HERE}/model", device="cpu")
     assert names == ["model", "model"]
     monkeypatch.setattr(serve, "prepare_process", lambda: None)
@@ -198,8 +197,3 @@ class _Server(NamedTuple):
 
     def run(self):
         self.names.append(self.name)
-
-
-class _Listener:
-    def getsockname(self):
-        return ("127.0.0.1", 7860)

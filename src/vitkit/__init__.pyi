@@ -17,7 +17,6 @@ from . import studies as studies
 from . import suites as suites
 from . import training as training
 from . import verbs as verbs
-from . import webapp as webapp
 from . import weights as weights
 from .data import Columns as Columns
 from .data import Preprocessing as Preprocessing

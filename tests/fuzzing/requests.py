@@ -17,8 +17,8 @@ from served import form, make_classifier
 
 from fuzzing.subject import Subject
 from vitkit.runtimes import eager
-from vitkit.serving.batching import Room, Served
-from vitkit.serving.http.application import application
+from vitkit.serving.batching import Room, answers_alone, served_now
+from vitkit.serving.http.application import application, guarded
 from vitkit.serving.http.body import Limits
 from vitkit.serving.http.service import Service, Settings
 from vitkit.system.errors import VitkitError
@@ -52,7 +52,7 @@ def _requests(folder: Path) -> None:
 def _service(process: int) -> Service:
     """A server's service, with its threads, in this process."""
     service = Service(Settings(LIMITS, batch=4), Room(64, 4 * LIMITS.size), ThreadPoolExecutor(2))
-    service.serve(Served("tiny", eager(make_classifier(), "cpu"), ""))
+    service.serve(served_now("tiny", eager(make_classifier(), "cpu"), answers_alone))
     return service
 
 
@@ -61,7 +61,7 @@ def _config(process: int):
     import uvicorn
 
     config = uvicorn.Config(
-        application(_service(process)),
+        guarded(application(_service(process)), _service(process).settings),
         http="h11",
         log_config=None,
         access_log=False,

@@ -1,18 +1,24 @@
 """What all requests to a server share: its settings, and the model that it serves now."""
 
+import base64
 import hmac
+import io
 import time
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
-from vitkit.serving.batching import Answering, Room, Served
+from vitkit.serving.batching import Answering, Room, Sent, Served
 from vitkit.serving.http.body import Limits, Refused
 from vitkit.serving.http.telemetry import Metrics
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
+    from vitkit.serving.attention import Choice
+
+JPEG_QUALITY = 90  # of the picture of what a model looks at
 STUCK = 60.0  # seconds beyond a request's that one batch may take before the process is ill
 
 
@@ -45,6 +51,8 @@ class Service:
         self.room = room
         self.decoders = decoders
         self.metrics = Metrics(room)
+        self.looking = ThreadPoolExecutor(1, "attention")
+        """Computes attention, one image at a time: it is for a person who looks, not for load."""
         self.answering: Answering | None = None
         self.draining = False
         """Whether the server is about to end."""
@@ -58,12 +66,47 @@ class Service:
         )
         return before
 
+    def look(
+        self, answering: Answering, image: Sent, choice: "Choice"
+    ) -> "Future[dict[str, object]]":
+        """What the model looks at in an image, as `description.AttentionMap` has it, but for the names of
+        the model and the image; VitkitError if it cannot be shown. The image is held until then."""
+        future = self.looking.submit(_looked, answering.served, image, choice)
+        leave = partial(self.room.give_back, 1, len(image.data))
+        future.add_done_callback(lambda _: leave())  # given up, too
+        return future
+
+    def close(self) -> None:
+        """Answer the accepted requests, and end the threads of the model."""
+        self.answering.close()
+        self.looking.shutdown()
+        self.decoders.shutdown()
+
     def is_well(self) -> bool:
         """Whether the model still computes: its thread is alive and not stuck in a batch."""
         batcher = self.answering.batcher
         since = batcher.busy_since
         allowed = self.settings.limits.seconds + STUCK
         return batcher.thread.is_alive() and (since is None or time.monotonic() - since < allowed)
+
+
+def _looked(served: Served, image: Sent, choice: "Choice") -> dict[str, object]:
+    """What a model looks at in an image, as values of JSON. Raises VitkitError."""
+    from PIL import Image
+
+    looker = served.looker()
+    looked = looker.look(image, choice)
+    encoded = io.BytesIO()
+    Image.fromarray(looked.picture).save(encoded, "JPEG", quality=JPEG_QUALITY)
+    return {
+        "layers": looker.layers,
+        "heads": looker.heads,
+        "weights": looked.weights.tolist(),
+        "rows": looked.rows,
+        "columns": looked.columns,
+        "caption": looked.caption,
+        "picture": base64.b64encode(encoded.getvalue()).decode(),
+    }
 
 
 def guards(token: str | None) -> list:

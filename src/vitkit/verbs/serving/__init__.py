@@ -1,17 +1,7 @@
 """Verbs that serve a model, over HTTP or as a page."""
 
-import webbrowser
-
+from vitkit.serving import open_browser
 from vitkit.system.console.messages import announce, say
-
-
-def address_of(host: str, port: int) -> str:
-    """The address to type into a browser on this machine."""
-    if host in ("0.0.0.0", "::"):
-        host = "localhost"
-    if ":" in host:
-        host = f"[{host}]"
-    return f"http://{host}:{port}"
 
 
 def announce_page(address: str, asked: int, port: int, how_it_ends: str, open_it: bool) -> None:
@@ -21,4 +11,4 @@ def announce_page(address: str, asked: int, port: int, how_it_ends: str, open_it
         say(f"port {asked} is taken, so the page is at {port}")
     announce(f"open {address}   ({how_it_ends})")
     if open_it:
-        webbrowser.open(address)
+        open_browser(address)

@@ -2,22 +2,46 @@
 
 from __future__ import annotations
 
-import secrets
+import warnings
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
-from typing import Annotated, Unpack
+from typing import TYPE_CHECKING, Annotated, Unpack
 
-from vitkit.exporting import open_runtime
-from vitkit.runtimes import RuntimeName, is_exported, of_file
+from vitkit.data import limit_for_good
+from vitkit.runtimes import RuntimeName
+from vitkit.serving import (
+    Limits,
+    Room,
+    Service,
+    Settings,
+    application,
+    check_installed,
+    page_socket,
+    serve_page,
+    served_now,
+    warm_up,
+)
+from vitkit.system.environment import MAX_PIXELS, max_pixels
+from vitkit.system.errors import VitkitError
 from vitkit.system.functions.public import public
 from vitkit.system.functions.results import Result
 from vitkit.system.functions.types import DeviceLike
-from vitkit.system.machine import pick_device
+from vitkit.system.machine import cpus, pick_device
 from vitkit.verbs.arguments import name_of, short_name
-from vitkit.verbs.computing import classifier_of, runtime_of_file
-from vitkit.verbs.serving import address_of, announce_page
-from vitkit.webapp import Viewer, check_gradio, listening_socket, serve
-from vitkit.weights import Classifier, Hints, ModelLike, Overrides, hints_of
+from vitkit.verbs.serving import announce_page
+from vitkit.verbs.serving.serve import limit_of_pixels, open_classifier, open_model
+from vitkit.weights import Hints, ModelLike, Overrides, hints_of, no_answer
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+
+    from vitkit.weights import Classifier
+
+LARGEST = 50 << 20  # bytes of a photograph
+AROUND = 1 << 16  # bytes of a form around it
+OTHER = "other"  # the path of the second model
 
 
 @dataclass(frozen=True, repr=False)
@@ -38,13 +62,13 @@ def app(
     *,
     host: str = "127.0.0.1",
     port: int = 7860,
-    open: bool = False,
+    open: bool = True,
     runtime: RuntimeName = "auto",
     device: DeviceLike = "auto",
     **overrides: Unpack[Overrides],
 ) -> ClosedPage:
-    """Open a web page on this machine: drop a photograph, and see the classes and what the model
-    looks at. It needs no network. Ctrl-C ends it.
+    """Open the page of `vitkit.serve` on this machine: drop photographs, and see the classes and what the
+    model looks at. It needs no network. Ctrl-C ends it.
 
     Args:
         model: A run, a model directory, a file of weights (vitkit's, Hugging Face's, timm's,
@@ -52,52 +76,74 @@ def app(
             (.onnx or .xml).
         other: A second model, to compare side by side.
         host: Address to serve at. 127.0.0.1 is only for this machine; 0.0.0.0 lets in everyone who can
-            reach it.
+            reach it and has the page's address with its secret.
         port: Port to serve at; if another program uses it, the next free one.
-        open: Open the page in the browser.
-        runtime: Library that computes the answers: torch, compiled, onnx (ONNX Runtime) or openvino.
-            auto is PyTorch for a model; for an exported file, it is the library for which the file was
-            written.
+        open: Open the page in the browser, if this machine has a screen.
+        runtime: Library that computes the answers: torch, onnx (ONNX Runtime) or openvino. auto is
+            PyTorch for a model; for an exported file, it is the library for which the file was written.
         device: cpu, cuda, cuda:1 or mps; auto chooses the best one.
         **overrides: Settings that the file of the first model does not give, or that you want to
             change: `Overrides`.
 
     Raises:
-        BadSettings: If `port` is not a port, or if Gradio is not installed.
+        BadSettings: If `port` is not a port.
+        Unsupported: If FastAPI or uvicorn is not installed.
         BadWeights: If a model cannot be read.
     """
     # What can be wrong, before anything is loaded
     hints = hints_of(overrides)
-    check_gradio()
-    listener = listening_socket(host, port)
-    free_port = listener.getsockname()[1]
-
-    # The models
+    check_installed()
     pick_device(device)  # raises for one that this machine does not have
-    viewers = []
-    for each, hints_of_each in ((model, hints), (other, Hints())):
-        if each:
-            viewers.append(_viewer(each, hints_of_each, runtime, device))
-            viewers[-1].warm_up()
+    with closing(page_socket(host, port)) as listener, ExitStack() as ends:
+        ends.enter_context(limit_of_pixels(MAX_PIXELS))
+        ends.enter_context(warnings.catch_warnings())
+        limit_for_good(max_pixels())  # of several threads that decode
+        free_port = listener.getsockname()[1]
 
-    # The page
-    secret = secrets.token_urlsafe(12)
-    address = f"{address_of(host, free_port)}/{secret}/"
+        services = []
+        for each, hints_of_each in ((model, hints), (other, Hints())):
+            if each:
+                services.append(ends.enter_context(_serving(each, hints_of_each, runtime, device)))
 
-    def started() -> None:
-        announce_page(address, port, free_port, "Ctrl-C ends it", open)
+        def started(address: str) -> None:
+            announce_page(address, port, free_port, "Ctrl-C ends it", open)
 
-    serve(viewers, listener, host, secret, started)
+        address = serve_page(_page(services), listener, host, started)
     return ClosedPage(address)
 
 
-def _viewer(model: str | Classifier, hints: Hints, runtime: RuntimeName, device: str) -> Viewer:
-    """A model, or an exported file, for the page."""
-    name = short_name(name_of(model))
-    if isinstance(model, str) and is_exported(model):
-        return Viewer(name, of_file(runtime_of_file(model, hints, runtime, "auto", device)))
-    classifier = classifier_of(model, hints)
-    computing = None
-    if runtime not in ("auto", "torch"):  # what it looks at is PyTorch's in any case
-        computing = open_runtime(classifier, runtime, "float32", device)
-    return Viewer(name, classifier.for_inference().to(pick_device(device)), computing)
+@contextmanager
+def _serving(
+    model: str | Classifier, hints: Hints, runtime: RuntimeName, device: str
+) -> Iterator[Service]:
+    """A model that answers a page, warm, until the block ends."""
+    opened = open_model(model, hints, runtime, "auto", device, needs_classes=False)
+    classifier = getattr(opened, "classifier", None)  # PyTorch's own, which may have no head
+    reason = ""
+    if classifier is not None:
+        reason = no_answer(classifier)
+    settings = Settings(Limits(LARGEST + AROUND, 1), batch=1)
+    decoders = ThreadPoolExecutor(cpus(), "decode")
+    service = Service(settings, Room(64, 8 * LARGEST), decoders)
+    served = served_now(
+        short_name(name_of(model)), opened, lambda: open_classifier(model, hints), reason
+    )
+    warm_up(opened, settings.batch)
+    with suppress(VitkitError):  # the page says why there is no map
+        served.looker()
+    service.serve(served)
+    try:
+        yield service
+    finally:
+        service.close()
+
+
+def _page(services: list[Service]) -> Starlette:
+    """The page of one model, or of two side by side."""
+    from starlette.applications import Starlette
+    from starlette.routing import Mount
+
+    first, *others = services
+    addresses = ("./", *(f"{OTHER}/" for _ in others))
+    routes = [Mount(f"/{OTHER}", application(other)) for other in others]
+    return Starlette(routes=[*routes, Mount("/", application(first, addresses))])

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import secrets
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from contextvars import copy_context
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Unpack
 
@@ -31,7 +29,7 @@ from vitkit.labelling import (
     sort_into,
 )
 from vitkit.recipes import choose_pretrained
-from vitkit.serving import Guard
+from vitkit.serving import check_installed, page_socket, serve_page
 from vitkit.system.console.messages import as_spelled, say
 from vitkit.system.console.text import counted, printable, printable_name, some
 from vitkit.system.errors import BadData, BadSettings
@@ -46,8 +44,7 @@ from vitkit.verbs.arguments import name_of, pick_precision
 from vitkit.verbs.computing import classifier_of
 from vitkit.verbs.data.review import look_through
 from vitkit.verbs.made_model import MadeModel
-from vitkit.verbs.serving import address_of, announce_page
-from vitkit.webapp import listening_socket, run_until_ended
+from vitkit.verbs.serving import announce_page
 from vitkit.weights import Classifier, Hints, ModelLike, Overrides, adopt, hints_of
 
 MINUTES = 2.0  # the time in mind when a model is chosen, as in `vitkit.finetune`
@@ -240,7 +237,7 @@ def label(
 
     session = Session(photographs, workdir, model)
     with (
-        closing(listening_socket(host, port)) as listener,
+        closing(page_socket(host, port)) as listener,
         open_for_one(folder, root),
     ):
         page = Page(listener, host, port, open)
@@ -256,11 +253,7 @@ def _check(
     photographs: str, classes: tuple[str, ...], check: bool, sorted_into: Path | None
 ) -> None:
     """Raises BadSettings if a package is missing, the folder is none, or settings do not go together."""
-    missing = [name for name in ("starlette", "uvicorn") if find_spec(name) is None]
-    if missing:
-        raise BadSettings(
-            f"the page needs {' and '.join(missing)}, which is not installed: pip install 'vitkit[serve]'"
-        )
+    check_installed()
     if not Path(photographs).is_dir():
         raise BadSettings(f"there is no folder {photographs}; label a folder of photographs")
     if sorted_into is not None:
@@ -392,10 +385,8 @@ def _what_the_list_is_for(photographs: str, path: Path) -> str:
 def _serve(page: Page, table: Table) -> None:
     """Serve the page until it is ended."""
     port = page.listener.getsockname()[1]
-    secret = secrets.token_urlsafe(12)
-    address = f"{address_of(page.host, port)}/{secret}/"
 
-    def started() -> None:
+    def started(address: str) -> None:
         how_it_ends = "Ctrl-C ends it; what was answered is kept"
         announce_page(address, page.port, port, how_it_ends, page.open)
 
@@ -405,7 +396,4 @@ def _serve(page: Page, table: Table) -> None:
         context = here.copy()
         return [context.run(as_spelled, each) for each in context.run(table.finish, links)]
 
-    guarded = Guard(
-        application(replace(table, finish=finish_here), secret), page.host, secret=secret
-    )
-    run_until_ended(guarded, page.listener, started)
+    serve_page(application(replace(table, finish=finish_here)), page.listener, page.host, started)
