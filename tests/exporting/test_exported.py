@@ -36,9 +36,7 @@ from vitkit.models import create, vit
 from vitkit.prediction import predict
 from vitkit.runtimes.exported import Exported, inverted
 from vitkit.runtimes.libraries import NO_DIGEST, core, open_file, with_digest
-from vitkit.runtimes.pytorch import of_file
 from vitkit.verbs import precision_of
-from vitkit.webapp.viewer import View, Viewer
 from vitkit.weights import Classifier, save
 from vitkit.weights.outputs import activate_array
 
@@ -508,20 +506,6 @@ def test_features_of_another_runtime_are_the_same(classifier):
         computed.features(images), classifier.features(images), atol=1e-5, rtol=1e-5
     )
     assert arithmetic(computed) != arithmetic(classifier)  # in the cache they are others
-
-
-def test_the_page_takes_a_file_and_a_runtime(classifier, file):
-    """A file answers without a map; a runtime answers beside PyTorch's map."""
-    runtime = open_file(file)
-    photo = photograph(40, 50, 1)
-    (expected,) = predict(classifier, [photo], device="cpu")
-    view = View(classifier.batch([photo]), photo)
-    with_map = []
-    for viewer in (Viewer("it", of_file(runtime)), Viewer("it", classifier, runtime)):
-        answer = viewer.answer(view)
-        assert [name for name, _ in answer.classes] == list(expected.labels)
-        with_map.append(answer.rollout is not None)
-    assert with_map == [False, True]
 
 
 @pytest.mark.slow

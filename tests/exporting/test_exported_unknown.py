@@ -9,6 +9,7 @@ import pytest
 import torch
 from pictures import photograph
 from PIL import Image
+from served import Running
 
 from vitkit.cli import main
 from vitkit.data import Preprocessing
@@ -18,8 +19,9 @@ from vitkit.exporting.agreement import Agreement, trial_on
 from vitkit.exporting.bounds import LEAST, wrong
 from vitkit.models import create, vit
 from vitkit.prediction import predict
-from vitkit.runtimes import FILES, Exported, Limits, of_file
-from vitkit.webapp.viewer import Viewer, open_photograph
+from vitkit.runtimes import FILES, Exported, Limits
+from vitkit.serving import Limits as RequestLimits
+from vitkit.serving import Plan, Settings
 from vitkit.weights import Classifier, save
 
 LABELS = ("ant", "unknown", "wasp")
@@ -146,11 +148,13 @@ def test_every_command_says_it_of_a_file(file, images, expected, tmp_path, monke
     assert folders["unknown"] == count and set(folders) <= {"unknown", "unknown-2", "ant", "wasp"}
     assert sum(folders.values()) == 20
 
-    # The page
-    viewer = Viewer("file", of_file(open_runtime(file)))
+    # The server
+    plan = Plan("file", lambda: open_runtime(file), Settings(RequestLimits()))
+    server = Running(plan)
     for answer in expected[:4]:
-        picture = open_photograph(Path(answer.name), "picture", [viewer])
-        assert viewer.answer(picture.views[0]).doubt == (answer.unknown, answer.possible)
+        (given,) = server.post(Path(answer.name).read_bytes(), "image/png").predictions
+        assert (given["unknown"], tuple(given["possible"])) == (answer.unknown, answer.possible)
+    server.end()
 
 
 def test_captions_below_pictures_say_unknown(classifier, images, expected, tmp_path, monkeypatch):

@@ -17,8 +17,8 @@ from vitkit.inspection import raw_attention, rollout
 from vitkit.models import Backbone, ResNetConfig, create, vit
 from vitkit.models.tiling import Tiling
 from vitkit.runtimes import eager
-from vitkit.serving.attention import AMBER, Choice, Looker, drawn, middles, softened
-from vitkit.serving.batching import Sent, answers_alone, served_now
+from vitkit.serving.attention import AMBER, Looker, drawn, middles, softened
+from vitkit.serving.batching import Choice, Sent, answers_alone, served_now
 from vitkit.system.errors import BadImage, BadSettings, BadWeights, Unsupported
 from vitkit.weights import Classifier, save
 

@@ -23,7 +23,7 @@ from vitkit.inspection import (
     whole_pixels,
 )
 from vitkit.models import Grid, Tiling, same_memory
-from vitkit.serving.batching import Sent
+from vitkit.serving.batching import Choice, Sent
 from vitkit.system.console.text import counted
 from vitkit.system.errors import BadSettings, BadWeights
 from vitkit.weights import Classifier
@@ -33,17 +33,6 @@ AMBER = np.array([255, 196, 0], np.uint8)  # contrasts with dark and with bright
 FRAME = 3  # pixels of the frame around a patch
 POOLING = "pooling"  # the layer of a MAP head, as `layer_names` has it
 DARKEST = 0.2  # brightness of a patch without attention in one layer
-
-
-class Choice(NamedTuple):
-    """The attention to show. Layers, heads, rows and columns are numbered from 1."""
-
-    layer: int | None = None
-    """One layer, or None for Attention Rollout through all layers."""
-    head: int | None = None
-    """One attention head of the layer, or None for the mean of all heads."""
-    patch: tuple[int, int] | None = None
-    """Row and column of the patch that attends; None for the tokens that the model's head reads."""
 
 
 class Looked(NamedTuple):

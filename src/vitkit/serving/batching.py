@@ -18,7 +18,7 @@ import numpy as np
 
 from vitkit.data import BadImage
 from vitkit.prediction import Item, Prediction, Prepared, predictions_of, prepare
-from vitkit.runtimes import Runtime
+from vitkit.runtimes import Runtime, digest_of_classifier
 from vitkit.system.errors import BadWeights, Unsupported, VitkitError
 
 if TYPE_CHECKING:
@@ -32,6 +32,17 @@ class Sent(NamedTuple):
     name: str
     data: bytes
     """A file's."""
+
+
+class Choice(NamedTuple):
+    """The attention to show. Layers, heads, rows and columns are numbered from 1."""
+
+    layer: int | None = None
+    """One layer, or None for Attention Rollout through all layers."""
+    head: int | None = None
+    """One attention head of the layer, or None for the mean of all heads."""
+    patch: tuple[int, int] | None = None
+    """Row and column of the patch that attends; None for the tokens that the model's head reads."""
 
 
 class Room:
@@ -127,9 +138,6 @@ def served_now(
 
 def _looker(runtime: Runtime, open_classifier: "Callable[[], Classifier]") -> "Looker":
     """The model that a runtime computes, as one whose attention is shown. Raises VitkitError."""
-    from vitkit.runtimes import digest_of_classifier
-    from vitkit.serving.attention import Looker  # and PyTorch, which an exported file does not need
-
     classifier = getattr(runtime, "classifier", None)  # PyTorch's own
     if classifier is None:
         classifier = open_classifier()
@@ -140,6 +148,9 @@ def _looker(runtime: Runtime, open_classifier: "Callable[[], Classifier]") -> "L
                 "load it again"
             )
         classifier = classifier.for_inference()
+
+    from vitkit.serving.attention import Looker  # and PyTorch, which an exported file does not need
+
     return Looker(classifier)
 
 

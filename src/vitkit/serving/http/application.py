@@ -15,8 +15,8 @@ import json
 from typing import TYPE_CHECKING
 
 from vitkit.serving.http.body import JSON, Refused, let_finish
-from vitkit.serving.http.guard import Guard
 from vitkit.serving.http.description import WITHOUT_SCRIPT
+from vitkit.serving.http.guard import Guard
 from vitkit.serving.http.pages import page_routes
 from vitkit.serving.http.predict import add_attention, add_predict
 from vitkit.serving.http.service import Service, Settings, check_token, guards
@@ -30,19 +30,9 @@ if TYPE_CHECKING:
 
 REMEDY = "allow that name when it is started (allow-host), or start it with a token"
 HINT_OF_ORIGINS = "; they may if they are allowed when it is started (allow-origin), and a proxy in front has to pass the Host on"
+_PAGE = ("/", "/page.css", "/page.js", "/docs", "/openapi.json")
 PATHS = frozenset(
-    (
-        "/",
-        "/page.css",
-        "/page.js",
-        "/predict",
-        "/attention",
-        "/model",
-        "/health",
-        "/ready",
-        "/metrics",
-    )
-    + ("/docs", "/openapi.json")
+    (*_PAGE, "/predict", "/attention", "/model", "/health", "/ready", "/metrics"),
 )
 """Those that are counted by name."""
 

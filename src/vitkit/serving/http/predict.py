@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from vitkit.data import BadImage
 from vitkit.prediction import Prediction, as_values
-from vitkit.serving.batching import Sent, Served
+from vitkit.serving.batching import Choice, Sent, Served
 from vitkit.serving.http.body import BUSY, JSON, Refused, kind_of, line_of, receive
 from vitkit.serving.http.description import BODY, Answers, AttentionMap, responses
 from vitkit.serving.http.service import Service, check_token, guards
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
     from starlette.requests import Request
     from starlette.responses import Response
-
-    from vitkit.serving.attention import Choice
 
 
 def add_predict(app: "FastAPI", service: Service) -> None:
@@ -61,8 +59,6 @@ def add_attention(app: "FastAPI", service: Service) -> None:
         column: int | None = number("Column of the patch that attends."),
     ) -> Response:
         """What the model looks at in one image: a map of its patches, and a picture."""
-        from vitkit.serving.attention import Choice
-
         if (row is None) != (column is None):
             raise Refused(422, "a patch has a row and a column; give both, or neither")
         patch = None
@@ -139,7 +135,7 @@ def _prediction(image: Sent, outcome: Prediction | BaseException) -> Prediction:
 
 
 async def _looked(
-    request: "Request", images: list[Sent], choice: "Choice", service: Service
+    request: "Request", images: list[Sent], choice: Choice, service: Service
 ) -> "Response":
     """The attention of the model in the one image that is held."""
     if len(images) > 1:

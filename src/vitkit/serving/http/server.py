@@ -32,7 +32,7 @@ from vitkit.serving.http.connections import (
 from vitkit.serving.http.service import Service, Settings
 from vitkit.serving.http.telemetry import Watch, log, start_logs
 from vitkit.system.environment import max_pixels
-from vitkit.system.errors import BadSettings, Unsupported
+from vitkit.system.errors import BadSettings
 from vitkit.system.machine import cpus, give_back_memory
 from vitkit.system.processes.signals import signals_are_ours
 

@@ -9,14 +9,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from vitkit.serving.batching import Answering, Room, Sent, Served
+from vitkit.serving.batching import Answering, Choice, Room, Sent, Served
 from vitkit.serving.http.body import Limits, Refused
 from vitkit.serving.http.telemetry import Metrics
 
 if TYPE_CHECKING:
     from starlette.requests import Request
-
-    from vitkit.serving.attention import Choice
 
 JPEG_QUALITY = 90  # of the picture of what a model looks at
 STUCK = 60.0  # seconds beyond a request's that one batch may take before the process is ill
@@ -67,7 +65,7 @@ class Service:
         return before
 
     def look(
-        self, answering: Answering, image: Sent, choice: "Choice"
+        self, answering: Answering, image: Sent, choice: Choice
     ) -> "Future[dict[str, object]]":
         """What the model looks at in an image, as `description.AttentionMap` has it, but for the names of
         the model and the image; VitkitError if it cannot be shown. The image is held until then."""
@@ -90,7 +88,7 @@ class Service:
         return batcher.thread.is_alive() and (since is None or time.monotonic() - since < allowed)
 
 
-def _looked(served: Served, image: Sent, choice: "Choice") -> dict[str, object]:
+def _looked(served: Served, image: Sent, choice: Choice) -> dict[str, object]:
     """What a model looks at in an image, as values of JSON. Raises VitkitError."""
     from PIL import Image
 

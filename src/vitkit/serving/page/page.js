@@ -121,7 +121,7 @@ async function open() {
     const labels = new Set(models.flatMap((model) => model.labels));
     at("labels").replaceChildren(...[...labels].map((label) => new Option(label)));
   } catch (error) {
-    at("problem").textContent = capital(error.message);
+    at("problem").textContent = `The models cannot be shown: ${error.message}.`;
   }
 }
 
@@ -170,7 +170,7 @@ async function answer(photograph, model, i) {
   }
   if (i === 0) {
     const { error, unknown, labels } = photograph.answers[0];
-    photograph.words.textContent = error ? "—" : unknown ? "unknown" : labels[0];
+    photograph.words.textContent = error ? "no answer" : unknown ? "unknown" : labels[0];
     photograph.words.classList.toggle("problem", Boolean(error || unknown));
   }
   if (photograph === shown) {
@@ -187,9 +187,9 @@ function show(photograph) {
   const image = at("photograph").querySelector("img");
   const caption = at("photograph").querySelector("figcaption");
   caption.textContent = photograph.file.name;
-  image.hidden = false;
+  image.parentElement.hidden = false;
   image.onerror = () => {
-    image.hidden = true;
+    image.parentElement.hidden = true;
     caption.textContent = `${photograph.file.name} (a format that this browser does not show)`;
   };
   image.src = photograph.url;
@@ -221,7 +221,7 @@ function showAnswer(photograph, model, i) {
   });
   model.part("ol").replaceChildren(...items);
   const others = labels.filter((label, rank) => rank > 0 && possible.includes(label) && probabilities[rank] >= LIKELY);
-  let sentence = error && `${capital(error)}.`;
+  let sentence = error && `No answer: ${error}.`;
   if (unknown) sentence = "Unknown: it is unlike the photographs that the model has learned from, so it may be none of these.";
   model.part(".unknown").textContent = sentence;
   model.part(".possible").textContent = given ? "" : "Waiting for the answer …";
@@ -234,8 +234,6 @@ function spanOf(text, style = "") {
   span.textContent = text;
   return span;
 }
-
-const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 
 // What a model looks at
 
@@ -272,7 +270,7 @@ function showLooked(model, looked) {
   image.src = `data:image/jpeg;base64,${looked.picture}`;
   image.alt = looked.caption;
   image.hidden = false;
-  model.part("button.frame").disabled = false;
+  model.part("button.frame").hidden = model.part("button.frame").disabled = false;
   model.part("button.frame").setAttribute("aria-label", `${looked.caption} Arrow keys choose a patch.`);
   model.part("figcaption").textContent = one ? looked.caption : `${looked.caption} Click a patch to see where it looks.`;
   showChoice(model);
@@ -280,11 +278,9 @@ function showLooked(model, looked) {
 
 function showNothing(model, sentence) {
   const isKnown = models.some((_, i) => shown.answers[i]?.error === sentence); // it is said below the photograph
-  const image = model.part("button.frame img");
-  image.hidden = true;
-  model.part("button.frame").disabled = true;
+  model.part("button.frame").hidden = true;
   model.part("figcaption").textContent = isKnown ? "" : `No map: ${sentence}.`;
-  showChoice(model);
+  model.part(".choice").hidden = true;
 }
 
 // The controls of a model that has attention
@@ -303,7 +299,7 @@ function prepareChoice(model, looked) {
 
 function showChoice(model) {
   const { one, patch } = model.choice;
-  model.part(".choice").hidden = !model.looked;
+  model.part(".choice").hidden = false;
   model.part(".one").hidden = !one;
   model.part(".back").hidden = !patch;
   model.part(`[value=${one ? "one" : "all"}]`).checked = true;

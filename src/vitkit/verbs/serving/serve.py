@@ -92,8 +92,8 @@ def serve(
     **overrides: Unpack[Overrides],
 ) -> Ended:
     """Serve a model over HTTP: POST one or several images to /predict, and get their classes. The page at
-    / shows them, and what the model looks at; /docs describes all requests. After SIGTERM, the server answers the requests that it has accepted, and
-    ends. SIGHUP loads the model again.
+    / shows them, and what the model looks at; /docs describes all requests. After SIGTERM, the server
+    answers the requests that it has accepted, and ends. SIGHUP loads the model again.
 
     A program ends it with Ctrl-C.
 
