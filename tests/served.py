@@ -1,5 +1,6 @@
 """A server in this process, and its clients, to test with."""
 
+import asyncio
 import http.client
 import json
 import threading
@@ -137,3 +138,35 @@ def running(classifier=None, limits=None, queue=256, grace=10.0, **settings):
 def with_model(server: Running, open_model) -> None:
     """What the server opens the next time."""
     server.server.plan = replace(server.server.plan, open_model=open_model)
+
+
+def ask_app(app, method, path, body=b"", kind="image/jpeg", **headers) -> Answer:
+    """A request to an ASGI application, without a server."""
+    given = {"host": "127.0.0.1:80", "content-type": kind, **headers}
+    scope = {
+        "type": "http",
+        "http_version": "1.1",
+        "method": method,
+        "scheme": "http",
+        "path": path.partition("?")[0],
+        "raw_path": path.encode(),
+        "root_path": "",
+        "query_string": path.partition("?")[2].encode(),
+        "headers": [(name.encode(), value.encode()) for name, value in given.items()],
+        "client": ("127.0.0.1", 1),
+        "server": ("127.0.0.1", 80),
+    }
+    sent = []
+    bodies = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive():
+        if bodies:
+            return bodies.pop()
+        return await asyncio.get_running_loop().create_future()  # the client waits
+
+    async def send(message):
+        sent.append(message)
+
+    asyncio.run(app(scope, receive, send))
+    names = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
+    return Answer(sent[0]["status"], names, b"".join(each["body"] for each in sent[1:]))

@@ -3,6 +3,8 @@
 import base64
 import io
 import json
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -88,6 +90,7 @@ def test_a_model_of_whole_photographs_shows_all_of_a_panorama(rule):
     assert f"column {len(looked.columns)}" in looked.caption
 
 
+@pytest.mark.slow
 def test_strange_photographs_are_looked_at(shared):
     """One of every format and mode: grey, 16-bit, palette, transparent, CMYK, animated."""
     looker = Looker(classifier_of())
@@ -238,13 +241,38 @@ def test_several_images_are_refused(server):
     assert server.room.held_images == 0
 
 
+def test_looking_and_answering_at_the_same_time_are_as_each_alone(server):
+    """Recording attention hooks into the modules of a model, which computes answers meanwhile."""
+    images = [encoded(photograph(40, 60, seed), "JPEG") for seed in range(4)]
+    alone = [
+        (look(server, image).json["weights"], server.post(image).predictions) for image in images
+    ]
+
+    def ask(number):
+        image = images[number // 2 % 4]
+        if number % 2:
+            return look(server, image).json["weights"]
+        return server.post(image).predictions
+
+    numbers = range(32)
+    with ThreadPoolExecutor(8) as clients:
+        for number, given in zip(numbers, clients.map(ask, numbers), strict=True):
+            weights, predictions = alone[number // 2 % 4]
+            if number % 2:
+                np.testing.assert_allclose(given, weights, atol=1e-6)
+            else:
+                assert given[0]["labels"] == predictions[0]["labels"]
+                expected = pytest.approx(predictions[0]["probabilities"], abs=1e-5)
+                assert given[0]["probabilities"] == expected
+
+
 def test_another_model_is_looked_at_after_it_was_replaced():
     with running() as server:
         before = look(server).json["weights"]
         with_model(server, lambda: eager(make_classifier(seed=5), "cpu"))
         server.call(server.server.reload)
         while "reloaded" not in server.words:
-            pass
+            time.sleep(0.01)
         assert look(server).json["weights"] != before
 
 
@@ -254,6 +282,7 @@ def test_who_looks_needs_the_token():
         assert look(server, Authorization="Bearer secret").status == 200
 
 
+@pytest.mark.slow
 def test_a_model_of_a_file_shows_its_attention_by_its_weights(tmp_path):
     """An exported file is answered by ONNX Runtime, and looked at by PyTorch if its model is there."""
     pytest.importorskip("onnxruntime")
