@@ -17,10 +17,11 @@ from served import form, make_classifier
 
 from fuzzing.subject import Subject
 from vitkit.runtimes import eager
-from vitkit.serving.batching import Room, answers_alone, served_now
+from vitkit.serving.batching import Room
 from vitkit.serving.http.application import application, guarded
 from vitkit.serving.http.body import Limits
 from vitkit.serving.http.service import Service, Settings
+from vitkit.serving.models import answers_alone, served_now
 from vitkit.system.errors import VitkitError
 
 PATIENCE = 10.0  # seconds that a request may take; an attempt may take twice as many
@@ -42,8 +43,9 @@ def _requests(folder: Path) -> None:
         "json": ("application/json", json.dumps({"images": objects}).encode()),
         "short": ("application/json", json.dumps({"image": text[0]}).encode()),
     }
-    for name, (kind, body) in bodies.items():
-        head = f"POST /predict?top=2 HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\n"
+    for name, (kind, body) in (bodies | {"attention": bodies["raw"]}).items():
+        path = "/attention?layer=1" if name == "attention" else "/predict?top=2"
+        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\n"
         head += f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
         (folder / f"{name}.http").write_bytes(head.encode() + body)
 

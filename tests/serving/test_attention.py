@@ -20,7 +20,8 @@ from vitkit.models import Backbone, ResNetConfig, create, vit
 from vitkit.models.tiling import Tiling
 from vitkit.runtimes import eager
 from vitkit.serving.attention import AMBER, Looker, drawn, middles, softened
-from vitkit.serving.batching import Choice, Sent, answers_alone, served_now
+from vitkit.serving.batching import Choice, Sent
+from vitkit.serving.models import answers_alone, served_now
 from vitkit.system.errors import BadImage, BadSettings, BadWeights, Unsupported
 from vitkit.weights import Classifier, save
 

@@ -1,8 +1,4 @@
-from .batching import Answering as Answering
 from .batching import Room as Room
-from .batching import answers_alone as answers_alone
-from .batching import served_now as served_now
-from .batching import warm_up as warm_up
 from .http.application import application as application
 from .http.body import Limits as Limits
 from .http.body import Refused as Refused
@@ -21,3 +17,6 @@ from .http.server import server_socket as server_socket
 from .http.service import Service as Service
 from .http.service import Settings as Settings
 from .http.workers import Workers as Workers
+from .models import answers_alone as answers_alone
+from .models import served_now as served_now
+from .models import warm_up as warm_up

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from vitkit.data import BadImage
 from vitkit.prediction import Prediction, as_values
-from vitkit.serving.batching import Choice, Sent, Served
+from vitkit.serving.batching import Choice, Sent
 from vitkit.serving.http.body import BUSY, JSON, Refused, kind_of, line_of, receive
 from vitkit.serving.http.description import BODY, Answers, AttentionMap, responses
 from vitkit.serving.http.service import Service, check_token, guards
 from vitkit.serving.http.telemetry import GONE
+from vitkit.serving.models import Served
 from vitkit.system.errors import VitkitError
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from vitkit.data import limit_for_good
 from vitkit.runtimes import Runtime
-from vitkit.serving.batching import Room, Served, answers_alone, served_now, warm_up
+from vitkit.serving.batching import Room
 from vitkit.serving.http.application import PATHS, application, guarded
 from vitkit.serving.http.connections import (
     Listener,
@@ -31,6 +31,7 @@ from vitkit.serving.http.connections import (
 )
 from vitkit.serving.http.service import Service, Settings
 from vitkit.serving.http.telemetry import Watch, log, start_logs
+from vitkit.serving.models import Served, answers_alone, served_now, warm_up
 from vitkit.system.environment import max_pixels
 from vitkit.system.errors import BadSettings
 from vitkit.system.machine import cpus, give_back_memory

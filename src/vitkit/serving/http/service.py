@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from vitkit.serving.batching import Answering, Choice, Room, Sent, Served
+from vitkit.serving.batching import Answering, Choice, Room, Sent
 from vitkit.serving.http.body import Limits, Refused
 from vitkit.serving.http.telemetry import Metrics
+from vitkit.serving.models import Served
 
 if TYPE_CHECKING:
     from starlette.requests import Request
