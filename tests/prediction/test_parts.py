@@ -26,7 +26,7 @@ from vitkit.prediction import parts
 from vitkit.prediction.items import pictures
 from vitkit.prediction.parts import Chosen, Parts
 from vitkit.runtimes import eager
-from vitkit.serving.batching import warm_up
+from vitkit.serving.models import warm_up
 from vitkit.weights import Classifier, save
 
 MODEL = make_classifier()
@@ -37,7 +37,7 @@ SLOW = """
 import sys, time
 from vitkit.data import Preprocessing
 from vitkit.prediction import parts
-from vitkit.serving.batching import warm_up
+from vitkit.serving.models import warm_up
 from vitkit.cli import main
 parts.SIZE = 4
 write = parts.Parts.write

@@ -59,6 +59,7 @@ VARIABLES = (
 INTERNAL = (
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),  # torchrun to each process of a run
     "PROMETHEUS_MULTIPROC_DIR",  # the server to its own processes
+    *("DISPLAY", "WAYLAND_DISPLAY"),  # the desktop to programs that have windows
     "CUBLAS_WORKSPACE_CONFIG",  # a deterministic run to cuBLAS
     *(
         "WANDB_MODE",
