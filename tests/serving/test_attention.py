@@ -21,6 +21,7 @@ from vitkit.models.tiling import Tiling
 from vitkit.runtimes import eager
 from vitkit.serving.attention import AMBER, Looker, drawn, middles, softened
 from vitkit.serving.batching import Choice, Sent
+from vitkit.serving.http.service import LOOKS
 from vitkit.serving.models import answers_alone, served_now
 from vitkit.system.errors import BadImage, BadSettings, BadWeights, Unsupported
 from vitkit.weights import Classifier, save
@@ -240,6 +241,21 @@ def test_several_images_are_refused(server):
     answer = look(server, *form({"a": JPEG, "b": JPEG})[:1], kind=form({})[1])
     assert answer.status == 413 and "holds 2 images" in answer.error
     assert server.room.held_images == 0
+
+
+def test_only_some_wait_for_attention_so_that_answers_find_room(server):
+    """It is several times as slow."""
+    taken = [server.server.service.looks.acquire(blocking=False) for _ in range(LOOKS)]
+    assert all(taken)
+    answer = look(server)
+    assert answer.status == 503 and "16 images is waited for already" in answer.error
+    assert answer.headers["retry-after"] == "1"
+    assert server.room.held_images == server.room.held_bytes == 0
+    assert server.post(JPEG).status == 200
+    server.server.service.looks.release(LOOKS)
+    for _ in range(2 * LOOKS):  # each gives its place back, whatever becomes of it
+        assert look(server, b"no").status == 422
+    assert look(server).status == 200
 
 
 def test_looking_and_answering_at_the_same_time_are_as_each_alone(server):

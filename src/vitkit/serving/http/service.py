@@ -3,14 +3,14 @@
 import base64
 import hmac
 import io
+import threading
 import time
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING
 
 from vitkit.serving.batching import Answering, Choice, Room, Sent
-from vitkit.serving.http.body import Limits, Refused
+from vitkit.serving.http.body import BUSY, Limits, Refused
 from vitkit.serving.http.telemetry import Metrics
 from vitkit.serving.models import Served
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
 JPEG_QUALITY = 90  # of the picture of what a model looks at
+LOOKS = 16  # images whose attention is waited for at the same time
 STUCK = 60.0  # seconds beyond a request's that one batch may take before the process is ill
 
 
@@ -52,6 +53,7 @@ class Service:
         self.metrics = Metrics(room)
         self.looking = ThreadPoolExecutor(1, "attention")
         """Computes attention, one image at a time: it is for a person who looks, not for load."""
+        self.looks = threading.BoundedSemaphore(LOOKS)
         self.answering: Answering | None = None
         self.draining = False
         """Whether the server is about to end."""
@@ -69,10 +71,23 @@ class Service:
         self, answering: Answering, image: Sent, choice: Choice
     ) -> "Future[dict[str, object]]":
         """What the model looks at in an image, as `description.AttentionMap` has it, but for the names of
-        the model and the image; VitkitError if it cannot be shown. The image is held until then."""
+        the model and the image; VitkitError if it cannot be shown. The image is held until then.
+
+        Raises Refused, and gives the image's room back, if too many wait: answers need the room more.
+        """
+
+        def leave(_: Future) -> None:
+            self.looks.release()
+            self.room.give_back(1, len(image.data))
+
+        if not self.looks.acquire(blocking=False):
+            self.room.give_back(1, len(image.data))
+            sentence = (
+                f"the attention of {LOOKS} images is waited for already; ask again in a moment"
+            )
+            raise Refused(503, sentence, BUSY)
         future = self.looking.submit(_looked, answering.served, image, choice)
-        leave = partial(self.room.give_back, 1, len(image.data))
-        future.add_done_callback(lambda _: leave())  # given up, too
+        future.add_done_callback(leave)  # when it is given up, too
         return future
 
     def close(self) -> None:
