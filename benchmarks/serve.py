@@ -32,7 +32,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import record
 
-from vitkit.apps.serve.function import open_model
+from vitkit.apps.serve.functions.serve import open_model
 from vitkit.prediction import Item, prepare
 from vitkit.runtimes import Runtime
 from vitkit.system.machine import cpus

@@ -39,7 +39,7 @@ import record
 from soak_traffic import Stage, ask_honestly, attack, be_silent, metrics_of
 
 import vitkit
-from vitkit.apps.serve.function import open_model
+from vitkit.apps.serve.functions.serve import open_model
 from vitkit.prediction import predict_items
 from vitkit.runtimes import Runtime
 

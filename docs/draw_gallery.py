@@ -5,7 +5,7 @@
 WEIGHTS is AugReg's ViT-Ti/16, a file; EUROSAT a data set of satellite images with a test part, IMAGENET one of
 photographs with the model's classes (of which no picture is shown). All photographs that are shown come with
 scikit-image and scikit-learn (README.md has the credits), or are EuroSAT's (MIT). It needs playwright for Python,
-Chromium, node_modules/onnxruntime-web in this folder or one above, and vitkit[app,export]. Runs are kept in
+Chromium, node_modules/onnxruntime-web in this folder or one above, and vitkit[serve,export]. Runs are kept in
 --workdir, and used again. The pages show file names as they are given, so give relative ones.
 """
 
@@ -165,13 +165,16 @@ def evaluation_report(gallery: Gallery) -> None:
 
 
 def app(gallery: Gallery) -> None:
-    with serving("app", gallery.weights) as address, gallery.page(address, 1200, 900) as page:
+    with (
+        serving("app", "--no-open", gallery.weights) as address,
+        gallery.page(address, 1200, 900) as page,
+    ):
         drop(page, gallery.photographs["cup"])
         saved_as_jpeg(page, "app-page.jpg")
-        page.locator("#model-1 .looks img").click(position={"x": 200, "y": 130})
+        page.locator(".model .frame img").click(position={"x": 200, "y": 130})
         page.wait_for_timeout(3 * SETTLED)
         saved_as_jpeg(page, "app-clicked.jpg")
-    two = ("app", gallery.weights, gallery.satellites())
+    two = ("app", "--no-open", gallery.weights, gallery.satellites())
     with serving(*two) as address, gallery.page(address, 1400, 1000) as page:
         drop(page, gallery.photographs["cat"])
         saved_as_jpeg(page, "app-two.jpg")
@@ -179,8 +182,8 @@ def app(gallery: Gallery) -> None:
 
 def drop(page: Page, photograph: Path) -> None:
     """Give the app a photograph, and wait for its answer."""
-    page.locator("#photo input[type=file]").set_input_files(str(photograph))
-    page.locator("#model-1 .looks img").wait_for()
+    page.locator("#file").set_input_files(str(photograph))
+    page.locator(".model .frame img").first.wait_for()
     page.wait_for_timeout(3 * SETTLED)
 
 

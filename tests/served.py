@@ -1,5 +1,6 @@
 """A server in this process, and its clients, to test with."""
 
+import asyncio
 import http.client
 import json
 import threading
@@ -10,7 +11,7 @@ from typing import NamedTuple
 import torch
 
 from vitkit.apps.serve.http.body import Limits
-from vitkit.apps.serve.http.server import Plan, Server, bound_socket
+from vitkit.apps.serve.http.server import Plan, Server, server_socket
 from vitkit.apps.serve.http.service import Settings
 from vitkit.data import Preprocessing
 from vitkit.models import ViTConfig, create
@@ -60,7 +61,7 @@ class Running:
     def __init__(self, plan: Plan):
         self.words = []
         self.is_ready = threading.Event()
-        self.server = Server(plan, bound_socket("127.0.0.1", 0), self.hear)
+        self.server = Server(plan, server_socket("127.0.0.1", 0), self.hear)
         self.address = self.server.bound.getsockname()[:2]
         self.thread = threading.Thread(target=self.server.run, daemon=True)
         self.thread.start()
@@ -137,3 +138,35 @@ def running(classifier=None, limits=None, queue=256, grace=10.0, **settings):
 def with_model(server: Running, open_model) -> None:
     """What the server opens the next time."""
     server.server.plan = replace(server.server.plan, open_model=open_model)
+
+
+def ask_app(app, method, path, body=b"", kind="image/jpeg", **headers) -> Answer:
+    """A request to an ASGI application, without a server."""
+    given = {"host": "127.0.0.1:80", "content-type": kind, **headers}
+    scope = {
+        "type": "http",
+        "http_version": "1.1",
+        "method": method,
+        "scheme": "http",
+        "path": path.partition("?")[0],
+        "raw_path": path.encode(),
+        "root_path": "",
+        "query_string": path.partition("?")[2].encode(),
+        "headers": [(name.encode(), value.encode()) for name, value in given.items()],
+        "client": ("127.0.0.1", 1),
+        "server": ("127.0.0.1", 80),
+    }
+    sent = []
+    bodies = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive():
+        if bodies:
+            return bodies.pop()
+        return await asyncio.get_running_loop().create_future()  # the client waits
+
+    async def send(message):
+        sent.append(message)
+
+    asyncio.run(app(scope, receive, send))
+    names = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
+    return Answer(sent[0]["status"], names, b"".join(each["body"] for each in sent[1:]))

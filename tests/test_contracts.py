@@ -300,7 +300,7 @@ def test_an_exported_file_answers_without_pytorch(tmp_path, photographs):
     image = str(next(photographs.glob("red/*.jpg")))
     check_imports_no_pytorch(imported_by("predict", str(tmp_path / "model.onnx"), image))
     code = (
-        "import sys; from vitkit.apps.serve.function import open_model; "
+        "import sys; from vitkit.apps.serve.functions.serve import open_model; "
         "open_model(sys.argv[1]); print(*sys.modules)"
     )
     run = subprocess.run(

@@ -14,8 +14,7 @@ from pictures import make_photographs
 from quick_ones import quick_ones
 
 import vitkit
-from vitkit.apps.demo import function as app
-from vitkit.apps.serve import function as serve
+from vitkit.apps.serve.functions import app, serve
 from vitkit.cli.entry import main
 from vitkit.data import Preprocessing
 from vitkit.models import create, vit
@@ -180,11 +179,10 @@ def test_what_was_taught_is_remembered(place):
 
 def test_a_page_and_a_server_are_called_by_its_end(monkeypatch):
     names = []
-    monkeypatch.setattr(app, "check_gradio", lambda: None)
+    monkeypatch.setattr(app, "serve_page", lambda services, *_: "")
     monkeypatch.setattr(
-        app, "serve", lambda viewers, *_: names.extend(each.name for each in viewers)
+        app, "_page", lambda services: names.extend(each.answering.served.name for each in services)
     )
-    monkeypatch.setattr(app, "listening_socket", lambda *_: _Listener())
     vitkit.app(f"{HERE}/model", f"{HERE}/model", device="cpu")
     assert names == ["model", "model"]
     monkeypatch.setattr(serve, "prepare_process", lambda: None)
@@ -199,8 +197,3 @@ class _Server(NamedTuple):
 
     def run(self):
         self.names.append(self.name)
-
-
-class _Listener:
-    def getsockname(self):
-        return ("127.0.0.1", 7860)

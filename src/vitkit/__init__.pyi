@@ -16,13 +16,13 @@ from . import weights as weights
 from .apps.batch import batch as batch
 from .apps.bench import bench as bench
 from .apps.compare import compare as compare
-from .apps.demo import app as app
 from .apps.doctor import doctor as doctor
 from .apps.faster import faster as faster
 from .apps.inspect import inspect as inspect
 from .apps.label import label as label
 from .apps.report import report as report
 from .apps.review import review as review
+from .apps.serve import app as app
 from .apps.serve import serve as serve
 from .apps.studies import study as study
 from .apps.suites import suite as suite

@@ -17,22 +17,13 @@ from margins import at_most
 from pictures import photograph
 from PIL import Image
 
-from vitkit.apps.demo.viewer import View, Viewer
 from vitkit.cli.entry import main
 from vitkit.data import Preprocessing, open_image
 from vitkit.evaluation.probes.features import arithmetic
 from vitkit.exporting import write_export
 from vitkit.models import create, vit
 from vitkit.prediction import predict_items
-from vitkit.runtimes import (
-    Export,
-    Exported,
-    features_on,
-    of_file,
-    open_file,
-    open_runtime,
-    precision_of,
-)
+from vitkit.runtimes import Export, Exported, features_on, open_file, open_runtime, precision_of
 from vitkit.runtimes.exported import inverted
 from vitkit.runtimes.graphs.graph import PictureResize
 from vitkit.runtimes.graphs.int8 import (
@@ -515,20 +506,6 @@ def test_features_of_another_runtime_are_the_same(classifier):
         computed.features(images), classifier.features(images), atol=1e-5, rtol=1e-5
     )
     assert arithmetic(computed) != arithmetic(classifier)  # in the cache they are others
-
-
-def test_the_page_takes_a_file_and_a_runtime(classifier, file):
-    """A file answers without a map; a runtime answers beside PyTorch's map."""
-    runtime = open_file(file)
-    photo = photograph(40, 50, 1)
-    (expected,) = predict_items(classifier, [photo], device="cpu")
-    view = View(classifier.batch([photo]), photo)
-    with_map = []
-    for viewer in (Viewer("it", of_file(runtime)), Viewer("it", classifier, runtime)):
-        answer = viewer.answer(view)
-        assert [name for name, _ in answer.classes] == list(expected.labels)
-        with_map.append(answer.rollout is not None)
-    assert with_map == [False, True]
 
 
 @pytest.mark.slow

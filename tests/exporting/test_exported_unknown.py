@@ -9,8 +9,11 @@ import pytest
 import torch
 from pictures import photograph
 from PIL import Image
+from served import Running
 
-from vitkit.apps.demo.viewer import Viewer, open_photograph
+from vitkit.apps.serve.http.body import Limits as RequestLimits
+from vitkit.apps.serve.http.server import Plan
+from vitkit.apps.serve.http.service import Settings
 from vitkit.cli.entry import main
 from vitkit.data import Preprocessing
 from vitkit.evaluation import fit_unknown, last_token
@@ -18,7 +21,7 @@ from vitkit.exporting import Agreement, trial_on, write_export
 from vitkit.exporting.bounds import LEAST, wrong
 from vitkit.models import create, vit
 from vitkit.prediction import predict_items
-from vitkit.runtimes import Export, Exported, of_file, open_runtime
+from vitkit.runtimes import Export, Exported, open_runtime
 from vitkit.runtimes.exported import FILES, Limits
 from vitkit.weights import Classifier, save
 
@@ -146,11 +149,13 @@ def test_every_command_says_it_of_a_file(file, images, expected, tmp_path, monke
     assert folders["unknown"] == count and set(folders) <= {"unknown", "unknown-2", "ant", "wasp"}
     assert sum(folders.values()) == 20
 
-    # The page
-    viewer = Viewer("file", of_file(open_runtime(file)))
+    # The server
+    plan = Plan("file", lambda: open_runtime(file), Settings(RequestLimits()))
+    server = Running(plan)
     for answer in expected[:4]:
-        picture = open_photograph(Path(answer.name), "picture", [viewer])
-        assert viewer.answer(picture.views[0]).doubt == (answer.unknown, answer.possible)
+        (given,) = server.post(Path(answer.name).read_bytes(), "image/png").predictions
+        assert (given["unknown"], tuple(given["possible"])) == (answer.unknown, answer.possible)
+    server.end()
 
 
 def test_captions_below_pictures_say_unknown(classifier, images, expected, tmp_path, monkeypatch):

@@ -16,10 +16,11 @@ from pictures import encoded, photograph
 from served import form, make_classifier
 
 from fuzzing.subject import Subject
-from vitkit.apps.serve.batching import Room, Served
-from vitkit.apps.serve.http.application import application
+from vitkit.apps.serve.batching import Room
+from vitkit.apps.serve.http.application import application, guarded
 from vitkit.apps.serve.http.body import Limits
 from vitkit.apps.serve.http.service import Service, Settings
+from vitkit.apps.serve.models import answers_alone, served_now
 from vitkit.runtimes import eager
 from vitkit.system.errors import VitkitError
 
@@ -42,8 +43,9 @@ def _requests(folder: Path) -> None:
         "json": ("application/json", json.dumps({"images": objects}).encode()),
         "short": ("application/json", json.dumps({"image": text[0]}).encode()),
     }
-    for name, (kind, body) in bodies.items():
-        head = f"POST /predict?top=2 HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\n"
+    for name, (kind, body) in (bodies | {"attention": bodies["raw"]}).items():
+        path = "/attention?layer=1" if name == "attention" else "/predict?top=2"
+        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\n"
         head += f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
         (folder / f"{name}.http").write_bytes(head.encode() + body)
 
@@ -52,7 +54,7 @@ def _requests(folder: Path) -> None:
 def _service(process: int) -> Service:
     """A server's service, with its threads, in this process."""
     service = Service(Settings(LIMITS, batch=4), Room(64, 4 * LIMITS.size), ThreadPoolExecutor(2))
-    service.serve(Served("tiny", eager(make_classifier(), "cpu"), ""))
+    service.serve(served_now("tiny", eager(make_classifier(), "cpu"), answers_alone))
     return service
 
 
@@ -61,7 +63,7 @@ def _config(process: int):
     import uvicorn
 
     config = uvicorn.Config(
-        application(_service(process)),
+        guarded(application(_service(process)), _service(process).settings),
         http="h11",
         log_config=None,
         access_log=False,
@@ -140,7 +142,9 @@ def _check(answer: bytes) -> None:
     if status >= 400:
         raise VitkitError(f"status {status}: {body[:100]!r}")
     if body.startswith(b'{"model"'):
-        for prediction in json.loads(body)["predictions"]:
+        given = json.loads(body)
+        assert "predictions" in given or all(isfinite(sum(row)) for row in given["weights"])
+        for prediction in given.get("predictions", ()):
             assert "error" in prediction or isfinite(sum(prediction["probabilities"]))
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from vitkit.inspection import compare_models
 from vitkit.data import Preprocessing, open_image
+from vitkit.inspection import compare_models
 from vitkit.models import Backbone, LeNetConfig, ResNetConfig, create, vit
 from vitkit.weights import Classifier
 

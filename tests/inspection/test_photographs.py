@@ -5,7 +5,6 @@ import pytest
 import torch
 from pictures import photograph
 
-from vitkit.apps.demo.viewer import View, drawn, patch_at
 from vitkit.data import Preprocessing, open_image
 from vitkit.inspection import Subject, darkened, over_image
 from vitkit.inspection.catalogue import occlusion_plate, rollout_plate
@@ -83,18 +82,3 @@ def test_figures_of_overlapping_patches():
     subject = Subject(classifier, images, ("one", "two"))
     assert rollout_plate(subject).arrays["rollout"].shape == (2, 5, 11)
     assert occlusion_plate(subject).arrays["deletion"].shape == (2, 15)
-
-
-def test_the_app_frames_the_patch_that_is_clicked():
-    """A picture of twice the model's pixels."""
-    view = View(torch.zeros(1), np.zeros((128, 96, 3), np.uint8), OVERLAP)
-    grid = (5, 11)
-    framed = np.argwhere((drawn(view, np.ones(grid), (2, 3)) == [255, 196, 0]).all(-1))
-    assert framed.min(0).tolist() == [2 * 24, 2 * 12]
-    assert framed.max(0).tolist() == [2 * 40 - 1, 2 * 20 - 1]
-    for row in range(5):
-        for column in range(11):
-            middle = (2 * (12 * row + 8), 2 * (4 * column + 4))
-            assert patch_at(middle[1], middle[0], (128, 96), grid, OVERLAP) == (row, column)
-    assert patch_at(0, 0, (128, 96), grid, OVERLAP) == (0, 0)
-    assert patch_at(95, 127, (128, 96), grid, OVERLAP) == (4, 10)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from pictures import encoded, photograph
 
-from vitkit.apps.serve.function import open_model
+from vitkit.apps.serve.functions.serve import open_model
 from vitkit.cli.entry import main
 from vitkit.data import Preprocessing
 from vitkit.exporting import function as export

@@ -57,7 +57,6 @@ from .pages.html import paragraph as paragraph
 from .pages.html import picture as picture
 from .pages.html import section as section
 from .pages.html import table as table
-from .pages.html import tag as tag
 from .pages.html import themed_figure as themed_figure
 from .pages.html import working_style as working_style
 from .pages.html import write_page as write_page

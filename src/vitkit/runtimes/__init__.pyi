@@ -48,12 +48,10 @@ from .opening import features_on as features_on
 from .opening import open_runtime as open_runtime
 from .pytorch import Eager as Eager
 from .pytorch import FeaturesOnRuntime as FeaturesOnRuntime
-from .pytorch import OnRuntime as OnRuntime
 from .pytorch import answering_features as answering_features
 from .pytorch import check_answer as check_answer
 from .pytorch import compiled as compiled
 from .pytorch import eager as eager
-from .pytorch import least_of as least_of
 from .pytorch import of_file as of_file
 from .pytorch import with_strangeness as with_strangeness
 from .runtime import Runtime as Runtime

@@ -59,8 +59,7 @@ VARIABLES = (
 INTERNAL = (
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),  # torchrun to each process of a run
     "PROMETHEUS_MULTIPROC_DIR",  # the server to its own processes
-    *("GRADIO_TEMP_DIR", "GRADIO_ANALYTICS_ENABLED"),  # the page to gradio
-    "HF_HUB_DISABLE_TELEMETRY",  # the page to the hub's library
+    *("DISPLAY", "WAYLAND_DISPLAY"),  # the desktop to programs that have windows
     "CUBLAS_WORKSPACE_CONFIG",  # a deterministic run to cuBLAS
     *(
         "WANDB_MODE",

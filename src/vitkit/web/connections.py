@@ -7,8 +7,10 @@ import math
 import os
 import socket
 import time
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakSet
+
+from vitkit.system.errors import BadSettings
 
 if TYPE_CHECKING:
     import uvicorn
@@ -27,16 +29,12 @@ LINGER = 1.0  # seconds that a connection without a request stays open when the 
 
 
 def config_of(
-    app: "ASGIApp",
-    lifespan: Literal["auto", "off"] = "auto",
-    grace: int | None = None,
-    log_level: str | None = None,
+    app: "ASGIApp", grace: int | None = None, log_level: str | None = None
 ) -> "uvicorn.Config":
     """The settings of a server that strangers reach.
 
     Args:
         app: The application.
-        lifespan: Whether it is told that the server starts and ends.
         grace: Seconds that a server which is told to end gives to open requests; None is any time.
         log_level: What uvicorn's own log leaves out is below this; None leaves it as it is.
     """
@@ -53,10 +51,27 @@ def config_of(
         backlog=BACKLOG,
         limit_concurrency=CONNECTIONS + 1,  # the socket accepts fewer
         timeout_keep_alive=IDLE,
-        lifespan=lifespan,
+        lifespan="off",
         timeout_graceful_shutdown=grace,
         log_level=log_level,
     )
+
+
+def bound_socket(host: str, port: int) -> socket.socket:
+    """A socket that is bound to an address, and does not listen yet; port 0 is any that is free. Raises
+    VitkitError for a host that is no address, and OSError for an address that cannot be bound to."""
+    try:
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except (OSError, OverflowError, UnicodeError) as error:
+        raise BadSettings(f"`host` is {host!r}, which is not an address: {error}") from None
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind(address)
+    except OSError:
+        bound.close()
+        raise
+    return bound
 
 
 class Listener(socket.socket):
@@ -110,15 +125,9 @@ def most_connections() -> int:
     return max(1, min(CONNECTIONS, limit - SPARE))
 
 
-async def close_silent(
-    server: "uvicorn.Server", seconds: float, answers_last: bool = False
-) -> None:
+async def close_silent(server: "uvicorn.Server", seconds: float) -> None:
     """Close, for ever, the connections whose clients send half a request or do not take their answer:
-    uvicorn would wait for them.
-
-    seconds: that a request may take. answers_last: whether an answer may take any time, as that of a page
-    which listens for events.
-    """
+    uvicorn would wait for them. seconds: that a request may take."""
     since: WeakKeyDictionary[Any, tuple[Any, float]] = WeakKeyDictionary()
     while True:
         await asyncio.sleep(LOOK)
@@ -126,9 +135,6 @@ async def close_silent(
         for connection in list(server.server_state.connections):
             request = connection.cycle
             waits = request is None or request.response_complete
-            if answers_last and not waits and not request.more_body:
-                since.pop(connection, None)
-                continue
             state = (id(request), waits)
             before, began = since.get(connection, (None, now))
             if state != before:

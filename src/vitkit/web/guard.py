@@ -62,13 +62,16 @@ class Guard:
 
     async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
         if scope["type"] != "http":
-            if scope["type"] == "lifespan":
-                await self.app(scope, receive, send)
             return  # there are no web sockets here
         status, sentence = self.fault(scope)
         if status:
             await _refuse(send, status, sentence)
             return
+        if self.secret:
+            if scope["path"] == f"/{self.secret}":  # from where a page would not find its files
+                await _send_on(send, f"/{self.secret}/")
+                return
+            scope = scope | {"root_path": f"/{self.secret}"}  # the application knows no secret
 
         async def send_with_headers(message):
             if message["type"] == "http.response.start":
@@ -143,6 +146,13 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 def _values(scope: "Scope", name: bytes) -> list[str]:
     """The values of a header, of each line with this name."""
     return [value.decode("latin-1") for key, value in scope["headers"] if key.lower() == name]
+
+
+async def _send_on(send: "Send", address: str) -> None:
+    """Answer that what was asked for is at another address of this server."""
+    headers = [(b"location", address.encode()), (b"content-length", b"0")]
+    await send({"type": "http.response.start", "status": 307, "headers": headers})
+    await send({"type": "http.response.body", "body": b""})
 
 
 async def _refuse(send: "Send", status: int, sentence: str) -> None:

@@ -21,7 +21,7 @@ from served import make_classifier
 import vitkit
 from vitkit.apps.batch import parts
 from vitkit.apps.batch.parts import Chosen, Parts
-from vitkit.apps.serve.batching import warm_up
+from vitkit.apps.serve.models import warm_up
 from vitkit.cli.entry import main
 from vitkit.data import Preprocessing
 from vitkit.models import create, vit
@@ -38,6 +38,8 @@ import sys, time
 from vitkit.data import Preprocessing
 from vitkit.apps.batch import parts
 from vitkit.apps.serve.batching import warm_up
+from vitkit.prediction import parts
+from vitkit.apps.serve.models import warm_up
 from vitkit.cli import main
 parts.SIZE = 4
 write = parts.Parts.write

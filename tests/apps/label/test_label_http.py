@@ -12,6 +12,7 @@ from PIL import Image
 
 from vitkit.apps.label.http import Table, application
 from vitkit.apps.label.sitting import Sitting
+from vitkit.web import Guard
 
 SECRET = "abc123"
 NAMES = ("1.jpg", "in a folder/2 & <b>.png", "3.jpg", "4.jpg")
@@ -31,7 +32,7 @@ class Page:
         self.sitting = Sitting(NAMES, folder / "run")
         self.finished = []
         table = Table(self.sitting, root, self._finish, lambda: "")
-        self.app = application(table, SECRET)
+        self.app = Guard(application(table), "127.0.0.1", secret=SECRET)
 
     def _finish(self, links):
         self.finished.append(links)
@@ -148,7 +149,7 @@ def test_an_answer_that_means_nothing(page, values, words):
         (b"[]", "not a JSON object"),
         (b"{}", "`by` is missing"),
         (b'{"by": " "}', "`by` is missing"),
-        (b"x" * (2 << 20), "too large"),
+        (b"x" * (2 << 20), "larger than 1,048,576 bytes"),
     ],
     ids=["nothing", "deep", "bytes", "list", "nobody", "blank", "large"],
 )

@@ -25,7 +25,9 @@ PHOTOGRAPHS = [encoded(photograph(40, 30 + i, i)) for i in range(12)]
 
 def expected(data, classifier=CLASSIFIER, top=5):
     """What `predict` says of an image's bytes."""
-    (prediction,) = vitkit.prediction.predict_items(classifier, data, top=top, device="cpu", workers=0)
+    (prediction,) = vitkit.prediction.predict_items(
+        classifier, data, top=top, device="cpu", workers=0
+    )
     return prediction
 
 
@@ -108,7 +110,9 @@ def test_what_is_served_and_how_it_is(server):
     assert server.ask("GET", "/health").json == {"status": "well"}
     assert server.ask("GET", "/ready").json == {"status": "ready"}
     page = server.ask("GET", "/openapi.json").json
-    assert {"/predict", "/model", "/health", "/ready", "/metrics"} <= set(page["paths"])
+    assert {"/predict", "/attention", "/model", "/health", "/ready", "/metrics"} <= set(
+        page["paths"]
+    )
     assert "multipart/form-data" in page["paths"]["/predict"]["post"]["requestBody"]["content"]
     assert server.ask("GET", "/docs").status == 200
 
@@ -116,7 +120,8 @@ def test_what_is_served_and_how_it_is(server):
 def test_every_path_is_counted_by_its_name(server):
     """Those that the OpenAPI page describes, itself, and the page that draws it."""
     paths = server.ask("GET", "/openapi.json").json["paths"].keys()
-    assert server.server.watch.paths == paths | {"/docs", "/openapi.json"}
+    page = {"/", "/page.css", "/page.js"}
+    assert server.server.watch.paths == paths | page | {"/docs", "/openapi.json"}
 
 
 def test_metrics_count_every_request_and_image():
@@ -256,7 +261,8 @@ def test_a_token(server):
             for method, operation in methods.items():
                 if operation.get("security") == [{name: []}]:
                     needing.add((method, path))
-        assert needing == {("post", "/predict"), ("get", "/model"), ("get", "/metrics")}
+        asking = {("post", "/predict"), ("post", "/attention")}
+        assert needing == asking | {("get", "/model"), ("get", "/metrics")}
 
 
 def test_pages_of_other_origins_ask_if_they_may():

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import secrets
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from contextvars import copy_context
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Unpack
 
@@ -33,7 +31,7 @@ from vitkit.system.functions.types import DataLike, DeviceLike, PathLike, Severa
 from vitkit.system.machine import PrecisionChoice, pick_device
 from vitkit.system.storage.files import check_can_be_made, remove_unfinished
 from vitkit.training import LABELS, RUNS, tidied
-from vitkit.web import Guard, address_of, announce_page, listening_socket, run_until_ended
+from vitkit.web import announce_page, check_installed, page_socket, serve_page
 from vitkit.weights import (
     Classifier,
     Hints,
@@ -235,7 +233,7 @@ def label(
 
     session = Session(photographs, workdir, model)
     with (
-        closing(listening_socket(host, port)) as listener,
+        closing(page_socket(host, port)) as listener,
         open_for_one(folder, root),
     ):
         page = Page(listener, host, port, open)
@@ -251,11 +249,7 @@ def _check(
     photographs: str, classes: tuple[str, ...], check: bool, sorted_into: Path | None
 ) -> None:
     """Raises BadSettings if a package is missing, the folder is none, or settings do not go together."""
-    missing = [name for name in ("starlette", "uvicorn") if find_spec(name) is None]
-    if missing:
-        raise BadSettings(
-            f"the page needs {' and '.join(missing)}, which is not installed: pip install 'vitkit[serve]'"
-        )
+    check_installed()
     if not Path(photographs).is_dir():
         raise BadSettings(f"there is no folder {photographs}; label a folder of photographs")
     if sorted_into is not None:
@@ -387,10 +381,8 @@ def _what_the_list_is_for(photographs: str, path: Path) -> str:
 def _serve(page: Page, table: Table) -> None:
     """Serve the page until it is ended."""
     port = page.listener.getsockname()[1]
-    secret = secrets.token_urlsafe(12)
-    address = f"{address_of(page.host, port)}/{secret}/"
 
-    def started() -> None:
+    def started(address: str) -> None:
         how_it_ends = "Ctrl-C ends it; what was answered is kept"
         announce_page(address, page.port, port, how_it_ends, page.open)
 
@@ -400,7 +392,4 @@ def _serve(page: Page, table: Table) -> None:
         context = here.copy()
         return [context.run(as_spelled, each) for each in context.run(table.finish, links)]
 
-    guarded = Guard(
-        application(replace(table, finish=finish_here), secret), page.host, secret=secret
-    )
-    run_until_ended(guarded, page.listener, started)
+    serve_page(application(replace(table, finish=finish_here)), page.listener, page.host, started)

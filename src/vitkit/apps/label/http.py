@@ -1,19 +1,18 @@
 """The page of `vitkit label`, behind HTTP: questions, answers and photographs.
 
-All addresses begin with a secret, so that no other page that is open in the browser, and nobody else on the
-network, can answer or see a photograph.
+`vitkit.apps.serve` serves it below a secret, so that no other page that is open in the browser, and nobody else
+on the network, can answer or see a photograph.
 
-    GET  /SECRET/              the page      GET /SECRET/page.css, page.js
-    GET  /SECRET/photograph    ?name=&size=  one of them, as a JPEG of so many pixels
-    GET  /SECRET/progress      how far it is
-    POST /SECRET/ask, answer, undo, rename, finish      what somebody wants, as JSON
+    GET  /              the page      GET /page.css, /page.js
+    GET  /photograph    ?name=&size=  one of them, as a JPEG of so many pixels
+    GET  /progress      how far it is
+    POST /ask, /answer, /undo, /rename, /finish      what somebody wants, as JSON
 """
 
 import io
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,10 +23,10 @@ from vitkit.apps.label.checking import Checking
 from vitkit.apps.label.questions import Question
 from vitkit.apps.label.sitting import MORE, Sitting, SittingProgress
 from vitkit.data import open_image, picture_to_look_at
-from vitkit.inspection import working_style
 from vitkit.system.console.text import printable, printable_name
 from vitkit.system.errors import BadImage, VitkitError
 from vitkit.system.storage.files import parse_json
+from vitkit.web import Refused, page_routes, pieces
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -37,12 +36,6 @@ SIZES = (240, 1200)  # pixels of the longer side of a picture: on a screen, and 
 KEPT = 2_000  # small pictures that are kept
 LARGEST = 1 << 20  # bytes of what a page may say
 NAME = 40  # characters of a person's name
-HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; img-src 'self' data:; style-src 'self'; "
-    "script-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-    "Referrer-Policy": "no-referrer",
-    "X-Content-Type-Options": "nosniff",
-}
 
 
 @dataclass(frozen=True)
@@ -62,19 +55,11 @@ class Wrong(Exception):
     """The request of a page is invalid; the text says why."""
 
 
-def application(table: Table, secret: str) -> "Starlette":
-    """The ASGI application of a sitting, at addresses that begin with the secret."""
+def application(table: Table) -> "Starlette":
+    """The ASGI application of a sitting."""
     from starlette.applications import Starlette
     from starlette.responses import JSONResponse, Response
-    from starlette.routing import Mount, Route
-
-    def served(name: str, kind: str, before: str = "") -> Callable:
-        text = before + files("vitkit.apps.label").joinpath("page", name).read_text("utf-8")
-
-        def get(request: "Request") -> Response:
-            return Response(text, media_type=kind, headers=HEADERS)
-
-        return get
+    from starlette.routing import Route
 
     def photograph(request: "Request") -> Response:
         name = request.query_params.get("name", "")
@@ -109,15 +94,13 @@ def application(table: Table, secret: str) -> "Starlette":
         return post
 
     routes = [
-        Route("/", served("page.html", "text/html")),
-        Route("/page.css", served("page.css", "text/css", working_style())),
-        Route("/page.js", served("page.js", "text/javascript")),
+        *page_routes("vitkit.apps.label"),
         Route("/photograph", photograph),
         Route("/progress", progress),
     ]
     for name, what in POSTS.items():
         routes.append(Route(f"/{name}", said(what), methods=["POST"]))
-    return Starlette(routes=[Mount(f"/{secret}", routes=routes)])
+    return Starlette(routes=routes)
 
 
 # What a page says
@@ -173,13 +156,10 @@ POSTS: dict[str, Callable[[Table, str, dict], dict]] = {
 
 async def _body(request: "Request") -> dict:
     """What a page says. Raises Wrong if it is no object, or too large."""
-    data = b""
-    async for piece in request.stream():
-        data += piece
-        if len(data) > LARGEST:
-            raise Wrong("the request is too large")
     try:
-        values = parse_json(data)
+        values = parse_json(b"".join([piece async for piece in pieces(request, LARGEST)]))
+    except Refused as refused:
+        raise Wrong(refused.sentence) from None
     except ValueError as error:
         raise Wrong(f"the request is not JSON: {error}") from None
     if not isinstance(values, dict):

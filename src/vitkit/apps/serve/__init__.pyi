@@ -1,2 +1,4 @@
-from .function import Ended as Ended
-from .function import serve as serve
+from .functions.app import ClosedPage as ClosedPage
+from .functions.app import app as app
+from .functions.serve import Ended as Ended
+from .functions.serve import serve as serve

@@ -11,13 +11,16 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from vitkit.prediction import Item, Prediction, Prepared, predictions_of, prepare
 from vitkit.runtimes import Runtime
 from vitkit.system.errors import BadImage
+
+if TYPE_CHECKING:
+    from vitkit.apps.serve.models import Served
 
 
 class Sent(NamedTuple):
@@ -26,6 +29,17 @@ class Sent(NamedTuple):
     name: str
     data: bytes
     """A file's."""
+
+
+class Choice(NamedTuple):
+    """The attention to show. Layers, heads, rows and columns are numbered from 1."""
+
+    layer: int | None = None
+    """One layer, or None for Attention Rollout through all layers."""
+    head: int | None = None
+    """One attention head of the layer, or None for the mean of all heads."""
+    patch: tuple[int, int] | None = None
+    """Row and column of the patch that attends; None for the tokens that the model's head reads."""
 
 
 class Room:
@@ -73,24 +87,13 @@ class Wanted(NamedTuple):
     """Classes to name."""
 
 
-@dataclass(frozen=True)
-class Served:
-    """A model that is served."""
-
-    name: str
-    """What clients know it by."""
-    runtime: Runtime
-    loaded: str
-    """When it was opened, ISO 8601."""
-
-
 class Answering:
     """A served model with the thread that computes its batches. When another takes its place, it
     is closed, and finishes what it has."""
 
     def __init__(
         self,
-        served: Served,
+        served: "Served",
         decoders: Executor,
         batch: int,
         delay: float,
@@ -170,14 +173,6 @@ def _prepared(runtime: Runtime, image: Sent) -> np.ndarray:
 
 def _no_file() -> bytes:
     raise AssertionError("these images are prepared")
-
-
-def warm_up(runtime: Runtime, batch: int) -> None:
-    """Compute black images once: a single one, and a whole batch. The first pass takes longer
-    than others, and what does not fit the memory fails here."""
-    preprocessing = runtime.preprocessing
-    for count in (1, batch):
-        runtime.logits(np.zeros((count, *preprocessing.shape), preprocessing.dtype))
 
 
 # Jobs of many threads, done together by one: a batch is faster than its images one by one

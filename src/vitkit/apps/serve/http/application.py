@@ -1,35 +1,46 @@
 """A model behind HTTP: what is asked, what is answered, and what is refused with a sentence.
 
+    GET  /          a page to try the model on
     POST /predict   images -> their most likely classes
+    POST /attention an image -> what the model looks at
     GET  /model     what is served: its classes, and how it prepares an image
     GET  /health    whether the process is well     GET /ready    whether it takes requests
     GET  /metrics   for Prometheus                  GET /docs     these pages, from /openapi.json
 
-FastAPI writes the OpenAPI page and finds the function for a path. Bodies are read here, as they come,
-so that no limit is passed.
+FastAPI writes the OpenAPI page and finds the function for a path, and Starlette reads forms. Bodies are
+counted as they come (body.py), so that no limit is passed.
 """
 
 import json
 from typing import TYPE_CHECKING
 
-from vitkit.apps.serve.http.body import JSON, Refused, let_finish
-from vitkit.apps.serve.http.predict import WITHOUT_SCRIPT, add_predict
-from vitkit.apps.serve.http.service import Service, check_token, guards
-from vitkit.apps.serve.http.telemetry import GONE, Watch
-from vitkit.web import Guard
+from vitkit.apps.serve.http.body import JSON, let_finish
+from vitkit.apps.serve.http.description import WITHOUT_SCRIPT
+from vitkit.apps.serve.http.predict import add_attention, add_predict
+from vitkit.apps.serve.http.service import Service, Settings, check_token, guards
+from vitkit.apps.serve.http.telemetry import GONE
+from vitkit.web import Guard, Refused, page_routes
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
     from starlette.requests import Request
     from starlette.responses import Response
+    from starlette.types import ASGIApp
 
 REMEDY = "allow that name when it is started (allow-host), or start it with a token"
 HINT_OF_ORIGINS = "; they may if they are allowed when it is started (allow-origin), and a proxy in front has to pass the Host on"
-PATHS = ("/predict", "/model", "/health", "/ready", "/metrics", "/docs", "/openapi.json")
+_PAGE = ("/", "/page.css", "/page.js", "/docs", "/openapi.json")
+PATHS = frozenset(
+    (*_PAGE, "/predict", "/attention", "/model", "/health", "/ready", "/metrics"),
+)
+"""Those that are counted by name."""
 
 
-def application(service: Service) -> Watch:
-    """The ASGI application."""
+def application(service: Service, models: tuple[str, ...] = ("./",)) -> "FastAPI":
+    """The ASGI application of a model.
+
+    models: the addresses of the models that the page at `/` shows side by side, below its own.
+    """
     from fastapi import FastAPI
 
     from vitkit import __version__
@@ -43,33 +54,38 @@ def application(service: Service) -> Watch:
         redirect_slashes=False,
     )
     add_predict(app, service)
+    add_attention(app, service)
     _add_model(app, service)
     _add_states(app, service)
-    _add_page(app)
+    _add_docs(app)
+    app.router.routes += page_routes("vitkit.apps.serve", models=" ".join(models))
     _add_refusals(app)
+    return app
+
+
+def guarded(app: "FastAPI", settings: Settings) -> "ASGIApp":
+    """The application behind what keeps other pages out, and lets in those that are allowed."""
     # Browsers let pages from these origins ask, and read what they are answered
-    if service.settings.origins:
+    if settings.origins:
         from starlette.middleware.cors import CORSMiddleware
 
         app.add_middleware(
             CORSMiddleware,
-            allow_origins=service.settings.origins,
+            allow_origins=settings.origins,
             allow_methods=("GET", "POST"),
             allow_headers=("Authorization", "Content-Type", "X-Request-ID"),
             expose_headers=("X-Request-ID", "Retry-After"),
         )
-    guarded = app
-    settings = service.settings
-    if settings.token is None:  # other sites do not know a token
-        guarded = Guard(
-            app,
-            settings.host,
-            settings.names,
-            settings.origins,
-            remedy=REMEDY,
-            hint_of_origins=HINT_OF_ORIGINS,
-        )
-    return Watch(guarded, service.metrics, frozenset(PATHS))
+    if settings.token is not None:  # other sites do not know a token
+        return app
+    return Guard(
+        app,
+        settings.host,
+        settings.names,
+        settings.origins,
+        remedy=REMEDY,
+        hint_of_origins=HINT_OF_ORIGINS,
+    )
 
 
 # What is served, and how it is
@@ -120,7 +136,7 @@ def _add_states(app: "FastAPI", service: Service) -> None:
     app.get("/metrics", dependencies=guards(service.settings.token))(metrics)
 
 
-def _add_page(app: "FastAPI") -> None:
+def _add_docs(app: "FastAPI") -> None:
     """/docs, whose script comes from elsewhere; without a network, it says so."""
     from fastapi import Response
     from fastapi.openapi.docs import get_swagger_ui_html

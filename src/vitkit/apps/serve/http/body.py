@@ -9,6 +9,7 @@ A body is one image as it is (image/* or application/octet-stream), several as t
 import asyncio
 import base64
 import binascii
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from vitkit.apps.serve.batching import Room, Sent
 from vitkit.system.console.text import counted
 from vitkit.system.errors import BadSettings
 from vitkit.system.storage.files import parse_json
+from vitkit.web import Refused, pieces
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -29,19 +31,8 @@ THROWN_AWAY = 256 << 20  # bytes, at most, meanwhile
 NAME = 200  # characters of an image's name that are kept
 URL_SAFE = bytes.maketrans(b"-_", b"+/")  # from the other alphabet of base64 to the usual one
 WHITE = b" \t\r\n"  # `base64 FILE` breaks lines
-FIELDS = 1000  # values of JSON, or parts of a form, beside those that images have
+FIELDS = 1000  # values of JSON, or fields of a form, beside the images
 BUSY = 1  # seconds after which to ask again
-
-
-class Refused(Exception):
-    """A request that is not answered: its status, and a sentence that says why."""
-
-    def __init__(self, status: int, sentence: str, retry_after: int | None = None):
-        """retry_after: seconds after which the same request may do."""
-        super().__init__(sentence)
-        self.status = status
-        self.sentence = sentence
-        self.retry_after = retry_after
 
 
 @dataclass(frozen=True)
@@ -62,32 +53,12 @@ class Limits:
                 raise BadSettings(f"the largest {name} of a request is {value}; it is above 0")
 
 
-async def receive(request: "Request", limits: Limits, room: Room) -> bytes:
-    """The body of a request. Its bytes are held in the room, and given back if this raises.
-
-    Raises Refused for one that is too large, or while there is no room, and starlette's
-    ClientDisconnect for one that breaks off.
-    """
-    announced = request.headers.get("content-length", "")
-    if announced.isdecimal() and int(announced) > limits.size:
-        raise _too_large(limits)
-    body = bytearray()
-    try:
-        async for chunk in request.stream():
-            if not room.take(size=len(chunk)):
-                sentence = "the server holds as many images as it can; ask again in a moment"
-                raise Refused(503, sentence, BUSY)
-            body += chunk
-            if len(body) > limits.size:
-                raise _too_large(limits)
-    except BaseException:
-        room.give_back(size=len(body))
-        raise
-    return bytes(body)
+# The body
 
 
-def _too_large(limits: Limits) -> Refused:
-    return Refused(413, f"the request is larger than {limits.size:,} bytes, the most taken here")
+def line_of(request: "Request") -> dict[str, Any]:
+    """What the log's line says of a request, beside what is known of all; to be added to."""
+    return request.scope.setdefault("state", {}).setdefault("line", {})
 
 
 async def let_finish(request: "Request") -> bool:
@@ -132,20 +103,45 @@ def kind_of(request: "Request") -> str:
     raise Refused(415, f"the content type is {kind[:NAME]}; send {KINDS}")
 
 
-def images_of(body: bytes, content_type: str, kind: str, most: int) -> list[Sent]:
-    """The images in a body of this kind, at most `most`. Raises Refused for a body that has none, too
-    many, or another form than its kind."""
-    if kind == RAW:
-        images = [Sent("image 0", body)]
-    elif kind == FORM:
-        images = _images_of_form(body, content_type, most)
-    else:
-        images = _images_of_json(body, most)
-    if not images:
-        sentence = "the request holds no image"
+# The images in it
+
+
+async def receive(request: "Request", kind: str, limits: Limits, room: Room) -> list[Sent]:
+    """The images of a request whose body is of this kind. Each is held in the room, one and the bytes of
+    its file, until whoever gets them gives it back; if this raises, nothing is held.
+
+    Raises Refused for a request that is too large, has no or too many images, or is damaged, and while
+    there is no room; and starlette's ClientDisconnect for one that breaks off.
+    """
+    taken = 0
+
+    async def stream() -> AsyncGenerator[bytes, None]:
+        nonlocal taken
+        async for piece in pieces(request, limits.size):
+            if not room.take(size=len(piece)):
+                sentence = "the server holds as many images as it can; ask again in a moment"
+                raise Refused(503, sentence, BUSY)
+            taken += len(piece)
+            yield piece
+
+    try:
         if kind == FORM:
-            sentence += "; the part of a form that is one has a filename"
-        raise Refused(400, sentence)
+            images = await _images_of_form(request, stream(), limits)
+        else:
+            body = b"".join([piece async for piece in stream()])
+            images = [Sent("image 0", body)]
+            if kind == JSON:  # which takes a while
+                images = await asyncio.to_thread(_images_of_json, body, limits.images)
+        if not images:
+            raise Refused(400, "the request holds no image")
+        if not room.take(images=len(images)):
+            sentence = f"{room.held_images} images wait already; ask again in a moment"
+            raise Refused(503, sentence, BUSY)
+    except BaseException:
+        room.give_back(size=taken)
+        raise
+    room.give_back(size=taken - sum(len(image.data) for image in images))
+    line_of(request).update(bytes=taken, images=len(images))
     return images
 
 
@@ -155,89 +151,49 @@ def _too_many(most: int) -> Refused:
     )
 
 
-# Forms
-
-
-class _Parts:
-    """Collects the files of a form while its body is read."""
-
-    def __init__(self, most: int):
-        self.most = most
-        self.images: list[Sent] = []
-        self.headers: dict[bytes, bytes] = {}
-        self.field = b""
-        self.value = b""
-        self.data = bytearray()
-        self.ended = False
-
-    def begin(self) -> None:
-        self.headers = {}
-        self.data = bytearray()
-
-    def add_to_field(self, data: bytes, start: int, end: int) -> None:
-        self.field += data[start:end]
-
-    def add_to_value(self, data: bytes, start: int, end: int) -> None:
-        self.value += data[start:end]
-
-    def end_header(self) -> None:
-        self.headers[self.field.lower()] = self.value
-        self.field = b""
-        self.value = b""
-
-    def add(self, data: bytes, start: int, end: int) -> None:
-        self.data += data[start:end]
-
-    def end(self) -> None:
-        """A part is there. A field that is not a file is not an image: it is not read."""
-        from python_multipart.multipart import parse_options_header
-
-        disposition = self.headers.get(b"content-disposition", b"")
-        _, options = parse_options_header(disposition)
-        if b"filename" not in options and b"filename*=" not in disposition.lower():
-            return
-        if len(self.images) == self.most:
-            raise _too_many(self.most)
-        name = options.get(b"filename", b"").decode("utf-8", "replace")[:NAME]
-        self.images.append(Sent(name or f"image {len(self.images)}", bytes(self.data)))
-
-    def end_all(self) -> None:
-        self.ended = True
-
-
-def _images_of_form(body: bytes, content_type: str, most: int) -> list[Sent]:
-    """The files of a form."""
-    from python_multipart import MultipartParser
-    from python_multipart.exceptions import FormParserError
+async def _images_of_form(
+    request: "Request", stream: AsyncGenerator[bytes, None], limits: Limits
+) -> list[Sent]:
+    """The files of a form, which Starlette parses as it comes. They stay in memory."""
     from python_multipart.multipart import parse_options_header
+    from starlette.datastructures import UploadFile
+    from starlette.formparsers import MultiPartException, MultiPartParser
 
-    _, options = parse_options_header(content_type)
+    _, options = parse_options_header(request.headers["content-type"])
     boundary = options.get(b"boundary")
     if not boundary:
         raise Refused(400, "the form's content type names no boundary between its parts")
-    if body.count(b"\r\n--" + boundary) > most + FIELDS:  # each takes its time
-        raise Refused(413, f"the form has more than {counted(most + FIELDS, 'part')}")
-    parts = _Parts(most)
-    callbacks = {
-        "on_part_begin": parts.begin,
-        "on_header_field": parts.add_to_field,
-        "on_header_value": parts.add_to_value,
-        "on_header_end": parts.end_header,
-        "on_part_data": parts.add,
-        "on_part_end": parts.end,
-        "on_end": parts.end_all,
-    }
+    last = b"--" + boundary + b"--"
+
+    async def whole() -> AsyncGenerator[bytes, None]:
+        """The same. Raises Refused at the end of one that breaks off, whose last part Starlette drops."""
+        end = b""
+        async for piece in stream:
+            yield piece
+            end = (end + piece)[-len(last) - FIELDS :]
+        if last not in end:
+            raise Refused(400, "the form breaks off before its last boundary")
+
+    parser = MultiPartParser(request.headers, whole(), max_files=limits.images, max_fields=FIELDS)
+    parser.spool_max_size = limits.size  # larger files would be written to the disk
     try:
-        parser = MultipartParser(boundary, callbacks)
-        parser.write(body)
-    except FormParserError as error:
-        raise Refused(400, f"the form is damaged: {error}") from None
-    if not parts.ended:
-        raise Refused(400, "the form breaks off before its last boundary")
-    return parts.images
-
-
-# JSON
+        form = await parser.parse()
+    except MultiPartException as error:
+        if "Too many files" in error.message:
+            raise _too_many(limits.images) from None
+        status = 413 if "Too many" in error.message else 400
+        raise Refused(status, f"the form is damaged: {error.message}") from None
+    images = []
+    for _, file in form.multi_items():
+        if isinstance(file, UploadFile):
+            name = (file.filename or "")[:NAME] or f"image {len(images)}"
+            images.append(Sent(name, await file.read()))
+    await form.close()
+    if not images:
+        raise Refused(
+            400, "the request holds no image; the part of a form that is one has a filename"
+        )
+    return images
 
 
 def _images_of_json(body: bytes, most: int) -> list[Sent]:

@@ -1,19 +1,23 @@
-"""POST /predict: from the body of a request to its answer."""
+"""POST /predict and POST /attention: from the body of a request to its answer."""
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
+from concurrent.futures import Future
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from vitkit.apps.serve.batching import Sent
-from vitkit.apps.serve.http.body import BUSY, FORM, JSON, RAW, Refused, images_of, kind_of, receive
+from vitkit.apps.serve.batching import Choice, Sent
+from vitkit.apps.serve.http.body import BUSY, JSON, kind_of, line_of, receive
+from vitkit.apps.serve.http.description import BODY, Answers, AttentionMap, responses
 from vitkit.apps.serve.http.service import Service, check_token, guards
 from vitkit.apps.serve.http.telemetry import GONE
+from vitkit.apps.serve.models import Served
 from vitkit.prediction import Prediction, as_values
-from vitkit.system.errors import BadImage
+from vitkit.system.errors import BadImage, VitkitError
+from vitkit.web import Refused
 
 if TYPE_CHECKING:
-    from asyncio import Future
-
     from fastapi import FastAPI
     from starlette.requests import Request
     from starlette.responses import Response
@@ -28,67 +32,80 @@ def add_predict(app: "FastAPI", service: Service) -> None:
     ) -> Response:
         """The most likely classes of one image or several, best first. Of several, one that cannot be
         read has an `error` in its place."""
-        check_token(request, service.settings.token)
-        kind = kind_of(request)
-        try:
-            async with asyncio.timeout(service.settings.limits.seconds) as deadline:
-                images = await _accepted(request, kind, service)
-                return await _answered(request, images, top, service)
-        except TimeoutError:
-            if not deadline.expired():
-                raise
-            raise _too_late(request, service) from None
+        async with _in_time(request, service):
+            if reason := service.answering.served.no_answer:
+                raise Refused(422, reason)
+            images = await receive(request, kind_of(request), service.settings.limits, service.room)
+            return await _answered(request, images, top, service)
 
-    needed = guards(service.settings.token)
-    app.post("/predict", dependencies=needed, openapi_extra=BODY, responses=RESPONSES)(predict)
-
-
-def _too_late(request: "Request", service: Service) -> Refused:
-    """A request that took too long: to come, or to be answered."""
-    seconds = f"{service.settings.limits.seconds:g} seconds"
-    if "images" in request.state.line:
-        service.metrics.images.labels("given up").inc(request.state.line["images"])
-        return Refused(503, f"no answer was ready within {seconds}; ask again later", BUSY)
-    return Refused(408, f"the request did not arrive whole within {seconds}")
+    app.post(
+        "/predict",
+        dependencies=guards(service.settings.token),
+        openapi_extra=BODY,
+        responses=responses(Answers, "The classes of each image."),
+    )(predict)
 
 
-async def _accepted(request: "Request", kind: str, service: Service) -> list[Sent]:
-    """The images of a request, which are held in the service's room from now on. Raises Refused."""
-    limits = service.settings.limits
-    room = service.room
-    body = await receive(request, limits, room)
-    request.state.line["bytes"] = len(body)
+def add_attention(app: "FastAPI", service: Service) -> None:
+    from fastapi import Query, Request, Response
+
+    def number(words: str) -> Any:
+        return Query(None, ge=1, description=words)
+
+    async def attention(
+        request: Request,
+        layer: int | None = number("Layer; left out, Attention Rollout through all layers."),
+        head: int | None = number("Attention head of the layer; left out, the mean of all."),
+        row: int | None = number("Row of the patch that attends; left out, what the head reads."),
+        column: int | None = number("Column of the patch that attends."),
+    ) -> Response:
+        """What the model looks at in one image: a map of its patches, and a picture."""
+        if (row is None) != (column is None):
+            raise Refused(422, "a patch has a row and a column; give both, or neither")
+        patch = None
+        if row is not None:
+            patch = (row, column)
+        async with _in_time(request, service):
+            images = await receive(request, kind_of(request), service.settings.limits, service.room)
+            return await _looked(request, images, Choice(layer, head, patch), service)
+
+    app.post(
+        "/attention",
+        dependencies=guards(service.settings.token),
+        openapi_extra=BODY,
+        responses=responses(AttentionMap, "What the model looks at."),
+    )(attention)
+
+
+@asynccontextmanager
+async def _in_time(request: "Request", service: Service) -> AsyncIterator[None]:
+    """A block that answers a request with the right token, within the time of a request. Raises Refused
+    for one without the token, and for one that took too long: to come, or to be answered."""
+    check_token(request, service.settings.token)
     try:
-        content_type = request.headers.get("content-type", "")
-        if kind == RAW:
-            images = images_of(body, content_type, kind, limits.images)
-        else:  # which takes a while
-            images = await asyncio.to_thread(images_of, body, content_type, kind, limits.images)
-        if not room.take(images=len(images)):
-            sentence = f"{room.held_images} images wait already; ask again in a moment"
-            raise Refused(503, sentence, BUSY)
-    except BaseException:
-        room.give_back(size=len(body))
-        raise
-    room.give_back(size=len(body) - sum(len(image.data) for image in images))
-    request.state.line["images"] = len(images)
-    return images
+        async with asyncio.timeout(service.settings.limits.seconds) as deadline:
+            yield
+    except TimeoutError:
+        if not deadline.expired():
+            raise
+        seconds = f"{service.settings.limits.seconds:g} seconds"
+        count = line_of(request).get("images")
+        if count is None:
+            raise Refused(408, f"the request did not arrive whole within {seconds}") from None
+        service.metrics.images.labels("given up").inc(count)
+        sentence = f"no answer was ready within {seconds}; ask again later"
+        raise Refused(503, sentence, BUSY) from None
 
 
 async def _answered(
     request: "Request", images: list[Sent], top: int, service: Service
 ) -> "Response":
     """The answer to images that are held."""
-    from starlette.responses import Response
-
-    # Each image's prediction, or what is wrong with it; unless the client goes away
+    # Each image's prediction, or what is wrong with it
     answering = service.answering
-    futures = answering.accept(images, top, service.room)
-    answers = [asyncio.wrap_future(future) for future in futures]
-    outcomes = await _unless_gone(request, answers)
+    outcomes = await _unless_gone(request, answering.accept(images, top, service.room))
     if outcomes is None:
-        service.metrics.images.labels("given up").inc(len(images))
-        return Response(status_code=GONE)
+        return _gone(images, service)
 
     # As JSON
     predictions = []
@@ -99,12 +116,7 @@ async def _answered(
     service.metrics.images.labels("answered").inc(len(predictions) - len(unreadable))
     if len(unreadable) == len(predictions):
         raise Refused(422, unreadable[0])
-    served = answering.served
-    body = {
-        "model": {"name": served.name, "loaded": served.loaded},
-        "predictions": [_values(each) for each in predictions],
-    }
-    return Response(json.dumps(body), media_type=JSON)
+    return _json(answering.served, {"predictions": [_values(each) for each in predictions]})
 
 
 def _values(prediction: Prediction) -> dict:
@@ -123,11 +135,49 @@ def _prediction(image: Sent, outcome: Prediction | BaseException) -> Prediction:
     return outcome
 
 
-async def _unless_gone(
-    request: "Request", answers: "list[Future[Prediction]]"
-) -> list[Prediction | BaseException] | None:
-    """All answers, with the exceptions among them; None if the client goes away before, and then
+async def _looked(
+    request: "Request", images: list[Sent], choice: Choice, service: Service
+) -> "Response":
+    """The attention of the model in the one image that is held."""
+    if len(images) > 1:
+        for image in images:
+            service.room.give_back(1, len(image.data))
+        raise Refused(413, f"the request holds {len(images)} images; the attention is that of one")
+    answering = service.answering
+    (image,) = images
+    outcomes = await _unless_gone(request, [service.look(answering, image, choice)])
+    if outcomes is None:
+        return _gone(images, service)
+    (outcome,) = outcomes
+    if isinstance(outcome, VitkitError):
+        service.metrics.images.labels("not looked at").inc()
+        raise Refused(422, str(outcome))
+    if isinstance(outcome, BaseException):
+        raise outcome
+    service.metrics.images.labels("looked at").inc()
+    return _json(answering.served, {"name": image.name} | outcome)
+
+
+def _json(served: Served, values: dict) -> "Response":
+    """An answer, which names the model that gives it."""
+    from starlette.responses import Response
+
+    model = {"name": served.name, "loaded": served.loaded}
+    return Response(json.dumps({"model": model} | values), media_type=JSON)
+
+
+def _gone(images: list[Sent], service: Service) -> "Response":
+    """The answer that nobody reads: the client went away."""
+    from starlette.responses import Response
+
+    service.metrics.images.labels("given up").inc(len(images))
+    return Response(status_code=GONE)
+
+
+async def _unless_gone(request: "Request", futures: list[Future]) -> list[Any] | None:
+    """All outcomes, with the exceptions among them; None if the client goes away before, and then
     nobody computes them."""
+    answers = [asyncio.wrap_future(future) for future in futures]
     together = asyncio.gather(*answers, return_exceptions=True)
     gone = asyncio.ensure_future(request.receive())  # the body is there: all that comes is the end
     try:
@@ -139,107 +189,3 @@ async def _unless_gone(
         gone.cancel()
         for answer in answers:
             answer.cancel()
-
-
-# What the OpenAPI page says of it, as our own code reads the body
-
-
-_FILE = {"type": "string", "format": "binary"}
-_BASE64 = {"type": "string", "format": "byte"}
-_NAMED = {
-    "type": "object",
-    "required": ["data"],
-    "properties": {"name": {"type": "string"}, "data": _BASE64},
-}
-
-_ERROR = {"type": "object", "properties": {"error": {"type": "string"}}}
-
-# What the page shows until its script draws it
-WITHOUT_SCRIPT = b"""
-<p>This page is drawn by a script from cdn.jsdelivr.net. While you read this, the script has not come:
-<a href="openapi.json">openapi.json</a> says the same without it.</p>
-<pre>curl --data-binary @photograph.jpg -H 'Content-Type: image/jpeg' ADDRESS/predict?top=5
-curl -F image=@first.jpg -F image=@second.jpg ADDRESS/predict
-GET model, health, ready, metrics</pre>
-"""
-
-BODY: dict[str, Any] = {
-    "requestBody": {
-        "required": True,
-        "description": "One image as it is, several as the files of a form, or base64 in JSON.",
-        "content": {
-            "image/*": {"schema": _FILE},
-            RAW: {"schema": _FILE},
-            FORM: {
-                "schema": {
-                    "type": "object",
-                    "properties": {"image": {"type": "array", "items": _FILE}},
-                }
-            },
-            JSON: {
-                "schema": {
-                    "type": "object",
-                    "required": ["images"],
-                    "properties": {
-                        "images": {"type": "array", "items": {"anyOf": [_BASE64, _NAMED]}}
-                    },
-                }
-            },
-        },
-    }
-}
-
-_PREDICTION = {
-    "type": "object",
-    "required": ["name"],
-    "properties": {
-        "name": {"type": "string", "description": "The file's, or its number."},
-        "labels": {"type": "array", "items": {"type": "string"}, "description": "Best first."},
-        "probabilities": {"type": "array", "items": {"type": "number"}},
-        "error": {"type": "string", "description": "What is wrong with this image."},
-        "unknown": {
-            "type": "boolean",
-            "description": "Whether the image is unlike all that the model learned from, if it can say.",
-        },
-        "possible": {"type": "array", "items": {"type": "string"}},
-    },
-}
-
-_ANSWER = {
-    "type": "object",
-    "properties": {
-        "model": {
-            "type": "object",
-            "properties": {"name": {"type": "string"}, "loaded": {"type": "string"}},
-        },
-        "predictions": {
-            "type": "array",
-            "items": _PREDICTION,
-            "description": "One for each image, in their order.",
-        },
-    },
-}
-
-_REFUSED = {
-    400: "The body is damaged, or holds no image.",
-    401: "The token is missing or wrong.",
-    408: "The request did not arrive in time.",
-    413: "Too many bytes, or too many images.",
-    415: "A content type that is none of these.",
-    422: "No image of the request can be read: why, of the first.",
-    500: "The server's own mistake.",
-    503: "No room or no time for more; ask again after Retry-After seconds.",
-}
-
-_ERRORS = {
-    status: {"description": words, "content": {JSON: {"schema": _ERROR}}}
-    for status, words in _REFUSED.items()
-}
-
-RESPONSES: dict[int | str, dict[str, Any]] = {
-    200: {
-        "description": "The classes of each image.",
-        "content": {JSON: {"schema": _ANSWER}},
-    },
-    **_ERRORS,
-}

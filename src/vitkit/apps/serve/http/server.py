@@ -15,26 +15,26 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stderr
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from vitkit.apps.serve.batching import Room, Served, warm_up
-from vitkit.apps.serve.http.application import application
+from vitkit.apps.serve.batching import Room
+from vitkit.apps.serve.http.application import PATHS, application, guarded
 from vitkit.apps.serve.http.service import Service, Settings
-from vitkit.apps.serve.http.telemetry import log, start_logs
+from vitkit.apps.serve.http.telemetry import Watch, log, start_logs
+from vitkit.apps.serve.models import Served, answers_alone, served_now, warm_up
 from vitkit.data import limit_for_good
 from vitkit.runtimes import Runtime
 from vitkit.system.environment import max_pixels
-from vitkit.system.errors import BadSettings, Unsupported
+from vitkit.system.errors import BadSettings
 from vitkit.system.machine import cpus, give_back_memory
 from vitkit.system.processes.signals import signals_are_ours
-from vitkit.web import Listener, close_silent, config_of, drain, is_full
+from vitkit.web import Listener, bound_socket, close_silent, config_of, drain, is_full
 
 if TYPE_CHECKING:
     import uvicorn
 
-PACKAGES = ("fastapi", "uvicorn", "python_multipart", "prometheus_client")
+    from vitkit.weights import Classifier
+
 LAST = 2.0  # seconds beyond its grace after which a server that is ending ends in any case
 UNFINISHED = 1  # its exit status then
 
@@ -52,37 +52,22 @@ class Plan:
     """Images that are held at once."""
     grace: float = 30.0
     """Seconds to finish what was accepted."""
+    open_classifier: "Callable[[], Classifier]" = answers_alone
+    """Opens the same model in PyTorch, for what it looks at, where another library answers."""
 
 
-def check_installed() -> None:
-    """Raises VitkitError if a package is missing that a server needs."""
-    missing = [name for name in PACKAGES if find_spec(name) is None]
-    if missing:
-        raise Unsupported(
-            f"serving needs {', '.join(missing)}, which is not installed: pip install 'vitkit[serve]'"
-        )
-
-
-def bound_socket(host: str, port: int) -> socket.socket:
+def server_socket(host: str, port: int) -> socket.socket:
     """A socket at an address; port 0 is any that is free. It listens later, when there is a model:
     until then connections are refused. Raises VitkitError."""
     if not 0 <= port <= 65535:  # the system would take the rest of a division
         raise BadSettings(f"`port` is {port}; it is between 0 and 65535")
     try:
-        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    except (OSError, OverflowError, UnicodeError) as error:
-        raise BadSettings(f"`host` is {host!r}, which is not an address: {error}") from None
-    bound = socket.socket(family, socket.SOCK_STREAM)
-    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        bound.bind(address)
+        return bound_socket(host, port)
     except OSError as error:
-        bound.close()
         reason = error.strerror or error
         raise BadSettings(
             f"{host}, port {port}, cannot be served at: {reason}; choose another `port`"
         ) from None
-    return bound
 
 
 def prepare_process() -> None:
@@ -108,11 +93,12 @@ class Server:
             signal.signal(signal.SIGHUP, self._remember_to_reload)
         limits = plan.settings.limits
         held = max(4 * limits.size, plan.queue << 20)  # bytes
-        self.decoders = ThreadPoolExecutor(cpus(), "decode")
-        self.service = Service(plan.settings, Room(plan.queue, held), self.decoders)
+        decoders = ThreadPoolExecutor(cpus(), "decode")
+        self.service = Service(plan.settings, Room(plan.queue, held), decoders)
         self.service.serve(self._opened())
         self.service.metrics.models.labels("loaded").inc()
-        self.watch = application(self.service)
+        app = guarded(application(self.service), plan.settings)
+        self.watch = Watch(app, self.service.metrics, PATHS)
         self.interrupted = signal.getsignal(signal.SIGINT) != signal.SIG_IGN
         """Whether Ctrl-C is for this process; if several are a server, it is for their parent."""
         self.reloading: asyncio.Task | None = None
@@ -125,8 +111,7 @@ class Server:
         """Serve until a signal ends the server."""
         with self.bound:
             asyncio.run(self._run())
-        self.service.answering.close()
-        self.decoders.shutdown()
+        self.service.close()
         self.end_of_grace.cancel()
         log("ended", {"images": self.service.room.held_images})
 
@@ -145,13 +130,13 @@ class Server:
             if said.getvalue():
                 log("model read", {"said": said.getvalue().splitlines()})
         warm_up(runtime, self.plan.settings.batch)
-        return Served(self.plan.name, runtime, datetime.now(UTC).isoformat(timespec="milliseconds"))
+        return served_now(self.plan.name, runtime, self.plan.open_classifier)
 
     async def _run(self) -> None:
         import uvicorn
 
         grace = max(1, round(self.plan.grace))
-        config = config_of(self.watch, lifespan="off", grace=grace)
+        config = config_of(self.watch, grace)
         server = uvicorn.Server(config)
         asyncio.get_running_loop().set_exception_handler(self._log_what_asyncio_says)
         serving = asyncio.create_task(server.serve(sockets=[self.bound]))

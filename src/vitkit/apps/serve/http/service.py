@@ -1,18 +1,25 @@
 """What all requests to a server share: its settings, and the model that it serves now."""
 
+import base64
 import hmac
+import io
+import threading
 import time
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from vitkit.apps.serve.batching import Answering, Room, Served
-from vitkit.apps.serve.http.body import Limits, Refused
+from vitkit.apps.serve.batching import Answering, Choice, Room, Sent
+from vitkit.apps.serve.http.body import BUSY, Limits
 from vitkit.apps.serve.http.telemetry import Metrics
+from vitkit.apps.serve.models import Served
+from vitkit.web import Refused
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
+JPEG_QUALITY = 90  # of the picture of what a model looks at
+LOOKS = 16  # images whose attention is waited for at the same time
 STUCK = 60.0  # seconds beyond a request's that one batch may take before the process is ill
 
 
@@ -45,6 +52,9 @@ class Service:
         self.room = room
         self.decoders = decoders
         self.metrics = Metrics(room)
+        self.looking = ThreadPoolExecutor(1, "attention")
+        """Computes attention, one image at a time: it is for a person who looks, not for load."""
+        self.looks = threading.BoundedSemaphore(LOOKS)
         self.answering: Answering | None = None
         self.draining = False
         """Whether the server is about to end."""
@@ -58,12 +68,60 @@ class Service:
         )
         return before
 
+    def look(
+        self, answering: Answering, image: Sent, choice: Choice
+    ) -> "Future[dict[str, object]]":
+        """What the model looks at in an image, as `description.AttentionMap` has it, but for the names of
+        the model and the image; VitkitError if it cannot be shown. The image is held until then.
+
+        Raises Refused, and gives the image's room back, if too many wait: answers need the room more.
+        """
+
+        def leave(_: Future) -> None:
+            self.looks.release()
+            self.room.give_back(1, len(image.data))
+
+        if not self.looks.acquire(blocking=False):
+            self.room.give_back(1, len(image.data))
+            sentence = (
+                f"the attention of {LOOKS} images is waited for already; ask again in a moment"
+            )
+            raise Refused(503, sentence, BUSY)
+        future = self.looking.submit(_looked, answering.served, image, choice)
+        future.add_done_callback(leave)  # when it is given up, too
+        return future
+
+    def close(self) -> None:
+        """Answer the accepted requests, and end the threads of the model."""
+        self.answering.close()
+        self.looking.shutdown()
+        self.decoders.shutdown()
+
     def is_well(self) -> bool:
         """Whether the model still computes: its thread is alive and not stuck in a batch."""
         batcher = self.answering.batcher
         since = batcher.busy_since
         allowed = self.settings.limits.seconds + STUCK
         return batcher.thread.is_alive() and (since is None or time.monotonic() - since < allowed)
+
+
+def _looked(served: Served, image: Sent, choice: Choice) -> dict[str, object]:
+    """What a model looks at in an image, as values of JSON. Raises VitkitError."""
+    from PIL import Image
+
+    looker = served.looker()
+    looked = looker.look(image, choice)
+    encoded = io.BytesIO()
+    Image.fromarray(looked.picture).save(encoded, "JPEG", quality=JPEG_QUALITY)
+    return {
+        "layers": looker.layers,
+        "heads": looker.heads,
+        "weights": looked.weights.tolist(),
+        "rows": looked.rows,
+        "columns": looked.columns,
+        "caption": looked.caption,
+        "picture": base64.b64encode(encoded.getvalue()).decode(),
+    }
 
 
 def guards(token: str | None) -> list:

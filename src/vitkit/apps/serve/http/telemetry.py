@@ -114,8 +114,10 @@ class JsonLines(logging.Formatter):
 
 
 def log(event: str, fields: dict | None = None, level: int = logging.INFO) -> None:
-    """Write a line of what happened."""
-    logging.getLogger(LOGGER).log(level, event, extra={"fields": fields or {}})
+    """Write a line of what happened, if the process has logs (`start_logs`): a page has none."""
+    logger = logging.getLogger(LOGGER)
+    if logger.handlers:
+        logger.log(level, event, extra={"fields": fields or {}})
 
 
 def start_logs() -> None:
@@ -169,9 +171,8 @@ class Watch:
 
     def _finish(self, scope: "Scope", number: str, status: int, seconds: float) -> None:
         """Count a request, and write its line. Those of monitoring are written if they fail."""
-        path = "other"
-        if scope["path"] in self.paths:
-            path = scope["path"]
+        asked = scope["path"].removeprefix(scope.get("root_path", ""))  # without a page's secret
+        path = asked if asked in self.paths else "other"
         self.metrics.requests.labels(path, str(status)).inc()
         self.metrics.seconds.labels(path).observe(seconds)
         if scope["method"] in ("GET", "HEAD") and status < 400:
@@ -181,7 +182,7 @@ class Watch:
             "id": number,
             "client": client[0],
             "method": scope["method"][:16],
-            "path": scope["path"][:100],
+            "path": asked[:100],
             "status": status,
             "ms": round(seconds * 1000, 1),
         }

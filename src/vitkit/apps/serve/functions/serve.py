@@ -17,15 +17,10 @@ from urllib.parse import urlsplit
 from PIL import Image
 
 from vitkit.apps.serve.http.body import Limits
-from vitkit.apps.serve.http.server import (
-    Plan,
-    Server,
-    bound_socket,
-    check_installed,
-    prepare_process,
-)
+from vitkit.apps.serve.http.server import Plan, Server, prepare_process, server_socket
 from vitkit.apps.serve.http.service import Settings
 from vitkit.apps.serve.http.workers import Workers
+from vitkit.apps.serve.models import answers_alone
 from vitkit.runtimes import (
     Runtime,
     RuntimeName,
@@ -43,8 +38,15 @@ from vitkit.system.functions.results import Result
 from vitkit.system.functions.types import DeviceLike, PathLike, Several
 from vitkit.system.machine import PrecisionChoice, pick_device
 from vitkit.system.processes.signals import signals_are_ours
-from vitkit.web import address_of
-from vitkit.weights import Hints, ModelLike, Overrides, classifier_with_head, hints_of
+from vitkit.web import address_of, check_installed
+from vitkit.weights import (
+    Hints,
+    ModelLike,
+    Overrides,
+    classifier_of,
+    classifier_with_head,
+    hints_of,
+)
 
 if TYPE_CHECKING:
     from vitkit.weights import Classifier
@@ -90,9 +92,9 @@ def serve(
     device: DeviceLike = "auto",
     **overrides: Unpack[Overrides],
 ) -> Ended:
-    """Serve a model over HTTP: POST one or several images to /predict, and get their classes. /docs
-    describes all requests. After SIGTERM, the server answers the requests that it has accepted, and
-    ends. SIGHUP loads the model again.
+    """Serve a model over HTTP: POST one or several images to /predict, and get their classes. The page at
+    / shows them, and what the model looks at; /docs describes all requests. After SIGTERM, the server
+    answers the requests that it has accepted, and ends. SIGHUP loads the model again.
 
     A program ends it with Ctrl-C.
 
@@ -157,12 +159,13 @@ def serve(
     # The server
     answering = Settings(limits, token, top, batch, delay / 1000, allow_origin, host, allow_host)
     opening = partial(open_model, model, hints, runtime, precision, device)
-    plan = Plan(short_name(name_of(model)), opening, answering, queue, grace)
-    bound = bound_socket(host, port)
+    opening_classifier = partial(open_classifier, model, hints)
+    plan = Plan(short_name(name_of(model)), opening, answering, queue, grace, opening_classifier)
+    bound = server_socket(host, port)
     bound_host, bound_port, *_ = bound.getsockname()
     address = address_of(bound_host, bound_port)
     ready = partial(_say_ready, plan.name, address)
-    with bound, _limits_of_a_server(), _interrupted_as_ended():
+    with bound, limit_of_pixels(PIXELS), _interrupted_as_ended():
         if workers > 1:
             Workers(plan, bound, workers).run(ready)
         else:
@@ -184,12 +187,12 @@ def _check_no_loop() -> None:
 
 
 @contextmanager
-def _limits_of_a_server() -> Iterator[None]:
-    """A block in which images have a server's limit of pixels, which its workers find in the
-    environment; a program's own comes back after it."""
+def limit_of_pixels(most: int) -> Iterator[None]:
+    """A block in which images have a server's limit of pixels, unless the environment has one, which its
+    workers find there; a program's own comes back after it."""
     before = os.environ.get(MAX_PIXELS_VARIABLE)
     pixels = Image.MAX_IMAGE_PIXELS
-    os.environ.setdefault(MAX_PIXELS_VARIABLE, str(PIXELS))
+    os.environ.setdefault(MAX_PIXELS_VARIABLE, str(most))
     try:
         max_pixels()  # raises if it is not a number
         yield
@@ -213,7 +216,9 @@ def _say_ready(name: str, address: str, word: str = "ready") -> None:
     """Say where the server is, when it answers."""
     if word != "ready":
         return
-    announce(f"serving {name} at {address}   (Ctrl-C ends it; {address}/docs says more)")
+    announce(
+        f"serving {name} at {address}   (a page to try it on; Ctrl-C ends it; {address}/docs says more)"
+    )
     announce(f"next: curl -F image=@photograph.jpg {address}/predict")
 
 
@@ -263,8 +268,10 @@ def open_model(
     runtime: RuntimeName = "auto",
     precision: PrecisionChoice = "auto",
     device: str = "auto",
+    needs_classes: bool = True,
 ) -> Runtime:
-    """The runtime that computes the answers. Raises BadSettings if the model has no classes."""
+    """The runtime that computes the answers. Raises BadSettings if the model has no classes, and needs
+    some."""
     if runtime == "compiled":
         raise BadSettings(
             "`runtime` is compiled, which takes a minute for every other number of images in a batch; "
@@ -279,6 +286,13 @@ def open_model(
 
     from vitkit.runtimes import open_runtime
 
-    classifier = classifier_with_head(model, hints)
+    find = classifier_with_head if needs_classes else classifier_of
     computed_in = precision_of(runtime, precision, pick_device(device))
-    return open_runtime(classifier, runtime, computed_in, device)
+    return open_runtime(find(model, hints), runtime, computed_in, device)
+
+
+def open_classifier(model: str | Classifier, hints: Hints = NO_HINTS) -> Classifier:
+    """The same model in PyTorch, for what it looks at. Raises Unsupported for an exported file."""
+    if isinstance(model, str) and is_exported(model):
+        return answers_alone()
+    return classifier_of(model, hints)

@@ -1,2 +1,0 @@
-from .function import ClosedPage as ClosedPage
-from .function import app as app

@@ -1,0 +1,215 @@
+"""What a model looks at in one image: its attention as a map of the patches, and as a picture.
+
+Legend: (h, w) the grid of patches, H W the pixels that the model gets.
+"""
+
+import copy
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from PIL import Image
+
+from vitkit.apps.serve.batching import Choice, Sent
+from vitkit.data import in_memory, open_image, picture_for_people
+from vitkit.inspection import (
+    READER,
+    check_has_attention,
+    darkened,
+    layer_names,
+    over_image,
+    raw_attention,
+    rollout,
+    whole_pixels,
+)
+from vitkit.models import Grid, Tiling, same_memory
+from vitkit.system.console.text import counted
+from vitkit.system.errors import BadSettings, BadWeights
+from vitkit.weights import Classifier
+
+SHOWN = 640  # pixels of the longer side of a picture
+AMBER = np.array([255, 196, 0], np.uint8)  # contrasts with dark and with bright patches
+FRAME = 3  # pixels of the frame around a patch
+POOLING = "pooling"  # the layer of a MAP head, as `layer_names` has it
+DARKEST = 0.2  # brightness of a patch without attention in one layer
+
+
+class Looked(NamedTuple):
+    """What a model looks at in an image."""
+
+    weights: np.ndarray
+    """The map of the patches, float32 (h, w), not negative."""
+    rows: tuple[float, ...]
+    """The middle of each row of patches, as a share of the picture's height: h numbers."""
+    columns: tuple[float, ...]
+    """The middle of each column of patches, as a share of the picture's width: w numbers."""
+    picture: np.ndarray
+    """The part of the image that the model sees, dark where the map has little weight: uint8
+    (h', w', 3), SHOWN pixels long."""
+    caption: str
+    """What the picture shows, in a sentence."""
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """An image as the model gets it."""
+
+    images: torch.Tensor
+    """What the model computes with: uint8 (1, 3, H, W)."""
+    pixels: np.ndarray
+    """The same part of the image, to be shown: uint8 (h', w', 3), SHOWN pixels long."""
+
+
+class Looker:
+    """A model whose attention is shown, one image at a time. Other threads may compute with the
+    same classifier meanwhile: its weights are shared, and the hooks that record attention are not."""
+
+    def __init__(self, classifier: Classifier):
+        """Raises VitkitError for a model without attention among patches, and for one that answers for
+        each of its tokens."""
+        config = check_has_attention(classifier)
+        model = copy.deepcopy(classifier.model, memo=same_memory(classifier.model))
+        self.classifier = replace(classifier, model=model)
+        self.layers = layer_names(config)
+        self.heads: int = config.heads
+        self.tiling: Tiling = config.tiling
+        self.reader = READER[config.pool]
+
+    def look(self, image: Sent, choice: Choice) -> Looked:
+        """The attention that was chosen.
+
+        Raises BadImage for an image that cannot be decoded, BadSettings for a layer, head or patch that
+        the model does not have, and BadWeights if the attention is not finite.
+        """
+        self._check_layer(choice)
+        view = self.view(image)
+        self._check_patch(choice, self.classifier.model.grid(view.images))
+        if choice.layer is None:
+            (weights,) = rollout(self.classifier, view.images).numpy()
+            drawn_weights = weights
+        else:
+            query = choice.patch and (choice.patch[0] - 1, choice.patch[1] - 1)
+            head = choice.head and choice.head - 1
+            (weights,) = raw_attention(
+                self.classifier, view.images, choice.layer - 1, head, query
+            ).numpy()
+            drawn_weights = softened(weights)
+        if not np.isfinite(weights).all():
+            raise BadWeights("the model's attention is not finite; its weights may be damaged")
+        rows, columns = middles(self.tiling, weights.shape)
+        picture = drawn(view.pixels, drawn_weights, self.tiling, choice.patch)
+        return Looked(weights, rows, columns, picture, self._caption(choice))
+
+    def view(self, image: Sent) -> View:
+        """Decode an image. Raises BadImage."""
+        picture = in_memory(open_image(image.data, image.name))  # decoded once
+        preprocessing = self.classifier.preprocessing
+        rows, columns = whole_pixels(preprocessing.visible(picture), picture.size)
+        visible = picture_for_people(picture)[rows, columns]
+        return View(self.classifier.batch([picture]), _to_be_shown(visible))
+
+    def _check_layer(self, choice: Choice) -> None:
+        """Raises BadSettings for a layer or a head that is not there, or that needs a layer."""
+        if choice.layer is None:
+            if choice.head is not None or choice.patch is not None:
+                raise BadSettings(
+                    "a head or a patch is chosen without a layer; give the layer too, or neither for the "
+                    "attention through all layers"
+                )
+            return
+        for name, number, count in (
+            ("layer", choice.layer, len(self.layers)),
+            ("head", choice.head or 1, self.heads),
+        ):
+            if not 1 <= number <= count:
+                raise BadSettings(f"{name} is {number}; the model has {name}s 1 to {count}")
+
+    def _check_patch(self, choice: Choice, grid: Grid) -> None:
+        """Raises BadSettings for a patch that is not on the grid, or that does not attend in this
+        layer."""
+        if choice.patch is None:
+            return
+        if self.layers[choice.layer - 1] == POOLING:
+            raise BadSettings(
+                f"layer {choice.layer} is the pooling, in which a learned query attends and no patch; "
+                "choose another layer, or no patch"
+            )
+        for name, number, count in zip(("row", "column"), choice.patch, grid, strict=True):
+            if not 1 <= number <= count:
+                raise BadSettings(
+                    f"{name} is {number}; the image has {name}s 1 to {count} of patches"
+                )
+
+    def _caption(self, choice: Choice) -> str:
+        if choice.layer is None:
+            return (
+                f"Attention rollout: what reaches {self.reader} through "
+                f"{counted(len(self.layers), 'layer')}."
+            )
+        heads = f"mean of {counted(self.heads, 'head')}"
+        if choice.head is not None:
+            heads = f"head {choice.head} of {self.heads}"
+        reader = self.reader
+        if choice.patch is not None:
+            reader = f"the framed patch (row {choice.patch[0]}, column {choice.patch[1]})"
+        name = self.layers[choice.layer - 1].capitalize()
+        return f"{name}, {heads}: where {reader} looks."
+
+
+# The picture
+
+
+def drawn(
+    pixels: np.ndarray, weights: np.ndarray, tiling: Tiling, patch: tuple[int, int] | None = None
+) -> np.ndarray:
+    """A photograph, uint8 (h', w', 3), dark where the map (h, w) has little weight, with a frame around
+    the patch (row, column), counted from 1: uint8 (h', w', 3)."""
+    height, width = pixels.shape[:2]
+    over = over_image(torch.from_numpy(weights)[None], tiling)[0].numpy()
+    picture = darkened(pixels, over, (0, 0, height, width))
+    if patch is None:
+        return picture
+    # The pixels of the patch
+    image = tiling.image(weights.shape)
+    slices = []
+    for axis, side in enumerate((height, width)):
+        start = (patch[axis] - 1) * tiling.stride[axis]  # in pixels of the model's image
+        end = start + tiling.size[axis]
+        slices.append(slice(-(-start * side // image[axis]), -(-end * side // image[axis])))
+    rows, columns = slices
+    framed = picture[rows, columns]
+    inside = framed[FRAME:-FRAME, FRAME:-FRAME].copy()
+    framed[:] = AMBER
+    framed[FRAME:-FRAME, FRAME:-FRAME] = inside
+    return picture
+
+
+def middles(tiling: Tiling, grid: tuple[int, int]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """The middles of the rows and of the columns of a grid of patches, (h, w), as shares of the image's
+    height and width. Patches may overlap."""
+    image = tiling.image(grid)
+    shares = []
+    for axis, count in enumerate(grid):
+        first = tiling.size[axis] / 2
+        shares.append(
+            tuple((first + number * tiling.stride[axis]) / image[axis] for number in range(count))
+        )
+    return shares[0], shares[1]
+
+
+def softened(weights: np.ndarray) -> np.ndarray:
+    """A map of raw attention, (h, w), as it is drawn: weights are clipped at the 98th percentile, because a
+    few patches of the background often gather most of the weight, and no patch is quite black, so that
+    each can be clicked on."""
+    largest = np.quantile(weights, 0.98)
+    return DARKEST * largest + (1 - DARKEST) * weights.clip(max=largest)
+
+
+def _to_be_shown(pixels: np.ndarray) -> np.ndarray:
+    """A picture whose longer side has SHOWN pixels, so that patches of small ones can be clicked on:
+    uint8 (h', w', 3)."""
+    scale = SHOWN / max(pixels.shape[:2])
+    height = max(round(pixels.shape[0] * scale), 1)
+    width = max(round(pixels.shape[1] * scale), 1)
+    return np.asarray(Image.fromarray(pixels).resize((width, height), Image.Resampling.BICUBIC))

@@ -1,0 +1,124 @@
+"""What the OpenAPI page says of bodies and answers. Bodies are described here by hand, because they have
+several content types; answers are dataclasses, from which FastAPI makes the description."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from vitkit.apps.serve.http.body import FORM, JSON, RAW
+
+
+@dataclass(frozen=True)
+class Error:
+    """Why a request is refused, in a sentence."""
+
+    error: str
+
+
+@dataclass(frozen=True)
+class Model:
+    """The model that has answered."""
+
+    name: str
+    loaded: str
+
+
+@dataclass(frozen=True)
+class AnswerToImage:
+    """The most likely classes of an image, best first; or what is wrong with it, as `error`.
+
+    `unknown` and `possible` are there if the model has limits: whether the image is unlike all that it has
+    learned from, and which classes it leaves open.
+    """
+
+    name: str
+    labels: list[str] | None = None
+    probabilities: list[float] | None = None
+    error: str | None = None
+    unknown: bool | None = None
+    possible: list[str] | None = None
+
+
+@dataclass(frozen=True)
+class Answers:
+    """The predictions of a request, one for each image, in their order."""
+
+    model: Model
+    predictions: list[AnswerToImage]
+
+
+@dataclass(frozen=True)
+class AttentionMap:
+    """What the model looks at in an image.
+
+    `weights` has a row for each row of patches; `rows` and `columns` are the middles of the patches, as
+    shares of the picture's height and width. `picture` is a JPEG in base64: the part of the image that the
+    model sees, dark where it looks little.
+    """
+
+    model: Model
+    name: str
+    layers: list[str]
+    heads: int
+    weights: list[list[float]]
+    rows: list[float]
+    columns: list[float]
+    caption: str
+    picture: str
+
+
+_FILE = {"type": "string", "format": "binary"}
+_BASE64 = {"type": "string", "format": "byte"}
+_NAMED = {
+    "type": "object",
+    "required": ["data"],
+    "properties": {"name": {"type": "string"}, "data": _BASE64},
+}
+_FILES = {"type": "object", "properties": {"image": {"type": "array", "items": _FILE}}}
+_IMAGES = {
+    "type": "object",
+    "required": ["images"],
+    "properties": {"images": {"type": "array", "items": {"anyOf": [_BASE64, _NAMED]}}},
+}
+
+BODY: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "description": "One image as it is, several as the files of a form, or base64 in JSON.",
+        "content": {
+            "image/*": {"schema": _FILE},
+            RAW: {"schema": _FILE},
+            FORM: {"schema": _FILES},
+            JSON: {"schema": _IMAGES},
+        },
+    }
+}
+
+_REFUSED = {
+    400: "The body is damaged, or holds no image.",
+    401: "The token is missing or wrong.",
+    408: "The request did not arrive in time.",
+    413: "Too many bytes, or too many images.",
+    415: "A content type that is none of these.",
+    422: "No image of the request can be read, or the model cannot answer what was asked: why.",
+    500: "The server's own mistake.",
+    503: "No room or no time for more; ask again after Retry-After seconds.",
+}
+
+
+def responses(answer: type, words: str) -> dict[int | str, dict[str, Any]]:
+    """The answers of a path to a body of images. words: what the answer is."""
+    described: dict[int | str, dict[str, Any]] = {200: {"description": words, "model": answer}}
+    for status, reason in _REFUSED.items():
+        described[status] = {"description": reason, "model": Error}
+    return described
+
+
+# What the page of the API shows until its script draws it
+WITHOUT_SCRIPT = b"""
+<p>This page is drawn by a script from cdn.jsdelivr.net. While you read this, the script has not come:
+<a href="openapi.json">openapi.json</a> says the same without it.</p>
+<pre>curl --data-binary @photograph.jpg -H 'Content-Type: image/jpeg' ADDRESS/predict?top=5
+curl -F image=@first.jpg -F image=@second.jpg ADDRESS/predict
+curl -F image=@photograph.jpg ADDRESS/attention
+GET model, health, ready, metrics</pre>
+"""
