@@ -361,6 +361,22 @@ def test_numbers_are_judged_by_their_errors():
     assert best([near, lucky]).name == "near"  # one image alone is chance
 
 
+def test_classes_are_judged_by_right_answers_and_several_by_their_losses():
+    logits = torch.tensor([[2.0, 0.0], [0.0, 1.0], [3.0, 0.0], [0.0, 4.0]])
+    one = candidate("one", None, question("class", ("a", "b")), logits, np.array([0, 1, 1, 1]))
+    assert one.scores.tolist() == [1, 1, 0, 1] and one.held_out.value == 0.75
+    expected = np.log1p(np.exp([-2.0, -1.0, 3.0, -4.0]))
+    np.testing.assert_allclose(one.losses, expected, rtol=1e-6)
+    assert one.loss == pytest.approx(expected.mean())
+
+    y = np.array([[1, 0], [0, 1], [0, 1], [1, 1]], np.float32)
+    several = candidate("several", None, question("classes", ("a", "b")), logits, y)
+    signs = np.where(y == 1, -1, 1)
+    expected = np.log1p(np.exp(signs * logits.numpy())).sum(1)
+    np.testing.assert_allclose(several.losses, expected, rtol=1e-6)
+    np.testing.assert_allclose(several.scores, -expected, rtol=1e-6)
+
+
 def test_what_an_image_counts_decides_which_is_best():
     first = tried("first", [0, 1, 2, 3, 4, 5, 6], 0.7)
     other = tried("right on the rare class", [0, 1, 2, 3, 4, 5, 8, 9], 0.9)

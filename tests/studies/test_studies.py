@@ -9,11 +9,13 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+from described import figure_in_words
 from margins import at_most
 from pictures import encoded, photograph
 from PIL import Image
@@ -50,10 +52,11 @@ from vitkit.studies.study import (
     run_study,
 )
 from vitkit.studies.uncertainty import LEVEL, best_and_worst, range_test
-from vitkit.training import Optim, train
+from vitkit.training import Optim, differences, to_json, train
 from vitkit.training.data import divide
 from vitkit.weights import Classifier, load, save
 
+KNOWN = Path(__file__).with_name("studies.json")
 TRAINED = [name for name in STUDIES if name not in ("speed", "resolution")]
 
 
@@ -143,6 +146,34 @@ def test_every_study_has_a_table_and_a_figure(name, ask, tmp_path):
     empty = reached._replace(rows=reached.rows[:1], curves=reached.curves[:1])
     study.table(empty)
     study.draw(empty)
+
+
+def in_words(study, ask, tmp_path):
+    """The table and the figure of a study whose runs were not made, and what its first runs are."""
+    results = invented(study, ask, tmp_path)
+    lines = study.table(results).markdown().splitlines() + figure_in_words(study.draw(results))
+    usual = to_json(ask.recipe)
+    for cell in study.cells(ask, 30, tmp_path):
+        if cell.settings.get("seed", 0) == 0:
+            changes = []
+            if cell.run():
+                changes = differences(usual, to_json(cell.run()))
+            words = [f"{cell.name}: {cell.settings}", cell.title, cell.after, *changes]
+            lines.append("; ".join(filter(None, words)).replace(str(tmp_path), "STUDY"))
+    return lines
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_every_study_has_the_runs_the_table_and_the_figure_that_people_know(name, ask, tmp_path):
+    """`KEEP_STUDIES=1 pytest tests/studies -k people_know` writes the file again: read what changes."""
+    if "targets" in STUDIES[name].needs:
+        ask = replace(ask, targets=("digits",))
+    lines = in_words(STUDIES[name], ask, tmp_path)
+    known = json.loads(KNOWN.read_text())
+    if os.environ.get("KEEP_STUDIES"):
+        known[name] = lines
+        KNOWN.write_text(json.dumps(known, indent=1, ensure_ascii=False) + "\n")
+    assert lines == known[name]
 
 
 def settings_of(values):
