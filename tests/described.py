@@ -10,6 +10,7 @@ import typing
 from collections.abc import Iterator
 
 import numpy as np
+from matplotlib.colors import to_hex
 
 
 def defaults_of(thing: object) -> Iterator[tuple[str, str]]:
@@ -71,7 +72,7 @@ def figure_in_words(figure) -> list[str]:
             x, y = (np.ravel(np.asarray(values, float)) for values in drawn.get_data())
             if len(x) > 1 or not drawn.get_label().startswith("_"):
                 ends = [f"{values.min():.3g} to {values.max():.3g}" for values in (x, y) if len(x)]
-                look = f"{drawn.get_marker()} {drawn.get_linestyle()} {drawn.get_color()}"
+                look = f"{drawn.get_marker()} {drawn.get_linestyle()} {to_hex(drawn.get_color())}"
                 name = drawn.get_label().partition("_child")[0]
                 lines.append(f"  {name}: {len(x)} points, {', '.join(ends)}; {look}")
         legend = axes.get_legend()
