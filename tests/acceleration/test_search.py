@@ -1,10 +1,13 @@
 """A search among small models in PyTorch: what it tries, what it finds, and what is written."""
 
+import json
+
 import numpy as np
 import pytest
 from described import figure_in_words
 from PIL import Image
 
+import vitkit
 from vitkit.acceleration import Shape, Wanted, of_data, search
 from vitkit.acceleration.bodies import operations, shapes
 from vitkit.acceleration.figures import cells, line_figure
@@ -16,23 +19,24 @@ from vitkit.data import Preprocessing, open_source
 from vitkit.data.sources.bursts import Bursts
 from vitkit.evaluation import features, probe, with_probe
 from vitkit.models import create, vit
-from vitkit.weights import Classifier, load
+from vitkit.weights import Classifier, load, save
 
 COLOURS = ("blue", "green", "red")
 WHOLE = Shape((32, 32), 3)
 
 
 @pytest.fixture(scope="module")
-def subject(tmp_path_factory):
-    """A model of three blocks that tells three colours apart, judged on photographs of noise."""
+def folder(tmp_path_factory):
+    """A model of three blocks that tells three colours apart, and photographs of noise in these."""
     folder = tmp_path_factory.mktemp("searched")
     random = np.random.default_rng(0)
     for channel, colour in enumerate(("red", "green", "blue")):
-        (folder / colour).mkdir()
+        (folder / "photos" / colour).mkdir(parents=True)
         for number in range(28):
             pixels = random.integers(0, 130, (32, 32, 3), dtype=np.uint8)
             pixels[..., channel] += np.uint8(random.integers(0, 60))
-            Image.fromarray(pixels).save(folder / colour / f"{number:02}.png")
+            Image.fromarray(pixels).save(folder / "photos" / colour / f"{number:02}.png")
+    photos = str(folder / "photos")
     config = vit("mu/8", image=(32, 32), width=16, mlp=32, depth=3, classes=3)
     classifier = Classifier(create(config, seed=0), Preprocessing((32, 32)), COLOURS)
     with pytest.MonkeyPatch.context() as patch:
@@ -40,14 +44,21 @@ def subject(tmp_path_factory):
             "vitkit.data.sources.bursts.find_bursts",
             lambda source: Bursts(np.arange(len(source)), 0),
         )
-        learned = features(classifier.for_inference(), open_source(str(folder)), cached=False)
+        learned = features(classifier.for_inference(), open_source(photos), cached=False)
         fitted = probe("linear", learned.x, learned.y, 3)
-        yield of_data(with_probe(classifier, fitted, COLOURS, "softmax"), str(folder))
+        save(with_probe(classifier, fitted, COLOURS, "softmax"), folder / "model")
+        yield folder
 
 
 @pytest.fixture(scope="module")
-def found(subject, tmp_path_factory):
-    """What the search finds if a model takes a millisecond for each block."""
+def subject(folder):
+    """The model, judged on every second photograph."""
+    return of_data(load(folder / "model", quiet=True), str(folder / "photos"))
+
+
+@pytest.fixture(scope="module")
+def of_blocks(tmp_path_factory):
+    """A model takes a millisecond for each block."""
     shortest = Round(1, 1e-6, 1.2)
     changes = {
         "races.RACE": shortest,
@@ -60,7 +71,13 @@ def found(subject, tmp_path_factory):
         patch.setenv("VITKIT_CACHE", str(tmp_path_factory.mktemp("cache")))
         for name, value in changes.items():
             patch.setattr(f"vitkit.acceleration.{name}", value)
-        yield search(subject, Wanted("latency", 600.0, ("torch",)))
+        yield
+
+
+@pytest.fixture(scope="module")
+def found(subject, of_blocks):
+    """What the search finds."""
+    return search(subject, Wanted("latency", 600.0, ("torch",)))
 
 
 def test_shapes_have_fewer_blocks_smaller_images_or_merged_tokens(subject):
@@ -109,6 +126,44 @@ def test_what_is_written_answers_as_the_candidate(subject, found, tmp_path):
     assert right.mean() > 0.8
     with pytest.raises(ValueError, match="written under a name that ends in nothing"):
         write(subject, found, point, tmp_path / "fast.onnx")
+
+
+def test_the_command_says_what_it_chose_and_what_to_do_next(folder, found, tmp_path):
+    model, photos = str(folder / "model"), str(folder / "photos")
+    numbers = tmp_path / "line.json"
+    asked = {"data": photos, "report": numbers, "quiet": True}
+    made = vitkit.faster(model, lose=40, output=tmp_path / "fast", **asked)
+    two = "PyTorch float32, 2 blocks"
+    assert made.chosen.name == two
+    assert [(row["name"], row["best"], row["chosen"]) for row in made.rows()] == [
+        ("PyTorch float32", True, False),
+        (two, True, True),
+    ]
+    loss = made.chosen.loss
+    first, promise, by_chance, *others = made.sentences
+    assert first.startswith(f"chosen: {two}, ") and not others
+    assert promise == (
+        f"it loses less than 40 points, as asked, at 95 % confidence, by 33 of 42 images of {photos}: "
+        f"there it is right 0.0 points less often (a loss of -12.9 to {100 * loss.high:.1f})"
+    )
+    assert "on 33 others, it may lose up to " in by_chance
+    shown = str(made).splitlines()
+    assert shown[-4:-2] == [f"wrote {made.path}", f"wrote {numbers}"]
+    assert shown[-2].startswith(f"next: vitkit.predict('{made.path}', images), or vitkit.serve(")
+    assert shown[-1].startswith("another model of the line: vitkit.faster(")
+    assert shown[-1].endswith("at_most='3.03ms') (PyTorch float32)")
+    written = json.loads(numbers.read_text())
+    assert written["chosen"] == two and written["lose"] == 40 and len(written["points"]) == 2
+
+    # Of a time, the most accurate
+    exact = vitkit.faster(model, at_most="3ms", output=tmp_path / "exact", **asked)
+    assert exact.chosen.name == "PyTorch float32"
+    assert exact.sentences[1:] == (
+        "it computes the same numbers up to rounding, so it loses nothing",
+    )
+    assert exact.other().endswith(f"at_most='2.02ms') ({two})")
+    with pytest.raises(ValueError, match="no model takes 1 ms or less: the fastest is .*2 blocks"):
+        vitkit.faster(model, at_most="1ms", output=tmp_path / "none", **asked)
 
 
 def test_a_line_is_drawn_from_the_whole_model_to_the_fastest():
