@@ -19,13 +19,13 @@ from vitkit.evaluation import Fewshot, Part, Subject
 from vitkit.evaluation.metrics.metric import SHARE, Metric, share_right
 from vitkit.models import create, vit
 from vitkit.recipes.table_4 import TASKS
-from vitkit.suites import VTAB, Outcome, Suite, Task, read_suite, run_suite
+from vitkit.suites import ROBUSTNESS, VTAB, Outcome, Suite, Task, read_suite, run_suite
 from vitkit.suites.images import find
 from vitkit.suites.measurements import Frozen
 from vitkit.suites.running import LIGHT, PAPER, FineTuning
 from vitkit.suites.table import cell, lines, markdown, mean, over_seeds
 from vitkit.suites.vtab import clevr_count, clevr_distance, dsprites_class, kitti_distance
-from vitkit.verbs.grids.suite import _table
+from vitkit.verbs.grids.suite import SuiteTable, _protocol, _table, _workdirs
 from vitkit.weights import Classifier, load, save
 from vitkit.weights.hints import Hints
 
@@ -408,3 +408,55 @@ def test_a_suite_fetches_nothing_that_nobody_asked_for(kind, place, canaries, ca
     monkeypatch.setattr("vitkit.suites.images._images", lambda where, columns: asked.append(where))
     find(Task("a", data=address), ".", canaries.folder, from_hub=True)
     assert asked == [address] or kind == "braces"
+
+
+# What the command shows
+
+
+def test_the_command_shows_each_task_below_its_group_and_what_comes_next(tmp_path):
+    shown = SuiteTable("runs/a", "features", with_values(TABLE_9[:8]), tmp_path)
+    console = Console(file=io.StringIO(), width=80)
+    for part in shown.shown():
+        console.print(part, soft_wrap=True)
+    lines_shown = console.file.getvalue().splitlines()
+    assert lines_shown[0] == "runs/a on VTAB, protocol features: top-1 in percent"
+    names = [line.split("  ")[0].strip() for line in lines_shown if line.strip()]
+    assert names.index("natural") + 1 == names.index("Caltech101")
+    assert names.index("specialised") + 1 == names.index("Camelyon")
+    assert "mean of 7, natural" in names and "mean of 1 of 4, specialised" in names
+    assert lines_shown[-2] == f"wrote table.md and results.parquet in {tmp_path}"
+    assert lines_shown[-1].startswith("next: the same with `protocol='paper'`")
+    first, *_ = shown.rows()
+    assert first == {"task": "Caltech101", "group": "natural", "mean": False, "top1": 0.953}
+    values = json.loads(next(iter(replace(shown, json=True).shown())))
+    assert values["suite"] == "VTAB" and values["lines"][0]["name"] == "Caltech101"
+    assert values["lines"][0]["top1"]["value"] == 0.953
+
+
+@pytest.mark.parametrize(
+    ("model", "folder"),
+    [
+        ("runs/pets/model", "vtab-features-pets"),
+        ("some where/m.npz", "vtab-features-m"),
+    ],
+)
+def test_results_have_a_folder_for_each_model(model, folder, tmp_path):
+    places = _workdirs([model, "other"], VTAB, "features", None)
+    assert list(places) == [model, "other"]
+    assert places["other"].as_posix() == "runs/vtab-features-other"
+    assert places[model].as_posix() == f"runs/{folder}"
+    given = _workdirs([model, "other"], VTAB, "features", tmp_path / "here")
+    assert given == {model: tmp_path / "here", "other": tmp_path / "here-other"}
+    with pytest.raises(ValueError, match="two models are called 'other', a/other and b/other"):
+        _workdirs(["a/other", "b/other"], VTAB, "features", None)
+
+
+def test_a_protocol_takes_what_it_trains_with():
+    assert _protocol("features", VTAB, 1, {"rates": (), "batch": 0}) == "features"
+    changed = _protocol("light", VTAB, 3, {"rates": (0.1,), "steps": (), "batch": 64})
+    assert (changed.rates, changed.steps, changed.batch) == ((0.1,), LIGHT.steps, 64)
+    for seeds, asked in ((2, {}), (1, {"batch": 8})):
+        with pytest.raises(ValueError, match="are for fine-tuning; give `protocol='paper'`"):
+            _protocol("features", VTAB, seeds, asked)
+        with pytest.raises(ValueError, match="robustness measures a model as it is"):
+            _protocol("paper", ROBUSTNESS, seeds, asked)
