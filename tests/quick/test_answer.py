@@ -407,7 +407,9 @@ def test_the_candidates_are_shown_with_the_reason_for_the_choice():
         "fine-tuned is kept: it is better on the held-out images by more than a standard error. Only "
         "fine-tuned is right on 5 of them, only closed form on 1 (McNemar's exact test, p = 0.22)"
     )
-    assert too_good.startswith("the held-out images chose it, so that is a little too good: 90.00 %")
+    assert too_good.startswith(
+        "the held-out images chose it, so that is a little too good: 90.00 %"
+    )
 
     table, why = _candidates(reached_of([first, better], CLOSED_FORM))
     assert rows_of(table)[1] == (CLOSED_FORM, "50.00 %", "kept")
