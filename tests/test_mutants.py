@@ -19,11 +19,11 @@ def other():
 """
 
 
-def changed(before):
-    """The change of the first place whose line reads so."""
+def changed(before, how):
+    """The change of this kind in the line that reads so."""
     for number in range(len(places(ast.parse(TEXT)))):
         found = mutant("data/file.py", TEXT, number, seed=0)
-        if found.before == before:
+        if (found.before, found.how) == (before, how):
             return found
     raise LookupError(before)
 
@@ -49,12 +49,15 @@ def names(groups):
 
 
 def test_who_executes_the_line_is_asked_alone(tests):
-    found = changed("if value > most:")
-    assert names(covering(tests, found)) == [["reads", "checks"]]
+    compared = changed("if value > most:", "comparison")
+    assert names(covering(tests, compared)) == [["reads", "checks"]]
+    assert len(names(covering(tests, compared, by_file=True))) > 1
+    removed = changed("if value > most:", "statement")  # who was let in notices first
+    assert names(covering(tests, removed)) == [["reads"]]
 
 
 def test_a_constant_is_shown_to_who_reads_it_then_to_ever_more(tests):
-    limit = changed("LIMIT = 5")
+    limit = changed("LIMIT = 5", "constant")
     assert limit.defines == ("LIMIT",)
     assert names(covering(tests, limit)) == [
         ["reads"],  # in its own file
@@ -66,10 +69,6 @@ def test_a_constant_is_shown_to_who_reads_it_then_to_ever_more(tests):
 
 
 def test_a_default_is_shown_to_who_calls_the_function_first(tests):
-    most = changed("def check(value, most=3):")
+    most = changed("def check(value, most=3):", "constant")
     assert most.defines == ()
     assert names(covering(tests, most))[:2] == [["reads", "checks"], ["others"]]
-    assert names(covering(tests, changed("if value > most:"), by_file=True))[0] == [
-        "reads",
-        "checks",
-    ]
