@@ -14,12 +14,18 @@ from PIL import Image
 
 from vitkit import export
 from vitkit.benching import isolated_files
-from vitkit.benching.candidates import Contender, is_worth_measuring, of_exported
+from vitkit.benching.candidates import (
+    Contender,
+    is_worth_measuring,
+    of_exported,
+    with_less_work,
+)
 from vitkit.benching.figures import draw_bars, draw_curves
 from vitkit.benching.measuring import Plan, Speed, measure, measure_starts, remember
 from vitkit.cli import main
-from vitkit.data import Preprocessing
-from vitkit.exporting import Agreement
+from vitkit.data import Preprocessing, open_splits, subset
+from vitkit.evaluation import features, probe, with_probe
+from vitkit.exporting import Agreement, trial_on
 from vitkit.models import create, vit
 from vitkit.runtimes import open_file
 from vitkit.runtimes.fastest import folder_of, remembered
@@ -359,3 +365,35 @@ def test_a_runtime_whose_process_ends_loses_no_other_figures(model, tmp_path, ca
     assert "the start of processes is not measured: vitkit predict failed" in errors
     assert "PyTorch float32" in printed.out and "images/s" in printed.out
     assert "ONNX Runtime" not in printed.out
+
+
+@pytest.fixture(scope="module")
+def of_digits():
+    """A model with a solved head for digits, and 60 of them to try it on."""
+    config = vit("mu/16", image=(8, 8), patch=2, width=16, mlp=32, depth=3, classes=10)
+    splits = open_splits("digits")
+    classifier = Classifier(create(config, seed=0), Preprocessing((8, 8)), splits.labels)
+    few = subset(splits.train, np.arange(200))
+    learned = features(classifier.for_inference(), few, cached=False)
+    fitted = probe("linear", learned.x, learned.y, 10)
+    classifier = with_probe(classifier, fitted, splits.labels, "softmax")
+    return classifier, trial_on("digits", splits.labels, tried=60)
+
+
+def test_what_leaves_work_out_is_compared_with_the_whole_model(of_digits):
+    classifier, trial = of_digits
+    merged, early = with_less_work(classifier, trial, merge=[3], sure=[0.3])
+    assert (merged.name, early.name) == (
+        "PyTorch float32, 3 merged",
+        "PyTorch float32, exits at 0.3",
+    )
+    answers = classifier.logits(classifier.batch([item.read() for item in trial.items])).argmax(1)
+    right = [
+        classifier.labels[k] == item.truth for k, item in zip(answers, trial.items, strict=True)
+    ]
+    for contender in (merged, early):
+        agreement = contender.agreement
+        assert agreement.images == agreement.labelled == 60
+        assert agreement.models_accuracy == pytest.approx(np.mean(right))
+        assert agreement.accuracy < agreement.models_accuracy
+        assert agreement.lost > agreement.won

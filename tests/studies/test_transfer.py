@@ -15,7 +15,7 @@ from vitkit.evaluation.metrics.metric import NATS, SHARE
 from vitkit.objectives import MaskedPatches
 from vitkit.studies import transfer
 from vitkit.studies.selection import Regularisation, best, select
-from vitkit.studies.transfer_protocol import Transfer
+from vitkit.studies.transfer_protocol import Transfer, _final_cells, _on_all_but_test
 from vitkit.system.span import Span
 from vitkit.training import Optim, Recipe, train
 from vitkit.training.record.metrics import last_metrics, read_metrics
@@ -277,3 +277,20 @@ def test_a_best_rate_at_an_end_of_those_tried_is_told(chosen, is_told):
     assert (told in lines) == is_told
     assert shown(Transfer(0.1, {}, {0: top1(0.5)})) == []
     assert shown(Transfer(0.1, {}, {0: top1(0.5), 1: None})) == []
+
+
+@pytest.mark.parametrize(
+    ("best", "parts"), [("", "final"), ("test/top1", "final"), ("val/top1", "three")]
+)
+def test_the_final_run_keeps_a_part_only_to_choose_its_weights_by(best, parts, recipe):
+    assert _on_all_but_test(replace(recipe, best=best)).data.parts == parts
+
+
+def test_every_seed_has_a_run_and_the_first_the_directory(recipe):
+    cells = _final_cells(replace(recipe, seed=3), 3)
+    assert [(cell.name, cell.recipe.seed, cell.title) for cell in cells] == [
+        (".", 3, "seed 3"),
+        ("seed-4", 4, "seed 4"),
+        ("seed-5", 5, "seed 5"),
+    ]
+    assert cells[1].settings == {"lr": recipe.optim.lr, "seed": 4}
