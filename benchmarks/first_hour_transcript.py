@@ -61,7 +61,11 @@ def unpack(data: str, folder: Path) -> None:
 
 def transcript(folder: Path) -> str:
     """What the command prints in a folder, with an empty cache, all CPUs, and nothing from the network."""
-    environment = os.environ | {"VITKIT_CACHE": str(folder / "cache"), "HF_HUB_OFFLINE": "1"}
+    environment = os.environ | {
+        "PYTHONPATH": str(ROOT / "src"),  # the code whose commit the page names
+        "VITKIT_CACHE": str(folder / "cache"),
+        "HF_HUB_OFFLINE": "1",
+    }
     environment.pop("OMP_NUM_THREADS", None)
     run = subprocess.run(
         [sys.executable, "-m", "vitkit", *COMMAND],

@@ -18,6 +18,7 @@ from vitkit.data import (
     open_source,
     open_splits,
     picture_for_people,
+    prepared_for_people,
     train_batches,
 )
 from vitkit.data.images.pixels import grey
@@ -202,6 +203,21 @@ def test_what_images_hold_is_seen_and_measured(fields):
     stored = np.stack([open_image(train[i][0], "x").stored(12) for i in range(len(train))])
     assert preprocessing.mean == pytest.approx(stored.mean((0, 1, 2)).tolist(), rel=1e-4)
     assert preprocessing.std == pytest.approx(stored.std((0, 1, 2)).tolist(), rel=1e-4)
+
+
+def test_prepared_images_of_any_sort_are_pictures_for_people():
+    colours = torch.randint(0, 256, (2, 3, 4, 6), dtype=torch.uint8)
+    assert prepared_for_people(colours) is colours
+    grey_levels = colours[:, :1]
+    assert torch.equal(prepared_for_people(grey_levels), grey_levels.expand(-1, 3, -1, -1))
+
+    # From the darkest hundredth to the brightest; many bands as their mean
+    ramp = torch.linspace(0.2, 0.4, 24).reshape(1, 1, 4, 6)
+    shown = prepared_for_people(ramp.expand(2, 12, -1, -1))
+    assert shown.shape == (2, 3, 4, 6) and shown.dtype == torch.uint8
+    assert shown.flatten().min() == 0 and shown.flatten().max() == 255
+    assert (shown[0, 0].flatten().int().diff() >= 0).all()
+    assert torch.equal(shown[:, 0], shown[:, 2])
 
 
 def test_colour_policies_say_that_they_are_for_colours():

@@ -320,3 +320,16 @@ def exchange(folder):
 @pytest.mark.slow
 def test_what_ranks_give_each_other(tmp_path):
     assert together(2, exchange, tmp_path) == [0, 0]
+
+
+def test_the_index_of_an_address_is_asked_for_with_its_signature(monkeypatch):
+    asked = []
+    monkeypatch.setattr(shard_index.remote, "exists", lambda path: asked.append(path) or False)
+    for address in ("https://a.example/x.tar?sig=1&end=2", "s3://bucket/x.tar", "folder/x.tar"):
+        assert shard_index._read_beside(address, Columns()) is None
+    beside = shard_index.BESIDE
+    assert asked == [
+        f"https://a.example/x.tar{beside}?sig=1&end=2",
+        f"s3://bucket/x.tar{beside}",
+        f"folder/x.tar{beside}",
+    ]

@@ -267,6 +267,16 @@ def test_workers_outlive_the_signals_of_a_scheduler(photographs):
     assert not worker.is_alive()
 
 
+def test_a_worker_leaves_every_signal_to_the_main_process(monkeypatch):
+    ignored = []
+    monkeypatch.setattr(signal, "signal", lambda number, how: ignored.append((number, how)))
+    monkeypatch.setattr(signal, "pthread_sigmask", lambda *_: None)
+    monkeypatch.setattr(threading.Thread, "start", lambda thread: None)
+    workers._ignore_signals(os.getppid(), 0)
+    names = ("SIGINT", "SIGUSR1", "SIGUSR2", "SIGHUP")
+    assert ignored == [(getattr(signal, name), signal.SIG_IGN) for name in names]
+
+
 def test_what_is_wrong_is_said_before_the_first_batch(photographs):
     too_small = Augmentation(crop="resize_crop", resize=8)
     for arguments, message in [

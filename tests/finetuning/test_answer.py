@@ -15,13 +15,13 @@ from pictures import encoded
 from PIL import Image
 
 import vitkit
-from vitkit.data import Augmentation, Columns, Preprocessing, open_splits
+from vitkit.data import Augmentation, Columns, Preprocessing, open_splits, subset
 from vitkit.evaluation import SHARE, Features, Metric, compute_features, read_memory, rounded
 from vitkit.finetuning import CLOSED_FORM, question, solved
 from vitkit.finetuning.candidates import AVERAGE, FINE_TUNED, Candidate, average, best, candidate
-from vitkit.finetuning.folder import look, look_alikes, open_photographs
-from vitkit.finetuning.from_folder import answer
-from vitkit.finetuning.functions.result import short
+from vitkit.finetuning.folder import Photographs, look, look_alikes, open_photographs
+from vitkit.finetuning.from_folder import Answer, answer
+from vitkit.finetuning.functions.result import _candidates, short
 from vitkit.models import create, vit
 from vitkit.recipes import Data, finetune
 from vitkit.system.errors import Interrupted
@@ -346,6 +346,77 @@ def test_numbers_are_judged_by_their_errors():
     assert best([far, near]).name == "near" and best([near, far]).name == "near"
     lucky = candidate("lucky", None, asked, torch.tensor([[1.1], [2.1], [3.1], [4.0]]), y)
     assert best([near, lucky]).name == "near"  # one image alone is chance
+
+
+def test_classes_are_judged_by_right_answers_and_several_by_their_losses():
+    logits = torch.tensor([[2.0, 0.0], [0.0, 1.0], [3.0, 0.0], [0.0, 4.0]])
+    one = candidate("one", None, question("class", ("a", "b")), logits, np.array([0, 1, 1, 1]))
+    assert one.scores.tolist() == [1, 1, 0, 1] and one.held_out.value == 0.75
+    expected = np.log1p(np.exp([-2.0, -1.0, 3.0, -4.0]))
+    np.testing.assert_allclose(one.losses, expected, rtol=1e-6)
+    assert one.loss == pytest.approx(expected.mean())
+
+    y = np.array([[1, 0], [0, 1], [0, 1], [1, 1]], np.float32)
+    several = candidate("several", None, question("classes", ("a", "b")), logits, y)
+    signs = np.where(y == 1, -1, 1)
+    expected = np.log1p(np.exp(signs * logits.numpy())).sum(1)
+    np.testing.assert_allclose(several.losses, expected, rtol=1e-6)
+    np.testing.assert_allclose(several.scores, -expected, rtol=1e-6)
+
+
+def reached_of(candidates, chosen, **changes):
+    """The answer of a quick run whose candidates answered ten digits."""
+    splits = open_splits("digits")
+    ten = subset(splits.train, np.arange(10))
+    photographs = Photographs(ten, ten, None, "test", splits.labels, "class", None, (), {}, {}, {})
+    held_out = {each.name: each.held_out for each in candidates}[chosen]
+    left_out = Metric("left_out/top1", 0.5, SHARE)
+    reached = Answer(chosen, None, tuple(candidates), left_out, held_out, photographs, 2.0)
+    return replace(reached, **changes)
+
+
+def rows_of(table):
+    heads = [column.header for column in table.columns]
+    return [tuple(heads), *zip(*(column.cells for column in table.columns), strict=True)]
+
+
+def test_the_candidates_are_shown_with_the_reason_for_the_choice():
+    first = tried(CLOSED_FORM, [0, 1, 2, 3, 4], 0.7)
+    better = tried(FINE_TUNED, [1, 2, 3, 4, 5, 6, 7, 8, 9], 0.3)
+    table, why, too_good = _candidates(reached_of([first, better], FINE_TUNED))
+    assert rows_of(table) == [
+        ("", "10 held out", ""),
+        (CLOSED_FORM, "50.00 %", ""),
+        (FINE_TUNED, "90.00 %", "kept"),
+    ]
+    assert why == (
+        "fine-tuned is kept: it is better on the held-out images by more than a standard error. Only "
+        "fine-tuned is right on 5 of them, only closed form on 1 (McNemar's exact test, p = 0.22)"
+    )
+    assert too_good.startswith(
+        "the held-out images chose it, so that is a little too good: 90.00 %"
+    )
+
+    table, why = _candidates(reached_of([first, better], CLOSED_FORM))
+    assert rows_of(table)[1] == (CLOSED_FORM, "50.00 %", "kept")
+    assert why.startswith(
+        "closed form is kept: no other model is better on the held-out images by "
+    )
+
+    # Images to test on tell what the held-out ones cannot
+    tested = {FINE_TUNED: Metric("test/top1", 0.7, SHARE)}
+    reached = reached_of([first, better], FINE_TUNED, test=tested)
+    reached = replace(
+        reached, photographs=replace(reached.photographs, test=reached.photographs.train)
+    )
+    table, _ = _candidates(reached)
+    assert rows_of(table)[0] == ("", "10 held out", "10 of test", "")
+    assert rows_of(table)[1:] == [
+        (CLOSED_FORM, "50.00 %", "", ""),
+        (FINE_TUNED, "90.00 %", "70.00 %", "kept"),
+    ]
+    (alone,) = _candidates(reached_of([first], CLOSED_FORM))
+    assert rows_of(alone) == [("", "10 held out"), (CLOSED_FORM, "50.00 %")]
 
 
 def test_what_an_image_counts_decides_which_is_best():

@@ -3,6 +3,7 @@
 import io
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from xml.etree import ElementTree
 
 import matplotlib
@@ -156,6 +157,16 @@ def test_svg_is_text_in_both_colours(tmp_path):
         assert on_white in light and on_black in dark
     sizes = {float(element.get("font-size")) for element in root.iter() if element.get("font-size")}
     assert min(sizes) * 358 / 380 > 10  # pixels, on a telephone of 390 with its margins
+
+
+@pytest.mark.parametrize(
+    ("picture", "model"), [("architecture", "B/16"), ("architecture-hybrid", "R50+B/16")]
+)
+def test_the_drawings_of_the_documentation_are_todays(picture, model, tmp_path):
+    """`python docs/draw_models.py` draws them again: look at them."""
+    shown = Path(__file__).parents[2] / "docs" / f"{picture}.svg"
+    drawn = write_architecture(tmp_path / "model.svg", named(model))
+    assert drawn.read_text("utf-8") == shown.read_text("utf-8")
 
 
 def test_png_and_page(tmp_path):

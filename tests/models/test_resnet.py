@@ -135,6 +135,23 @@ def test_only_bits_zeros_count_as_pixels_in_the_pooling():
         assert out[..., 1:, 1:].max() == -1
 
 
+def test_recomputing_blocks_changes_no_gradient_below_which_nothing_is_trained():
+    """A frozen root gives the first block an input without a gradient."""
+    config = ResNetConfig(Backbone((1, 1), 0.5), image=(32, 32), classes=3)
+    model = random_model(config).train()
+    model.root.requires_grad_(False)
+    images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    gradients = []
+    for recompute in (False, True):
+        model.recompute = recompute
+        model.zero_grad()
+        model(images).square().sum().backward()
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        gradients.append([parameter.grad.clone() for parameter in trained])
+    torch.testing.assert_close(gradients[0], gradients[1], atol=0, rtol=0)
+    assert all(gradient.any() for gradient in gradients[1][:3])
+
+
 def test_an_update_of_the_weight_is_seen_in_the_next_pass():
     conv = Conv(2, 3, 3, 1, TINY_BACKBONE)
     conv.init_weights()

@@ -55,6 +55,8 @@ class Mutant:
     near: tuple[range, ...]
     """The lines of its statement, then those of the function or class around it; of a block that is
     removed, before them, those in it."""
+    defines: tuple[str, ...]
+    """The names that its statement assigns outside of functions: of constants, and of fields."""
 
 
 def places(tree: ast.Module) -> list[Place]:
@@ -193,7 +195,21 @@ def mutant(file: str, text: str, number: int, seed: int) -> Mutant:
     change(place, Random(f"{seed} {file} {number}"))
     ast.fix_missing_locations(tree)
     before, after = _difference(whole, ast.unparse(tree).splitlines())
-    return Mutant(file, number, place.node.lineno, place.how, before, after, tree, tuple(near))
+    defines = () if isinstance(place.scope, ast.FunctionDef) else _names(place.statement)
+    line = place.node.lineno
+    return Mutant(file, number, line, place.how, before, after, tree, tuple(near), defines)
+
+
+def _names(statement: ast.stmt) -> tuple[str, ...]:
+    """The names that an assignment gives a value."""
+    if isinstance(statement, ast.AnnAssign):
+        targets = [statement.target]
+    elif isinstance(statement, ast.Assign):
+        targets = statement.targets
+    else:
+        return ()
+    nodes = [node for target in targets for node in ast.walk(target)]
+    return tuple(node.id for node in nodes if isinstance(node, ast.Name))
 
 
 def _lines(statement: ast.stmt) -> range:

@@ -8,13 +8,15 @@ import importlib
 import importlib.abc
 import importlib.util
 import os
+import re
 import resource
 import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from time import perf_counter
@@ -41,7 +43,7 @@ class Test:
     seconds: float = 0.0
     lines: dict[str, list[int]] = field(default_factory=dict)
 
-    def executes(self, file: str, lines: range) -> bool:
+    def executes(self, file: str, lines: Container[int]) -> bool:
         """Whether it executes one of these lines."""
         return any(line in lines for line in self.lines.get(file, ()))
 
@@ -52,22 +54,57 @@ def import_others() -> None:
             importlib.import_module(name)
 
 
-def covering(tests: dict[str, Test], mutant: Mutant, by_file: bool = False) -> list[str]:
+def covering(tests: dict[str, Test], mutant: Mutant, by_file: bool = False) -> list[list[str]]:
     """The tests that execute the statement. If there are none, as of a default that is evaluated at
-    import or a line that another process executes: those of the function or class around it; or all
-    of the file and of the package's folder of tests, since other files import constants, or those in
-    no folder. `by_file` are all of these: a compiler, for one, reads lines without executing them."""
-    for lines in [] if by_file else mutant.near:
-        found = [name for name, test in tests.items() if test.executes(mutant.file, lines)]
-        if found:
-            return found
+    import or a line that another process executes, groups of tests, the nearest first: those that
+    execute a line with a name that the statement defines, in the file or in another; those of the
+    function or class around it; all of the file and of the package's folder of tests, since other files
+    import constants; and those in no folder, which hold contracts of all packages. `by_file` are all of
+    these: a compiler, for one, reads lines without executing them."""
+    first, *others = mutant.near
+    at_statement = _executing(tests, {mutant.file: first})
+    if at_statement and not by_file:
+        return [at_statement]
     package = mutant.file.partition("/")[0]
-    found = [
+    users = lines_with(mutant.defines)
+    groups = [at_statement]
+    groups.append(_executing(tests, {mutant.file: users.get(mutant.file, set()) - set(first)}))
+    groups += [_executing(tests, {mutant.file: lines}) for lines in others]
+    groups.append(_executing(tests, users))
+    groups.append([name for name, test in tests.items() if mutant.file in test.lines])
+    groups.append([name for name in tests if name.startswith(f"tests/{package}/")])
+    groups.append([name for name in tests if name.count("/") == 1])
+
+    # Each test once
+    seen = set()
+    distinct = []
+    for group in groups:
+        distinct.append([name for name in group if name not in seen])
+        seen.update(group)
+    return [group for group in distinct if group]
+
+
+def _executing(tests: dict[str, Test], lines: Mapping[str, Container[int]]) -> list[str]:
+    """The tests that execute one of these lines of files."""
+    return [
         name
         for name, test in tests.items()
-        if mutant.file in test.lines or name.startswith(f"tests/{package}/")
+        if any(test.executes(file, numbers) for file, numbers in lines.items())
     ]
-    return found or [name for name in tests if name.count("/") == 1]
+
+
+@cache
+def lines_with(names: tuple[str, ...]) -> dict[str, set[int]]:
+    """The numbers of the lines that have one of these names, by file."""
+    if not names:
+        return {}
+    named = re.compile(rf"\b({'|'.join(names)})\b")
+    found = {}
+    for path in SOURCE.rglob("*.py"):
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            if named.search(line):
+                found.setdefault(path.relative_to(SOURCE).as_posix(), set()).add(number)
+    return found
 
 
 # Forks

@@ -14,11 +14,11 @@ from runs import read_json, same, weights
 
 from vitkit.cli.entry import main
 from vitkit.data import Augmentation, Preprocessing
-from vitkit.models import LeNetConfig, ViTConfig, create, vit
+from vitkit.models import LeNetConfig, ViTConfig, create, named, vit
 from vitkit.prediction import predict_items
 from vitkit.recipes import Data, Optim, Recipe, finetune, recipe, with_model
 from vitkit.system.span import Span
-from vitkit.training import run_recipe
+from vitkit.training import choices, run_recipe
 from vitkit.training.record.metrics import last_metrics
 from vitkit.weights import Classifier, load, save
 
@@ -149,6 +149,19 @@ def test_what_the_classes_do_not_survive_is_off_and_stays_off(discs, tmp_path, m
     # The same command again does not ask again
     monkeypatch.setattr("vitkit.training.choices.surviving", None)
     assert run_recipe(discs, tmp_path / "run", "cpu", Console(quiet=True)).origin["steps"] == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "image", "expected"),
+    [
+        ("S/16", (224, 224), (128, 128)),
+        ("S/16", (448, 112), (256, 64)),
+        ("S/16", (96, 96), (96, 96)),  # fewer already
+        ("R50x1", (224, 224), (224, 224)),  # no tokens
+    ],
+)
+def test_a_pretrained_model_is_asked_at_64_tokens(name, image, expected):
+    assert choices._small(named(name, image=image)) == expected
 
 
 def test_from_scratch_the_pixels_are_asked(discs, tmp_path, monkeypatch):

@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
+import torch
 from rich.console import Console
 from runs import Eventful, assert_same_run, events
 
@@ -12,7 +13,7 @@ from vitkit.system import matmul
 from vitkit.system.errors import Interrupted
 from vitkit.system.span import Span
 from vitkit.training import run_recipe
-from vitkit.training.record.machine import MACHINE
+from vitkit.training.record.machine import MACHINE, compute_as_begun
 
 pytestmark = pytest.mark.skipif(not matmul.available(), reason="this PyTorch has no oneDNN")
 
@@ -62,6 +63,35 @@ def test_what_differs_is_said(tiny, tmp_path, monkeypatch, capsys):
     assert "this run began on another machine" in output
     assert "device an abacus -> " in output and "PyTorch 1.0 -> " in output
     assert "dense layers by onednn -> torch" in output
+
+
+@pytest.mark.parametrize(
+    ("record", "continues", "sentence"),
+    [
+        (None, False, ""),
+        (None, True, f"{MACHINE} is missing or damaged"),
+        ({}, True, ""),
+        ({"threads": 96, "ranks": 8}, True, "(threads a process 96 -> THREADS; processes 8 -> 1)"),
+        ({"threads": 96}, False, ""),
+    ],
+)
+def test_what_a_run_began_on_is_compared_only_when_it_continues(
+    record, continues, sentence, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(matmul, "measure", lambda: matmul.NONE)
+    cpu = torch.device("cpu")
+    if record is not None:
+        compute_as_begun(tmp_path, cpu, "float32", False, [].append)
+        facts = json.loads((tmp_path / MACHINE).read_text())
+        (tmp_path / MACHINE).write_text(json.dumps(facts | record))
+    said = []
+    compute_as_begun(tmp_path, cpu, "float32", continues, said.append)
+    assert len(said) == bool(sentence)
+    assert sentence.replace("THREADS", str(torch.get_num_threads())) in "".join(said)
+    written = json.loads((tmp_path / MACHINE).read_text())
+    assert {"device", "torch", "threads", "ranks", "matmul"} == written.keys()
+    if continues and record:
+        assert written["threads"] == 96  # of the beginning
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"matmul": ["yes"]}', '{"matmul": 3}'])

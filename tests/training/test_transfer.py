@@ -14,8 +14,9 @@ from vitkit.evaluation import NATS, SHARE, Eval, Metric
 from vitkit.objectives import MaskedPatches
 from vitkit.recipes import Optim, Recipe
 from vitkit.system.span import Span
-from vitkit.training import run_recipe, transfer
+from vitkit.training import Transfer, run_recipe, transfer, transfer_tables
 from vitkit.training.grids.selection import Regularisation, best, select
+from vitkit.training.grids.transfer_protocol import _final_cells, _on_all_but_test
 from vitkit.training.record.metrics import last_metrics, read_metrics
 
 
@@ -221,3 +222,73 @@ def test_selection_runs_serve_another_best(recipe, tmp_path, capsys):
     patient = replace(by_validation, early_stop=5)
     with pytest.raises(ValueError, match="lr-0.001 holds a run of another recipe .best"):
         select(patient, tmp_path / "c", rates, "cpu")
+
+
+# What is shown of it
+
+
+def shown(outcome):
+    """The cells of the tables and the sentences."""
+    lines = []
+    for part in transfer_tables(outcome):
+        if isinstance(part, str):
+            lines.append(part)
+        else:
+            heads = [column.header for column in part.columns]
+            rows = zip(*(column.cells for column in part.columns), strict=True)
+            lines += [tuple(heads), *map(tuple, rows)]
+    return lines
+
+
+def top1(value):
+    return Metric("test/top1", value, SHARE)
+
+
+def test_what_was_tried_is_shown_with_what_was_chosen_and_every_seed():
+    outcome = Transfer(
+        lr=0.01,
+        selection={0.001: top1(0.5), 0.01: top1(0.75), 0.1: None},
+        runs={0: top1(0.7), 1: top1(0.8)},
+        regularised="dropout 0.1",
+        regularisation=(("as it is", top1(0.6)), ("dropout 0.1", top1(0.65))),
+    )
+    assert shown(outcome) == [
+        ("learning rate", "test/top1", ""),
+        ("0.001", "50.00 %", ""),
+        ("0.01", "75.00 %", "chosen"),
+        ("0.1", "failed", ""),
+        ("regularisation", "test/top1", ""),
+        ("as it is", "60.00 %", ""),
+        ("dropout 0.1", "65.00 %", "chosen"),
+        ("seed", "test/top1"),
+        ("0", "70.00 %"),
+        ("1", "80.00 %"),
+        "test/top1: 75.00 % ± 7.07 % (mean and standard deviation of 2 seeds)",
+    ]
+
+
+@pytest.mark.parametrize(("chosen", "is_told"), [(0.001, True), (0.01, False), (0.1, True)])
+def test_a_best_rate_at_an_end_of_those_tried_is_told(chosen, is_told):
+    selection = {rate: top1(0.5) for rate in (0.001, 0.01, 0.1)}
+    lines = shown(Transfer(chosen, selection, {0: top1(0.5)}))
+    told = f"the best rate, {chosen:g}, is at the end of those tried: try beyond it with `rates`"
+    assert (told in lines) == is_told
+    assert shown(Transfer(0.1, {}, {0: top1(0.5)})) == []
+    assert shown(Transfer(0.1, {}, {0: top1(0.5), 1: None})) == []
+
+
+@pytest.mark.parametrize(
+    ("best", "parts"), [("", "final"), ("test/top1", "final"), ("val/top1", "three")]
+)
+def test_the_final_run_keeps_a_part_only_to_choose_its_weights_by(best, parts, recipe):
+    assert _on_all_but_test(replace(recipe, best=best)).data.parts == parts
+
+
+def test_every_seed_has_a_run_and_the_first_the_directory(recipe):
+    cells = _final_cells(replace(recipe, seed=3), 3)
+    assert [(cell.name, cell.recipe.seed, cell.title) for cell in cells] == [
+        (".", 3, "seed 3"),
+        ("seed-4", 4, "seed 4"),
+        ("seed-5", 5, "seed 5"),
+    ]
+    assert cells[1].settings == {"lr": recipe.optim.lr, "seed": 4}

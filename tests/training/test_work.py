@@ -15,7 +15,7 @@ from vitkit.system.processes import ranks
 from vitkit.system.span import Span
 from vitkit.training import operations, run_recipe
 from vitkit.training.record import machine
-from vitkit.training.record.log import Log, Work
+from vitkit.training.record.log import Log, Meter, Work
 from vitkit.training.record.machine import about_compiling, about_tf32, work_of_images
 from vitkit.training.record.metrics import read_metrics
 
@@ -66,6 +66,20 @@ def test_their_share_of_the_most_is_beside_the_images(tmp_path):
     assert "8,0" in console.file.getvalue() and "MFU 40%" in console.file.getvalue()
     (line,) = read_metrics(tmp_path / "metrics.jsonl")
     assert line["mfu"] == pytest.approx(0.404, rel=0.01)
+
+
+def test_the_pace_leaves_out_pauses_and_has_the_share_of_waiting(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr("vitkit.training.record.log.time.perf_counter", lambda: now[0])
+    meter = Meter(step=4)
+    for kind, seconds in ((meter.waiting, 2.0), (meter.pausing, 5.0), (meter.waiting, 1.0)):
+        with kind():
+            now[0] += seconds
+    now[0] += 7.0  # of steps
+    pace = meter.pace(step=8, images=20, total=12)
+    assert pace.images_per_second == 4 * 20 / 10
+    assert pace.data_wait == 3 / 10
+    assert pace.seconds_left == 4 * 10 / 4
 
 
 def test_a_runs_first_line_promises_no_time_and_its_second_does(tmp_path):

@@ -37,8 +37,6 @@ SLOW = """
 import sys, time
 from vitkit.data import Preprocessing
 from vitkit.apps.batch import parts
-from vitkit.apps.serve.batching import warm_up
-from vitkit.prediction import parts
 from vitkit.apps.serve.models import warm_up
 from vitkit.cli import main
 parts.SIZE = 4

@@ -1,7 +1,11 @@
 """`vitkit bench`: every runtime is measured, in turns, and said with its agreement."""
 
 import json
+import os
+import resource
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,20 +16,27 @@ from pictures import photograph
 from PIL import Image
 
 from vitkit import export
-from vitkit.apps.bench.figures import draw_bars
+from vitkit.apps.bench.figures import draw_bars, draw_curves
 from vitkit.apps.bench.function import described
-from vitkit.apps.bench.output import tables
+from vitkit.apps.bench.output import recommendation, tables
 from vitkit.cli.entry import main
-from vitkit.data import Preprocessing
+from vitkit.data import Preprocessing, open_splits, subset
+from vitkit.evaluation import compute_features, fit_probe, with_probe
 from vitkit.exporting import (
+    Agreement,
     Contender,
     Plan,
     Speed,
+    is_worth_measuring,
     isolated_files,
     measure,
     measure_starts,
     of_exported,
+    remember,
+    trial_on,
+    with_less_work,
 )
+from vitkit.exporting.speed import measuring
 from vitkit.models import create, vit
 from vitkit.runtimes import folder_of, open_file
 from vitkit.runtimes.fastest import remembered
@@ -49,6 +60,116 @@ def test_each_runtime_has_a_bar_for_each_size_of_batch(count):
     drawn = {bars.get_label(): [bar.get_width() for bar in bars] for bars in axes.containers}
     assert drawn == {"batch 1": [3.0, 4.0][:count], "batch 8": [20.0, 21.0][:count]}
     assert [label.get_text() for label in axes.get_yticklabels()] == ["PyTorch", "OpenVINO"][:count]
+
+
+def tried(library, precision, same, accuracy=None, **settings):
+    """A contender that answers as the model does on such a share of 200 images."""
+    agreement = Agreement(
+        "photos", 200, 200, same, 0.01, 0.001, 1.0, cost=1 - same, accuracy=accuracy
+    )
+    return Contender(library, precision, None, agreement, **settings)
+
+
+def at_rates(*rates):
+    """Speeds of so many images a second in batches of 8, and half as many of one."""
+    return [
+        Speed({1: rate / 2, 8: rate}, {1: 1.0, 8: 1.0}, 2000 / rate, 4000 / rate) for rate in rates
+    ]
+
+
+FOUND = [
+    tried("PyTorch", "float32", 1.0, 0.9),
+    tried("OpenVINO", "float32", 1.0, 0.9, file=Path("openvino-float32.xml")),
+    tried("OpenVINO", "int8", 0.995, 0.88, file=Path("openvino-int8.xml"), is_calibrated=True),
+    tried("PyTorch", "float32", 0.95, 0.85, less="8 merged"),
+    tried("PyTorch", "float32", 0.9, 0.8, less="16 merged"),
+    tried("PyTorch", "float32", 0.97, 0.87, less="exits at 0.9"),
+]
+
+
+def test_curves_go_from_the_whole_model_to_the_least_work():
+    axes = Figure().subplots()
+    draw_curves(axes, FOUND, at_rates(10.0, 20.0, 40.0, 12.0, 14.0, 15.0))
+    lines = {line.get_label(): line.get_xydata().tolist() for line in axes.get_lines()}
+    assert lines == {
+        "the whole model": [[10, 90], [20, 90], [40, 88]],
+        "tokens merged in a block": [[10, 90], [12, 85], [14, 80]],
+        "early exits": [[10, 90], [15, 87]],
+    }
+    texts = {text.get_text(): text.xy for text in axes.texts}
+    assert texts["8 merged"] == (12, 85) and texts["OpenVINO int8, calibrated"] == (40, 88)
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("images per second, batch 8", "accuracy, %")
+
+    # Without labels a good answer is the model's own
+    without = [replace(each, agreement=replace(each.agreement, accuracy=None)) for each in FOUND]
+    axes = Figure().subplots()
+    draw_curves(axes, without, at_rates(10.0, 20.0, 40.0, 12.0, 14.0, 15.0))
+    assert axes.get_lines()[1].get_xydata().tolist() == [[10, 100], [12, 95], [14, 90]]
+    assert axes.get_ylabel() == "the model's own answers, %"
+
+
+def test_the_fastest_is_recommended_with_the_call_that_writes_it():
+    said = recommendation("RUN", FOUND[:3], at_rates(10.0, 20.0, 40.0), "softmax")
+    assert said.splitlines() == [
+        "the fastest with the same answers: OpenVINO float32, 2.00 times PyTorch float32 at batch 8; "
+        "vitkit.export('RUN', output='model.xml')",
+        "the fastest: OpenVINO int8, calibrated, 4.00 times PyTorch float32 at batch 8; "
+        "vitkit.export('RUN', output='model.xml', precision='int8', data=data, calibrate=data)",
+    ]
+    said = recommendation("RUN", FOUND[:3], at_rates(50.0, 20.0, 40.0), "softmax")
+    assert said == (
+        "the fastest with the same answers: PyTorch float32; nothing is faster at batch 8"
+    )
+
+
+def test_a_table_has_a_column_for_what_is_known(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    speeds = at_rates(10.0, 20.0, 40.0)
+    speeds[0] = replace(speeds[0], start=1.234, megabytes=567.8)
+    (text,) = tables(FOUND[:3], speeds)
+    rows = [line.split() for line in text.splitlines()]
+    assert rows[2] == "PyTorch float32 5.0 10.0 200.0 400.0 1.23 568 100.0% 0.00% 90.0%".split()
+    assert rows[4][-6:] == "20.0 40.0 50.0 100.0 99.5% 0.50% 88.0%".split()[1:]
+    monkeypatch.setenv("COLUMNS", "80")
+    assert len(list(tables(FOUND[:3], speeds))) == 2
+
+
+def test_the_fastest_of_each_precision_is_kept(model, tmp_path, monkeypatch):
+    monkeypatch.setenv("VITKIT_CACHE", str(tmp_path / "cache"))
+    for ending in ("xml", "bin"):
+        (tmp_path / f"openvino-float32.{ending}").write_text(ending)
+    found = [replace(FOUND[1], file=tmp_path / "openvino-float32.xml"), FOUND[0], FOUND[3]]
+    found.append(tried("PyTorch", "bfloat16", 1.0))
+    classifier = load(model, quiet=True)
+    (kept,) = remember(classifier, found, at_rates(20.0, 10.0, 90.0, 30.0))
+    assert (kept.library, kept.precision, kept.times) == ("OpenVINO", "float32", 2.0)
+    assert (kept.same, kept.images, kept.file) == (1.0, 200, "openvino-float32.xml")
+    assert (folder_of(classifier) / "openvino-float32.bin").read_text() == "bin"
+    (slower,) = remember(classifier, found, at_rates(5.0, 10.0, 90.0, 30.0))
+    assert (slower.library, slower.times, slower.file) == ("PyTorch", 1.0, "")
+
+
+@pytest.mark.parametrize(
+    ("library", "precision", "has_bfloat16", "expected"),
+    [
+        ("torch", "float32", True, False),  # what the others are compared with
+        ("torch", "bfloat16", True, True),
+        ("torch", "bfloat16", False, False),
+        ("torch", "int8", True, False),
+        ("compiled", "float32", False, True),
+        ("onnx", "bfloat16", True, False),
+        ("onnx", "int8", False, True),
+        ("openvino", "bfloat16", True, True),
+    ],
+)
+def test_what_a_machine_can_compute_is_measured(
+    library, precision, has_bfloat16, expected, monkeypatch
+):
+    monkeypatch.setattr("vitkit.exporting.speed.candidates.missing_packages", lambda export: [])
+    monkeypatch.setattr(
+        "vitkit.exporting.speed.candidates.has_bfloat16", lambda device: has_bfloat16
+    )
+    assert is_worth_measuring(library, precision) == expected
 
 
 def test_all_are_measured_in_turns():
@@ -255,3 +376,87 @@ def test_a_runtime_whose_process_ends_loses_no_other_figures(model, tmp_path, ca
     assert "the start of processes is not measured: vitkit predict failed" in errors
     assert "PyTorch float32" in printed.out and "images/s" in printed.out
     assert "ONNX Runtime" not in printed.out
+
+
+@pytest.fixture(scope="module")
+def of_digits():
+    """A model with a solved head for digits, and 60 of them to try it on."""
+    config = vit("mu/16", image=(8, 8), patch=2, width=16, mlp=32, depth=3, classes=10)
+    splits = open_splits("digits")
+    classifier = Classifier(create(config, seed=0), Preprocessing((8, 8)), splits.labels)
+    few = subset(splits.train, np.arange(200))
+    learned = compute_features(classifier.for_inference(), few, cached=False)
+    fitted = fit_probe("linear", learned.x, learned.y, 10)
+    classifier = with_probe(classifier, fitted, splits.labels, "softmax")
+    return classifier, trial_on("digits", splits.labels, tried=60)
+
+
+def test_what_leaves_work_out_is_compared_with_the_whole_model(of_digits):
+    classifier, trial = of_digits
+    merged, early = with_less_work(classifier, trial, merge=[3], sure=[0.3])
+    assert (merged.name, early.name) == (
+        "PyTorch float32, 3 merged",
+        "PyTorch float32, exits at 0.3",
+    )
+    answers = classifier.logits(classifier.batch([item.read() for item in trial.items])).argmax(1)
+    right = [
+        classifier.labels[k] == item.truth for k, item in zip(answers, trial.items, strict=True)
+    ]
+    for contender in (merged, early):
+        agreement = contender.agreement
+        assert agreement.images == agreement.labelled == 60
+        assert agreement.models_accuracy == pytest.approx(np.mean(right))
+        assert agreement.accuracy < agreement.models_accuracy
+        assert agreement.lost > agreement.won
+
+
+@pytest.mark.parametrize(("code", "sentence"), [(0, ""), (3, "vitkit predict RUN failed: no run")])
+def test_a_start_is_a_prediction_of_one_photograph_in_a_process(code, sentence, monkeypatch):
+    started = []
+
+    class Process:
+        pid = -1
+        returncode = code
+
+        def __init__(self, words, stdout, stderr):
+            started.append(words)
+            stderr.write("Traceback\nno run\n")
+            self.looks = iter([None, None, code])
+
+        def poll(self):
+            return next(self.looks)
+
+    memory = iter([100.0, 250.0])
+    monkeypatch.setattr(measuring, "_peak_megabytes", lambda pid: next(memory))
+    monkeypatch.setattr(measuring.subprocess, "Popen", Process)
+    if sentence:
+        with pytest.raises(VitkitError, match=sentence):
+            measuring._start("RUN", "one.jpg")
+    else:
+        seconds, megabytes = measuring._start("RUN", "one.jpg")
+        assert 0 < seconds < 10 and megabytes == 250
+    words = ["-m", "vitkit", "predict", "RUN", "one.jpg", "--device", "cpu"]
+    assert started == [[sys.executable, *words]]
+
+
+def test_starts_are_medians_of_several_that_take_turns(monkeypatch):
+    order = []
+    figures = {"a": iter([(3.0, 10.0), (1.0, 30.0), (2.0, 20.0)]), "b": iter([(4.0, None)] * 3)}
+
+    def start(model, photograph):
+        order.append(model)
+        with Image.open(photograph) as image:
+            assert image.size == (640, 480)
+        return next(figures[model])
+
+    monkeypatch.setattr(measuring, "_start", start)
+    assert measure_starts(["a", "b"]) == [(2.0, 20.0), (4.0, None)]
+    assert order == ["a", "b"] * 3
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux")
+def test_the_peak_of_a_process_is_in_megabytes():
+    peak = measuring._peak_megabytes(os.getpid())
+    usage = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
+    assert peak == pytest.approx(usage, rel=0.1)
+    assert measuring._peak_megabytes(2**30) is None

@@ -1,19 +1,26 @@
 """`vitkit doctor` says what is here, and advises where something is missing."""
 
 import json
+import re
 import shutil
 import socket
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
 
+from vitkit.apps.doctor.model import Examined, examine_learning
 from vitkit.cli.entry import main
+from vitkit.data import Preprocessing, from_images, open_splits, subset
 from vitkit.data.images import jpeg
+from vitkit.evaluation import compute_features, fit_probe, with_probe
+from vitkit.models import create, vit
 from vitkit.recipes import recipe
 from vitkit.system.span import Span
 from vitkit.training import run_recipe
+from vitkit.weights import STATISTICS, Classifier
 
 
 @pytest.fixture(autouse=True)
@@ -179,3 +186,67 @@ def test_a_model_learns_images_by_heart_unless_it_cannot(finished, tmp_path, cap
             Image.new("RGB", (16, 16), (99, 99, 99)).save(tmp_path / "grey" / name / f"{i}.png")
     text = advice(capsys, "--data", tmp_path / "grey", "--model", finished, "--device", "cpu")
     assert "does not even learn 16 images by heart" in text
+
+
+@pytest.fixture
+def examined(monkeypatch):
+    """A model with a solved head, which sees digits as they were normalised for it."""
+    monkeypatch.setattr("vitkit.apps.doctor.model.TIMED", 0.0)
+    config = vit("mu/16", image=(8, 8), patch=2, width=16, mlp=32, classes=10)
+    own = Preprocessing((8, 8), **STATISTICS["imagenet"])
+    splits = open_splits("digits")
+    few = subset(splits.train, np.arange(300))
+    classifier = Classifier(create(config, seed=0), own, splits.labels)
+    learned = compute_features(classifier.for_inference(), few, cached=False)
+    fitted = fit_probe("linear", learned.x, learned.y, 10)
+    classifier = with_probe(classifier, fitted, splits.labels, "softmax")
+    test = subset(splits.train, np.arange(64))
+    splits = replace(splits, train=few, val=None, test=test)
+    return Examined("digits", splits, classifier, torch.device("cpu"))
+
+
+def test_a_model_that_can_learn_is_found_sound(examined):
+    right, heart, speed = examine_learning(examined)
+    assert right.name == "as it normalises images" and right.advice == ""
+    share = int(re.fullmatch(r"(\d+)% of 64 images are answered right", right.value)[1])
+    assert share > 30  # of ten classes
+    assert heart.name == "learning 16 images by heart" and heart.advice == ""
+    first, last, steps = re.fullmatch(
+        r"loss ([\d.]+) -> ([\d.]+) in (\d+) steps", heart.value
+    ).groups()
+    assert float(first) == pytest.approx(np.log(10), rel=0.01)  # a head of zeros
+    assert float(last) < 0.5 * float(first) and int(steps) <= 60
+    assert re.fullmatch(r"[\d,]+ images/s are loaded, [\d,]+ computed", speed.value)
+
+
+def test_images_that_are_normalised_in_another_way_are_recognised(examined):
+    other = replace(examined.classifier.preprocessing, **STATISTICS["clip"])
+    shifted = replace(other, mean=(-9.0, -9.0, -9.0))
+    wrong = replace(examined.classifier, preprocessing=shifted)
+    finding = next(examine_learning(replace(examined, classifier=wrong)))
+    assert re.search(
+        r"with the mean and deviation called \w+, \d+% are answered right: give `statistics=",
+        finding.advice,
+    )
+
+
+@pytest.mark.parametrize(
+    ("loading", "computing", "advised"), [(70, 100, True), (80, 100, False), (200, 100, False)]
+)
+def test_a_model_that_would_wait_for_images_is_told(
+    loading, computing, advised, examined, monkeypatch
+):
+    rates = iter([loading, computing])
+    monkeypatch.setattr("vitkit.apps.doctor.model.STEPS", 1)
+    monkeypatch.setattr("vitkit.apps.doctor.model._rate", lambda batches: next(rates))
+    *_, speed = examine_learning(examined)
+    assert speed.value == f"{loading} images/s are loaded, 100 computed"
+    assert ("the model would wait for images: `data.keep_decoded=GB`" in speed.advice) == advised
+
+
+def test_labels_that_mean_nothing_are_not_learned(examined):
+    images = from_images([np.full((8, 8, 3), 99, np.uint8)] * 24)
+    grey = replace(images, targets=np.arange(24) % 2, labels=("a", "b"), target_kind="class")
+    splits = replace(examined.splits, train=grey, test=None, labels=("a", "b"))
+    heart, _ = examine_learning(replace(examined, splits=splits))
+    assert "does not even learn 16 images by heart" in heart.advice

@@ -1,6 +1,7 @@
 """The paper's studies on the digits: what is planned, that it is resumed and shared exactly, and that
 every study makes its table and its figure."""
 
+import io
 import json
 import os
 import random
@@ -8,12 +9,15 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+from described import described, figure_in_words
 from margins import at_most
 from pictures import encoded, photograph
 from PIL import Image
@@ -21,7 +25,7 @@ from processes import Forked
 from rich.console import Console
 from scipy.stats import ttest_rel, tukey_hsd
 
-from vitkit.apps.studies import STUDIES, throughput
+from vitkit.apps.studies import STUDIES, StudyTable, throughput
 from vitkit.apps.studies.base import (
     check_square_patches,
     on_a_share,
@@ -31,7 +35,8 @@ from vitkit.apps.studies.base import (
 )
 from vitkit.apps.studies.budget import Budget, Plan, plan
 from vitkit.apps.studies.drawing import write_figure
-from vitkit.apps.studies.paper import compute, data_size
+from vitkit.apps.studies.function import Place, _check, _words, write
+from vitkit.apps.studies.paper import compute, data_size, image_size
 from vitkit.apps.studies.protocol import (
     Ask,
     Results,
@@ -43,15 +48,16 @@ from vitkit.apps.studies.protocol import (
 from vitkit.apps.studies.uncertainty import LEVEL, best_and_worst, range_test
 from vitkit.cli.entry import main
 from vitkit.data import Preprocessing, Splits, open_splits, subset
-from vitkit.evaluation import SHARE, Metric
+from vitkit.evaluation import COUNT, SHARE, Metric
 from vitkit.models import RESAMPLE, create, vit
 from vitkit.models.positions import resample
 from vitkit.objectives import MaskedPatches
 from vitkit.recipes import Optim
-from vitkit.training import Row, divide, most_shards, run_recipe
+from vitkit.training import Row, differences, divide, most_shards, run_recipe, to_json
 from vitkit.training.grids.grid import _check_cells, of_shard
 from vitkit.weights import Classifier, load, save
 
+KNOWN = Path(__file__).with_name("studies.json")
 TRAINED = [name for name in STUDIES if name not in ("speed", "resolution")]
 
 
@@ -141,6 +147,43 @@ def test_every_study_has_a_table_and_a_figure(name, ask, tmp_path):
     empty = reached._replace(rows=reached.rows[:1], curves=reached.curves[:1])
     study.table(empty)
     study.draw(empty)
+
+
+def in_words(study, ask, tmp_path):
+    """The table and the figure of a study whose runs were not made, and what its first runs are."""
+    results = invented(study, ask, tmp_path)
+    if study.name == "speed":
+        batches = [
+            row.metric.value * 1e5 for row in results.rows
+        ]  # of one model, more than is tried
+        for row, batch in zip(list(results.rows), batches, strict=True):
+            largest = Metric(image_size.LARGEST, batch, COUNT)
+            results.rows.append(row._replace(metric=largest, primary=False))
+    lines = study.table(results).markdown().splitlines() + figure_in_words(study.draw(results))
+    usual = to_json(ask.recipe)
+    for cell in study.cells(ask, 30, tmp_path):
+        if cell.settings.get("seed", 0) == 0:
+            changes = [described(cell.recipe)]
+            if cell.run():
+                changes = differences(usual, to_json(cell.run()))
+            words = [f"{cell.name}: {cell.settings}", cell.title, cell.after, *changes]
+            lines.append("; ".join(filter(None, words)).replace(str(tmp_path), "STUDY"))
+    return lines
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_study_has_the_runs_the_table_and_the_figure_that_people_know(name, ask, tmp_path):
+    """`KEEP_STUDIES=1 pytest tests/studies -k people_know` writes the file again: read what changes."""
+    if "targets" in STUDIES[name].needs:
+        ask = replace(ask, targets=("digits",))
+    if name == "resolution":
+        ask = replace(ask, sizes=(4, 16))
+    lines = in_words(STUDIES[name], ask, tmp_path)
+    known = json.loads(KNOWN.read_text())
+    if os.environ.get("KEEP_STUDIES"):
+        known[name] = lines
+        KNOWN.write_text(json.dumps(known, indent=1, ensure_ascii=False) + "\n")
+    assert lines == known[name]
 
 
 def settings_of(values):
@@ -694,3 +737,81 @@ def test_a_study_mirrors_no_images_whose_classes_do_not_survive_it(tmp_path, cap
     # Another data set is asked for itself
     other = on_other_images(decided.recipe, "digits")
     assert other.data.source == "digits" and other.data.augmentation.auto
+
+
+# What the command shows and starts
+
+
+@pytest.fixture
+def shown_study(ask, tmp_path):
+    """A study of which one run has not ended."""
+    reached = invented(STUDIES["positions"], replace(ask, seeds=3), tmp_path)
+    reached = reached._replace(rows=reached.rows[:-1], curves=reached.curves[:-1])
+    return StudyTable(STUDIES["positions"], reached, tmp_path)
+
+
+def test_a_study_shows_its_table_what_is_missing_and_what_comes_next(shown_study, tmp_path):
+    console = Console(file=io.StringIO(), width=120)
+    for part in shown_study.shown():
+        console.print(part, soft_wrap=True)
+    text = console.file.getvalue()
+    assert text.strip().startswith("Table 8: position embeddings")
+    for row in STUDIES["positions"].table(shown_study.results).rows:
+        assert row[-1] in text
+    assert "23 of 24 cells have ended so far" in text
+    assert f"wrote table.md, figure.png and results.parquet in {tmp_path}" in text
+    assert f"next: vitkit.compare(), or vitkit.report(), of runs below {tmp_path}" in text
+    empty = replace(shown_study, results=shown_study.results._replace(rows=[], curves=[]))
+    assert list(empty.shown()) == ["nothing has been measured yet"]
+    assert list(replace(shown_study, results=None).shown()) == []
+
+
+def test_what_a_study_writes_says_its_size_and_its_limits(shown_study, tmp_path, capsys):
+    failed = shown_study.results.rows[0]._replace(cell="broken", primary=False, error="no memory")
+    results = shown_study.results
+    write(replace(shown_study, results=results._replace(rows=[*results.rows, failed])))
+    assert "broken failed: no memory" in capsys.readouterr().err
+    text = (tmp_path / "table.md").read_text()
+    assert "- 24 runs, mostly of 30 steps of 20 images; 1e-06 exaFLOPs of training" in text
+    assert STUDIES["positions"].limits in text
+    assert (tmp_path / "figure.png").stat().st_size > 5000
+
+
+def test_a_job_gets_the_words_that_ask_for_the_same(tmp_path):
+    place = Place("transfer", tmp_path, "cpu", (0, 1), 2, "local", (), False)
+    asked = Ask(
+        data="photos", fewshot="few", pretrain=("one", "two"), targets=("digits",), model="model",
+        models=("Ti/16",), sizes=(64, 128), memory=0.5, seeds=4, regularise=True,
+    )  # fmt: skip
+    words = _words(place, asked, "2h", "digits")
+    assert words == [
+        *("study", "transfer", "--data", "photos", "--budget", "2h", "--recipe", "digits"),
+        *("--fewshot", "few", "--model", "model", "--device", "cpu", "--pretrain", "one", "two"),
+        *("--targets", "digits", "--models", "Ti/16", "--sizes", "64", "128", "--regularise"),
+        *("--seeds", "4", "--memory", "0.5", "--workdir", str(tmp_path)),
+    ]
+    assert "--regularise" not in _words(place, Ask(), "", "")
+
+
+@pytest.mark.parametrize(
+    ("changes", "has_shard", "sentence"),
+    [
+        ({"jobs": -1}, False, "`jobs` is -1; it is a number of processes"),
+        ({"jobs": 2}, True, "it does not go with `shard`"),
+        ({"jobs": 2, "draw": True}, False, "it does not go with `jobs`"),
+        ({"on": "slurm"}, False, "say how many, with `jobs`"),
+        ({"job_options": ("mem=4",)}, False, "say how many, with `jobs`"),
+        ({}, True, ""),
+        ({"jobs": 2, "on": "slurm", "job_options": ("mem=4",)}, False, ""),
+    ],
+)
+def test_settings_of_jobs_that_do_not_go_together(
+    changes, has_shard, sentence, tmp_path, monkeypatch
+):
+    monkeypatch.setitem(_check.__globals__, "check_submitit", lambda: None)
+    place = Place("pooling", tmp_path, "cpu", (0, 1), 0, "local", (), False)
+    expected = nullcontext()
+    if sentence:
+        expected = pytest.raises(ValueError, match=sentence)
+    with expected:
+        _check(replace(place, **changes), has_shard)

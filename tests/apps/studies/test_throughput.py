@@ -1,12 +1,16 @@
 """The largest batch by search, and the speed beside it."""
 
+import io
+import json
+import subprocess
+import sys
 from dataclasses import replace
 from functools import partial
 
 import pytest
 from margins import at_most
 
-from vitkit.apps.studies import STUDIES
+from vitkit.apps.studies import STUDIES, throughput
 from vitkit.apps.studies.budget import Plan
 from vitkit.apps.studies.drawing import write_figure
 from vitkit.apps.studies.protocol import Ask, results, run_study
@@ -64,3 +68,59 @@ def test_the_study_of_speed_has_both_panels(tmp_path, monkeypatch):
         study.check(Ask(memory=1e6))
     with pytest.raises(ValueError, match="cannot be cut into patches"):
         study.check(Ask(sizes=(100,)))
+
+
+def test_the_best_and_the_largest_batch_are_of_what_was_tried(monkeypatch):
+    tried = {1: 10.0, 2: 18.0, 4: 17.0}
+    monkeypatch.setattr(Fastest, "search", lambda self, device: tried)
+    metrics = {metric.name: metric.value for metric in Fastest("mu/16", 32).measure("cpu")}
+    assert metrics == {"images/s": 18.0, "largest batch": 4, "best batch": 2}
+    monkeypatch.setattr(Fastest, "search", lambda self, device: {})
+    with pytest.raises(ValueError, match="not even one image of 32 pixels fits into 0.5 GiB"):
+        Fastest("mu/16", 32, memory=0.5).measure("cpu")
+
+
+@pytest.mark.parametrize(
+    ("printed", "code", "expected"),
+    [
+        ("[1, 10.5]\n[2, 18]\n", 0, {1: 10.5, 2: 18}),
+        ("[1, 10.5]\nkilled", -9, {1: 10.5}),  # without memory for more
+        ("", 0, {}),
+        ("", 1, "mu/16 cannot be measured: no torch"),
+    ],
+)
+def test_what_the_other_process_printed_counts(printed, code, expected, monkeypatch):
+    asked = []
+
+    def run(words, input, **_):
+        asked.append(json.loads(input))
+        return subprocess.CompletedProcess(words, code, printed, "Traceback\nno torch\n")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    if isinstance(expected, str):
+        with pytest.raises(ValueError, match=expected):
+            Fastest("mu/16", 32).search("cpu")
+    else:
+        assert Fastest("mu/16", 32).search("cpu") == expected
+    settings = {"model": "mu/16", "side": 32, "memory": 0.25, "seconds": 0.3, "device": "cpu"}
+    assert asked == [settings]
+
+
+def test_the_other_process_prints_each_batch_that_fits(monkeypatch, capsys):
+    settings = {"model": "mu/16", "side": 32, "memory": 0.25, "seconds": 0.0, "device": "cpu"}
+    limits = []
+    monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(settings)))
+    monkeypatch.setattr(throughput, "_limit", limits.append)
+    monkeypatch.setattr(throughput, "largest", lambda fits: largest(fits, most=4))
+    throughput.child()
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [batch for batch, _ in lines] == [1, 2, 4] and all(rate > 0 for _, rate in lines)
+    assert limits == [GIB // 4] * 3
+
+
+@pytest.mark.parametrize(
+    ("first", "expected"), [(5.0, [5.0]), (0.5, [0.4, 0.4, 0.4]), (1.0, [0.4, 0.4, 0.4])]
+)
+def test_a_long_pass_is_timed_once_and_short_ones_after_the_first(first, expected):
+    times = iter([first] + [0.4] * 9)
+    assert list(throughput._passes(lambda: next(times), 1.0)) == expected

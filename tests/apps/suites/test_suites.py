@@ -14,9 +14,11 @@ from pictures import encoded
 from rich.console import Console
 
 from vitkit import cli
-from vitkit.apps.suites.function import _table
+from vitkit.apps.suites import SuiteTable
+from vitkit.apps.suites.function import _protocol, _table, _workdirs
 from vitkit.apps.suites.images import find
 from vitkit.apps.suites.measurements import Frozen
+from vitkit.apps.suites.robustness import ROBUSTNESS
 from vitkit.apps.suites.running import LIGHT, PAPER, FineTuning, Outcome, run_suite
 from vitkit.apps.suites.table import cell, lines, markdown, mean, over_seeds
 from vitkit.apps.suites.task import Suite, Task, read_suite
@@ -414,3 +416,55 @@ def test_a_suite_fetches_nothing_that_nobody_asked_for(kind, place, canaries, ca
     )
     find(Task("a", data=address), ".", canaries.folder, from_hub=True)
     assert asked == [address] or kind == "braces"
+
+
+# What the command shows
+
+
+def test_the_command_shows_each_task_below_its_group_and_what_comes_next(tmp_path):
+    shown = SuiteTable("runs/a", "features", with_values(TABLE_9[:8]), tmp_path)
+    console = Console(file=io.StringIO(), width=80)
+    for part in shown.shown():
+        console.print(part, soft_wrap=True)
+    lines_shown = console.file.getvalue().splitlines()
+    assert lines_shown[0] == "runs/a on VTAB, protocol features: top-1 in percent"
+    names = [line.split("  ")[0].strip() for line in lines_shown if line.strip()]
+    assert names.index("natural") + 1 == names.index("Caltech101")
+    assert names.index("specialised") + 1 == names.index("Camelyon")
+    assert "mean of 7, natural" in names and "mean of 1 of 4, specialised" in names
+    assert lines_shown[-2] == f"wrote table.md and results.parquet in {tmp_path}"
+    assert lines_shown[-1].startswith("next: the same with `protocol='paper'`")
+    first, *_ = shown.rows()
+    assert first == {"task": "Caltech101", "group": "natural", "mean": False, "top1": 0.953}
+    values = json.loads(next(iter(replace(shown, json=True).shown())))
+    assert values["suite"] == "VTAB" and values["lines"][0]["name"] == "Caltech101"
+    assert values["lines"][0]["top1"]["value"] == 0.953
+
+
+@pytest.mark.parametrize(
+    ("model", "folder"),
+    [
+        ("runs/pets/model", "vtab-features-pets"),
+        ("some where/m.npz", "vtab-features-m"),
+    ],
+)
+def test_results_have_a_folder_for_each_model(model, folder, tmp_path):
+    places = _workdirs([model, "other"], VTAB, "features", None)
+    assert list(places) == [model, "other"]
+    assert places["other"].as_posix() == "runs/vtab-features-other"
+    assert places[model].as_posix() == f"runs/{folder}"
+    given = _workdirs([model, "other"], VTAB, "features", tmp_path / "here")
+    assert given == {model: tmp_path / "here", "other": tmp_path / "here-other"}
+    with pytest.raises(ValueError, match="two models are called 'other', a/other and b/other"):
+        _workdirs(["a/other", "b/other"], VTAB, "features", None)
+
+
+def test_a_protocol_takes_what_it_trains_with():
+    assert _protocol("features", VTAB, 1, {"rates": (), "batch": 0}) == "features"
+    changed = _protocol("light", VTAB, 3, {"rates": (0.1,), "steps": (), "batch": 64})
+    assert (changed.rates, changed.steps, changed.batch) == ((0.1,), LIGHT.steps, 64)
+    for seeds, asked in ((2, {}), (1, {"batch": 8})):
+        with pytest.raises(ValueError, match="are for fine-tuning; give `protocol='paper'`"):
+            _protocol("features", VTAB, seeds, asked)
+        with pytest.raises(ValueError, match="robustness measures a model as it is"):
+            _protocol("paper", ROBUSTNESS, seeds, asked)

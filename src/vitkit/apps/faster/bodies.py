@@ -151,8 +151,9 @@ def shapes(classifier: Classifier, can_merge: bool) -> list[Shape]:
                 check_can_merge(reading_token.for_inference().model, merge)
             except VitkitError:
                 continue
-            if merge:
-                found.append(Shape(full.image, full.blocks, merge))
+            shape = Shape(full.image, full.blocks, merge)
+            if shape not in found:
+                found.append(shape)
     return found
 
 

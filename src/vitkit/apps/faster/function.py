@@ -26,7 +26,7 @@ from vitkit.system.functions.public import alone, public
 from vitkit.system.functions.results import Rows
 from vitkit.system.functions.steps import IMAGES, step
 from vitkit.system.functions.types import DataLike, PathLike, SeveralPaths
-from vitkit.system.storage.files import check_can_be_made, check_replaceable, write_json
+from vitkit.system.storage.files import MARK, check_can_be_made, check_replaceable, write_json
 from vitkit.weights import (
     Classifier,
     MadeModel,
@@ -357,7 +357,7 @@ def _report(path: Path, lose: float, line: Line, chosen: Point, sentences: list[
         write_page(path, line, chosen, sentences)
     elif ending == ".json":
         path.absolute().parent.mkdir(parents=True, exist_ok=True)
-        values = line.to_json() | {"chosen": chosen.name, "lose": lose}
+        values = {"made": MARK} | line.to_json() | {"chosen": chosen.name, "lose": lose}
         write_json(path, values)
     else:
         draw(path, line, chosen)
