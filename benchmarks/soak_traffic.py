@@ -220,11 +220,17 @@ def be_silent(stage: Stage) -> None:
         connection.close()
 
 
-def _post(connection: socket.socket, body: bytes, kind: str, length: int | None = None) -> str:
+def _post(
+    connection: socket.socket,
+    body: bytes,
+    kind: str,
+    length: int | None = None,
+    path: str = "/predict",
+) -> str:
     """The status that a body gets."""
     if length is None:
         length = len(body)
-    head = f"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\n"
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\n"
     head += f"Content-Length: {length}\r\nConnection: close\r\n\r\n"
     with suppress(OSError):  # it may have answered already
         connection.sendall(head.encode() + body)
@@ -316,6 +322,11 @@ def _giant(connection: socket.socket, stage: Stage, draws: random.Random) -> str
     return _post(connection, bytes(1 << 16), "image/jpeg", length=1 << 40)
 
 
+def _no_map(connection: socket.socket, stage: Stage, draws: random.Random) -> str:
+    """Wants to see what an exported model looks at, which it cannot show."""
+    return _post(connection, draws.choice(stage.files), "image/jpeg", path="/attention")
+
+
 ATTACKS = {
     "damaged image": _damaged,
     "huge image": _huge,
@@ -326,6 +337,7 @@ ATTACKS = {
     "half a head": _half_a_head,
     "no HTTP": _no_http,
     "giant body": _giant,
+    "no map": _no_map,
 }
 
 

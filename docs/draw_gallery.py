@@ -175,7 +175,7 @@ def app(gallery: Gallery) -> None:
         page.wait_for_timeout(3 * SETTLED)
         saved_as_jpeg(page, "app-clicked.jpg")
     two = ("app", "--no-open", gallery.weights, gallery.satellites())
-    with serving(*two) as address, gallery.page(address, 1400, 1000) as page:
+    with serving(*two) as address, gallery.page(address, 1400, 1060) as page:
         drop(page, gallery.photographs["cat"])
         saved_as_jpeg(page, "app-two.jpg")
 

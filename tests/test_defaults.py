@@ -15,7 +15,7 @@ from pathlib import Path
 from described import defaults_of, described
 
 import vitkit
-from vitkit.recipes.named import RECIPES
+from vitkit.recipes import RECIPES
 
 KEPT = Path(__file__).with_name("defaults.json")
 ROOT = Path(vitkit.__file__).parent

@@ -16,15 +16,11 @@ from vitkit.apps.faster.races import Round, Wanted
 from vitkit.apps.faster.searching import search
 from vitkit.apps.faster.subjects import of_data
 from vitkit.apps.faster.writing import write
-from vitkit.data.images.preprocessing import Preprocessing
+from vitkit.data import Preprocessing, open_source
 from vitkit.data.sources.bursts import Bursts
-from vitkit.data.sources.splits import open_source
-from vitkit.evaluation.probes.features import compute_features
-from vitkit.evaluation.probes.probe import fit_probe, with_probe
-from vitkit.models.construction import create
-from vitkit.models.zoo import vit
-from vitkit.weights.classifier import Classifier
-from vitkit.weights.store import load, save
+from vitkit.evaluation import compute_features, fit_probe, with_probe
+from vitkit.models import create, vit
+from vitkit.weights import Classifier, load, save
 
 COLOURS = ("blue", "green", "red")
 WHOLE = Shape((32, 32), 3)

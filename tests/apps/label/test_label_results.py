@@ -4,11 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from vitkit.apps.label import Checked, Labelled
 from vitkit.apps.label.estimate import Estimate
-from vitkit.apps.label.function import Checked, Labelled, Session, _checks, _photographs
+from vitkit.apps.label.function import Session, _checks, _photographs
 from vitkit.apps.label.sitting import SittingProgress
-from vitkit.data.sources.splits import open_splits
-from vitkit.evaluation.reports.review import Finding
+from vitkit.data import open_splits
+from vitkit.evaluation import Finding
 
 SESSION = Session("photos", None, "Ti/16")
 ENDED = SittingProgress(

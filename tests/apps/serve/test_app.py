@@ -71,6 +71,9 @@ def test_two_models_are_answered_below_one_secret(tmp_path):
         for path in ("/", "/predict", "/other/predict", "/s3cre/", "/model"):
             assert ask_app(page, "POST", path, JPEG).status == 404
         assert ask_app(page, "GET", "/s3cret/model", host="evil.example").status == 421
+        for path in ("/s3cret/docs", "/s3cret/other/docs"):  # its script of another host
+            assert ask_app(page, "GET", path).status == 404
+        assert "/attention" in ask_app(page, "GET", "/s3cret/openapi.json").json["paths"]
         evil = ask_app(page, "POST", "/s3cret/predict", JPEG, origin="https://evil.example")
         assert evil.status == 403
     with page_of(first) as page:

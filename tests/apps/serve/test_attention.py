@@ -22,7 +22,7 @@ from vitkit.data import Preprocessing, open_image
 from vitkit.inspection import raw_attention, rollout
 from vitkit.models import Backbone, ResNetConfig, Tiling, create, vit
 from vitkit.runtimes import eager
-from vitkit.system.errors import BadImage, BadSettings, BadWeights, Unsupported
+from vitkit.system.errors import BadImage, BadSettings, BadWeights, Unavailable, Unsupported
 from vitkit.weights import Classifier, save
 
 SMALL = vit("mu/8", image=(32, 48), classes=3, depth=2)
@@ -183,6 +183,12 @@ def test_a_model_that_has_changed_or_has_no_attention_is_a_sentence():
     for _ in range(2):
         with pytest.raises(BadWeights, match="have changed since it was loaded"):
             served.looker()
+
+    def gone():
+        raise FileNotFoundError(2, "No such file or directory", "model")
+
+    with pytest.raises(Unavailable, match="what it looks at: No such file or directory"):
+        served_now("it", Other(), gone).looker()
     with pytest.raises(Unsupported, match="an exported file gives its answers alone"):
         served_now("it", object(), answers_alone).looker()
     network = classifier_of(ResNetConfig(Backbone((1, 1)), (32, 48), classes=3))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vitkit.runtimes import Runtime, digest_of_classifier
-from vitkit.system.errors import BadWeights, Unsupported, VitkitError
+from vitkit.system.errors import BadWeights, Unavailable, Unsupported, VitkitError
 
 if TYPE_CHECKING:
     from vitkit.apps.serve.attention import Looker
@@ -53,6 +53,9 @@ def served_now(
             return _looker(runtime, open_classifier)
         except VitkitError as error:  # which is the answer the next time, too
             return error
+        except OSError as error:
+            reason = error.strerror or error
+            return Unavailable(f"the model cannot be opened to see what it looks at: {reason}")
 
     def looker() -> "Looker":
         found = opened()

@@ -138,5 +138,5 @@ def _page(services: list[Service]) -> Starlette:
 
     first, *others = services
     addresses = ("./", *(f"{OTHER}/" for _ in others))
-    routes = [Mount(f"/{OTHER}", application(other)) for other in others]
-    return Starlette(routes=[*routes, Mount("/", application(first, addresses))])
+    routes = [Mount(f"/{OTHER}", application(other, docs=False)) for other in others]
+    return Starlette(routes=[*routes, Mount("/", application(first, addresses, docs=False))])

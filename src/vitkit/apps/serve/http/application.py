@@ -36,10 +36,16 @@ PATHS = frozenset(
 """Those that are counted by name."""
 
 
-def application(service: Service, models: tuple[str, ...] = ("./",)) -> "FastAPI":
+def application(
+    service: Service, models: tuple[str, ...] = ("./",), docs: bool = True
+) -> "FastAPI":
     """The ASGI application of a model.
 
-    models: the addresses of the models that the page at `/` shows side by side, below its own.
+    Args:
+        service: The model and the limits.
+        models: The addresses of the models that the page at `/` shows side by side, below its own.
+        docs: Whether /docs describes the API, by a script of another host: it could read a secret in the
+            address of the page.
     """
     from fastapi import FastAPI
 
@@ -57,8 +63,13 @@ def application(service: Service, models: tuple[str, ...] = ("./",)) -> "FastAPI
     add_attention(app, service)
     _add_model(app, service)
     _add_states(app, service)
-    _add_docs(app)
-    app.router.routes += page_routes("vitkit.apps.serve", models=" ".join(models))
+    described = "openapi.json"
+    if docs:
+        _add_docs(app)
+        described = "docs"
+    app.router.routes += page_routes(
+        "vitkit.apps.serve", models=" ".join(models), described=described
+    )
     _add_refusals(app)
     return app
 

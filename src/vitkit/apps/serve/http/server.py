@@ -15,6 +15,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stderr
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from vitkit.apps.serve.batching import Room
@@ -122,15 +123,9 @@ class Server:
 
     def _opened(self) -> Served:
         """The model as it is now, warm."""
-        said = io.StringIO()
-        try:
-            with redirect_stderr(said):  # between the lines of the log it would break them
-                runtime = self.plan.open_model()
-        finally:
-            if said.getvalue():
-                log("model read", {"said": said.getvalue().splitlines()})
+        runtime = _logged(self.plan.open_model)
         warm_up(runtime, self.plan.settings.batch)
-        return served_now(self.plan.name, runtime, self.plan.open_classifier)
+        return served_now(self.plan.name, runtime, partial(_logged, self.plan.open_classifier))
 
     async def _run(self) -> None:
         import uvicorn
@@ -230,6 +225,17 @@ class Server:
         del before
         give_back_memory()
         self.tell("reloaded")
+
+
+def _logged(open_it: Callable[[], Any]) -> Any:
+    """What a function opens; what it says meanwhile is a line of the log, whose lines it would break."""
+    said = io.StringIO()
+    try:
+        with redirect_stderr(said):
+            return open_it()
+    finally:
+        if said.getvalue():
+            log("model read", {"said": said.getvalue().splitlines()})
 
 
 def gets_signals() -> bool:
