@@ -8,9 +8,9 @@ pytest.importorskip("onnxruntime")
 
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
-from vitkit.data import Preprocessing
-from vitkit.runtimes import Exported
-from vitkit.runtimes.graphs.int8 import (
+from vitkit.data import Preprocessing  # noqa: E402
+from vitkit.runtimes import Exported  # noqa: E402
+from vitkit.runtimes.graphs.int8 import (  # noqa: E402
     Spread,
     dense_in_onnx,
     exact_in_onnx,
@@ -20,7 +20,7 @@ from vitkit.runtimes.graphs.int8 import (
     quantise_onnx,
     spread_in_onnx,
 )
-from vitkit.runtimes.graphs.writers import _name_axes, _store_halves
+from vitkit.runtimes.graphs.writers import _name_axes, _store_halves  # noqa: E402
 
 WIDTH = 40  # of tokens: 1,600 weights, more than stay in float32
 
