@@ -31,8 +31,8 @@ from sklearn.preprocessing import StandardScaler
 
 from vitkit.data import merge_parts, open_parts
 from vitkit.evaluation import Features, features, row_products
+from vitkit.models import OF_THE_PAPER
 from vitkit.quick import (
-    TOKEN,
     best,
     candidate,
     kinds_for,
@@ -176,7 +176,7 @@ def of_split(
     result["chosen"] = tried[chosen].name
 
     # Others' heads
-    learned, new = (part_of(part, of_all, TOKEN, width) for part in split)
+    learned, new = (part_of(part, of_all, OF_THE_PAPER, width) for part in split)
     result |= of_scikit_learn(ON_TOKEN, learned, new)
     if all_heads and chosen:
         learned, new = (part_of(part, of_all, kinds[chosen], width) for part in split)

@@ -14,7 +14,7 @@ from PIL import Image
 
 import vitkit
 from vitkit.acceleration import Arithmetic, Body, Shape, Wanted, head_of, of_data, of_run, search
-from vitkit.acceleration.bodies import Reads, model_of, operations, own_reading, reading_of, shapes
+from vitkit.acceleration.bodies import model_of, operations, own_reading, reading_of, shapes
 from vitkit.acceleration.heads import keeps_head
 from vitkit.acceleration.races import Race, Round
 from vitkit.benching import measure
@@ -23,7 +23,7 @@ from vitkit.cli.spelling import as_command
 from vitkit.data import Preprocessing, open_source, subset
 from vitkit.data.sources.bursts import Bursts
 from vitkit.evaluation import distilled, features, rounded
-from vitkit.models import create, vit
+from vitkit.models import OF_THE_PAPER, create, vit
 from vitkit.quick import head_on
 from vitkit.system.functions.steps import steps_as
 from vitkit.verbs.files.faster import duration
@@ -367,7 +367,7 @@ def test_a_reading_follows_what_the_model_reads(place):
     assert reading_of(own, Shape((32, 32), 6), 96) == own_reading(own)
     shorter = reading_of(own, Shape((32, 32), 3), 96)
     assert shorter.pool in ("token-gap", own.model.config.pool) and shorter.blocks <= 3
-    assert reading_of(own, Shape((32, 32), 6, 1), 96) == Reads("token", 1)
+    assert reading_of(own, Shape((32, 32), 6, 1), 96) == OF_THE_PAPER
 
 
 @pytest.mark.slow

@@ -96,6 +96,7 @@ from .probes.features import WRITERS as WRITERS
 from .probes.features import add_weights as add_weights
 from .probes.features import architecture as architecture
 from .probes.features import features as features
+from .probes.features import features_within as features_within
 from .probes.fewshot import FIXED as FIXED
 from .probes.fewshot import Fewshot as Fewshot
 from .probes.fewshot import Form as Form

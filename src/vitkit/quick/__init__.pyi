@@ -10,7 +10,6 @@ from .first_model import guess as guess
 from .from_folder import Answer as Answer
 from .from_folder import answer as answer
 from .from_folder import measured_by as measured_by
-from .head_inputs import TOKEN as TOKEN
 from .head_inputs import kinds_for as kinds_for
 from .head_inputs import part_of as part_of
 from .head_inputs import shared_products as shared_products

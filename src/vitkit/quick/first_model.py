@@ -19,6 +19,7 @@ from vitkit.evaluation import (
     remembered,
     write_memory,
 )
+from vitkit.models import OF_THE_PAPER
 from vitkit.quick.candidates import (
     CLOSED_FORM,
     Candidate,
@@ -28,7 +29,7 @@ from vitkit.quick.candidates import (
     with_head,
 )
 from vitkit.quick.folder import Photographs, look_alikes
-from vitkit.quick.head_inputs import TOKEN, Reading
+from vitkit.quick.head_inputs import Reading
 from vitkit.quick.plan import Work, features_of, with_origin
 from vitkit.system.console.text import counted
 from vitkit.system.processes.ranks import from_rank_0
@@ -105,7 +106,7 @@ def closed_form(work: Work, reading: Reading, is_saved: bool) -> First:
     if photographs.held_out is not None:
         count = len(photographs.train)
         averaged = classifier
-        if reading.kind in (None, TOKEN):  # of another reading there is no average
+        if reading.kind in (None, OF_THE_PAPER):  # of another reading there is no average
             train = Features(learned.x[:count], learned.y[:count])
             alone = solved(asked, train, photographs.train.groups)
             averaged = with_head(bare, alone, asked)

@@ -11,7 +11,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from vitkit.inspection import READER
 from vitkit.prediction import csv_cell
 from vitkit.system.console.text import LONGEST_NAME, counted, printable, printable_name
 from vitkit.system.errors import BadSettings, VitkitError
@@ -114,7 +113,7 @@ def uploaded(payload: Any, folder: Path) -> Path | None:
 
 def reader_of(viewer: Viewer) -> str:
     """The reading of a model's head, in words."""
-    return READER[viewer.classifier.model.config.pool]
+    return viewer.classifier.model.config.pooling.words
 
 
 def look(current: Current, number: int, viewer: Viewer, choice: Choice) -> tuple:
