@@ -21,7 +21,6 @@ from .exporting import missing_packages as missing_packages
 from .exporting import needs_calibration as needs_calibration
 from .exporting import size_of as size_of
 from .exporting import write as write
-from .exporting import written_whole as written_whole
 from .int8 import calibrated_openvino as calibrated_openvino
 from .int8 import load_nncf as load_nncf
 from .int8 import quantise_onnx as quantise_onnx
