@@ -38,7 +38,7 @@ MEASURED = {
     "error_rates": ("studies", "exporting/agreement.py", "exporting/bounds.py"),
     "faster": ("acceleration", "exporting", "runtimes"),
     "features": ("evaluation/probes/features.py", "models", *_LOADING),
-    "fewshot": ("evaluation/probes/closed_forms.py",),
+    "fewshot": ("evaluation/probes/ridge.py",),
     "first_hour": ("quick", "recipes/finetuning.py", "training", "models", *_CLOSED_FORM),
     "first_hour_transcript": ("quick", "recipes/finetuning.py", "training", *_CLOSED_FORM),
     "forward": ("models",),

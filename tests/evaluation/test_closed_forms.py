@@ -5,7 +5,7 @@ import scipy.linalg
 import torch
 from sklearn.linear_model import Ridge as SklearnRidge
 
-from vitkit.evaluation.probes.closed_forms import (
+from vitkit.evaluation.probes.ridge import (
     Moments,
     centred_ridge,
     eigh,
@@ -71,7 +71,7 @@ def test_no_eigenvalue_is_negative(shape):
 
 
 def test_products_of_rows_are_around_the_mean_and_add(monkeypatch):
-    monkeypatch.setattr("vitkit.evaluation.probes.closed_forms.AT_ONCE", 7)
+    monkeypatch.setattr("vitkit.evaluation.probes.ridge.COLUMNS", 7)
     x, _ = some(12, 40)
     around = x - x.mean(0)
     torch.testing.assert_close(row_products(x.float()), around @ around.mT, rtol=1e-5, atol=1e-5)

@@ -12,8 +12,8 @@ from safetensors.torch import load_file
 from tables import saved
 
 from vitkit.cli import main
-from vitkit.evaluation.probes.closed_forms import Moments
 from vitkit.evaluation.probes.probe import probe
+from vitkit.evaluation.probes.ridge import Moments
 from vitkit.evaluation.probes.teaching import (
     FILE,
     Memory,

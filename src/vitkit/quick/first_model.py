@@ -64,7 +64,7 @@ def closed_form(work: Work, reading: Reading, is_saved: bool) -> First:
 
     # Each image answered by a fit without it
     groups = photographs.learned.groups
-    left_out = asked.main_left_out_quality(whole, learned.y, groups)
+    left_out = next(asked.left_out_quality(whole, learned.y, groups))
     classifier = with_origin(work, with_head(bare, whole, asked), CLOSED_FORM, left_out)
     if asked.kind == "class":
         unknown = fit_unknown(

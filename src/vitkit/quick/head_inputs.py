@@ -205,8 +205,8 @@ def _say(
     groups: np.ndarray | None,
 ) -> None:
     """Say what is read, and what reading more than the class token gains, or would gain."""
-    of_token = asked.main_left_out_quality(token, y, groups)
-    of_wide = asked.main_left_out_quality(wide, y, groups)
+    of_token = next(asked.left_out_quality(token, y, groups))
+    of_wide = next(asked.left_out_quality(wide, y, groups))
     with_token = of_token.unit.text(of_token.value)
     with_more = of_wide.unit.text(of_wide.value)
     more = f"{POOLS[kind.pool].words} of {counted(kind.blocks, 'block')}"
