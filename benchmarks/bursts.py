@@ -155,7 +155,7 @@ def figures(
     x = np.stack([every[train.name(i)] for i in range(len(train))])
     learned = probing.targets(train, Features(x, train.targets))
     fitted = probing.fit("linear", learned, train.groups)
-    left_out = probing.left_out_quality(fitted, learned.y, train.groups)[0]
+    left_out = next(probing.left_out_quality(fitted, learned.y, train.groups))
     test = np.stack([every[splits.test.name(i)] for i in range(len(splits.test))])
     return {
         "left out": 100 * left_out.value,

@@ -19,8 +19,8 @@ import torch
 from sklearn.linear_model import Ridge
 
 from vitkit.evaluation import targets
-from vitkit.evaluation.probes.closed_forms import ridge
 from vitkit.evaluation.probes.fewshot import GRID
+from vitkit.evaluation.probes.ridge import ridge
 
 PACKAGES = ("torch", "numpy", "scikit-learn", "vitkit")
 

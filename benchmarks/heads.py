@@ -33,7 +33,8 @@ from vitkit.data import merge_parts, open_parts
 from vitkit.evaluation import Features, compute_features, row_products
 from vitkit.finetuning import question, solved
 from vitkit.finetuning.candidates import best, candidate
-from vitkit.finetuning.head_inputs import TOKEN, kinds_for, part_of, shared_products, widest_of
+from vitkit.finetuning.head_inputs import kinds_for, part_of, shared_products, widest_of
+from vitkit.models import OF_THE_PAPER
 from vitkit.weights import Classifier, fitted_to, load
 
 PACKAGES = ("torch", "numpy", "scikit-learn", "vitkit")
@@ -168,7 +169,7 @@ def of_split(
     result["chosen"] = tried[chosen].name
 
     # Others' heads
-    learned, new = (part_of(part, of_all, TOKEN, width) for part in split)
+    learned, new = (part_of(part, of_all, OF_THE_PAPER, width) for part in split)
     result |= of_scikit_learn(ON_TOKEN, learned, new)
     if all_heads and chosen:
         learned, new = (part_of(part, of_all, kinds[chosen], width) for part in split)

@@ -156,7 +156,7 @@ def honest(learned: Images, new: Images, is_balanced: bool) -> dict:
     """What is printed of a head, and what is true of it."""
     classes, y = np.unique(learned.y, return_inverse=True)
     fitted = fit_probe("linear", learned.x, y, len(classes), is_balanced)
-    metric = left_out_quality(fitted, y, is_balanced)[0]
+    metric = next(left_out_quality(fitted, y, balanced=is_balanced))
     truth = np.searchsorted(classes, new.y)
     right = answers(fitted, new.x) == truth
     accuracy = by_class(right, truth).mean()  # of as many images of each class
@@ -285,7 +285,7 @@ def noise(draws: int) -> Iterator[dict]:
         for seed in range(draws):
             x = np.random.default_rng(seed).normal(size=(len(y), WIDTH)).astype(np.float32)
             fitted = fit_probe("linear", x, y, classes)
-            shares.append(100 * left_out_quality(fitted, y, balanced=False)[0].value)
+            shares.append(100 * next(left_out_quality(fitted, y)).value)
         yield {
             "classes": classes,
             "images a class": each,

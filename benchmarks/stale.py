@@ -43,7 +43,7 @@ MEASURED = {
     ),
     "faster": ("apps/faster", "exporting", "runtimes"),
     "features": ("evaluation/probes/features.py", "models", *_LOADING),
-    "fewshot": ("evaluation/probes/closed_forms.py",),
+    "fewshot": ("evaluation/probes/ridge.py",),
     "first_hour": ("finetuning", "recipes/finetuning.py", "training", "models", *_CLOSED_FORM),
     "first_hour_transcript": ("finetuning", "recipes/finetuning.py", "training", *_CLOSED_FORM),
     "forward": ("models",),

@@ -1,5 +1,6 @@
 """Packing loses nothing silently and can be killed."""
 
+import errno
 import fcntl
 import json
 import os
@@ -17,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
-from processes import Forked
+from processes import Forked, locked_elsewhere
 
 from vitkit.cli.entry import main
 from vitkit.curation.packing import Packing, pack_shards
@@ -193,15 +194,23 @@ def test_what_a_full_disk_leaves_is_said_and_goes_on(photos, tmp_path):
     assert pack_shards(parts, out, Packing(), 0).written == 20
 
 
-def test_two_may_not_pack_into_the_same_directory(photos, tmp_path, monkeypatch):
-    monkeypatch.setattr(sys.modules[pack_shards.__module__], "PATIENCE", 0.3)
+def test_two_may_not_pack_into_the_same_directory(photos, tmp_path):
     parts = open_parts(photos).sources
     (tmp_path / "out/.packed").mkdir(parents=True)
-    with (tmp_path / "out/.packed/lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(ValueError, match="another process is packing into .*out; wait for"):
-            pack_shards(parts, tmp_path / "out", Packing(), 0)
+    with (
+        locked_elsewhere(tmp_path / "out/.packed/lock"),
+        pytest.raises(ValueError, match="another process is packing into .*out; wait for"),
+    ):
+        pack_shards(parts, tmp_path / "out", Packing(), 0)
     assert pack_shards(parts, tmp_path / "out", Packing(), 0).written == 20
+
+
+def test_a_file_system_without_locks_is_packed_into(photos, tmp_path, monkeypatch):
+    def no_locks(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "lockf", no_locks)
+    assert pack_shards(open_parts(photos).sources, tmp_path / "out", Packing(), 0).written == 20
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from vitkit.evaluation.metrics.calibration import (
     perfect_error,
     reliability,
 )
-from vitkit.evaluation.probes.probe import balanced_quality
+from vitkit.evaluation.probes.quality import quality
 
 
 def figures(given):
@@ -117,7 +117,9 @@ def test_balanced_accuracy_has_one_interval(in_bursts):
     given = replace(answered(logits.astype(np.float32), targets), groups=groups)
     on_the_page = figures(given)["balanced_accuracy"]
     while_training = classification.balanced(given)
-    in_the_terminal = balanced_quality("test", torch.tensor(logits).float(), targets, groups)
+    in_the_terminal = next(
+        quality("test", torch.tensor(logits).float(), targets, balanced=True, groups=groups)
+    )
     assert on_the_page.value == pytest.approx(in_the_terminal.value)
     assert on_the_page.interval == pytest.approx(in_the_terminal.interval)
     assert on_the_page == while_training

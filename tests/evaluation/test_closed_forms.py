@@ -6,7 +6,7 @@ import torch
 from sklearn.linear_model import Ridge as SklearnRidge
 
 from vitkit.evaluation import Moments, row_products, targets
-from vitkit.evaluation.probes.closed_forms import centred_ridge, eigh, ridge
+from vitkit.evaluation.probes.ridge import centred_ridge, eigh, ridge
 
 SHAPES = [(40, 12), (12, 40), (20, 20)]
 
@@ -65,7 +65,7 @@ def test_no_eigenvalue_is_negative(shape):
 
 
 def test_products_of_rows_are_around_the_mean_and_add(monkeypatch):
-    monkeypatch.setattr("vitkit.evaluation.probes.closed_forms.AT_ONCE", 7)
+    monkeypatch.setattr("vitkit.evaluation.probes.ridge.COLUMNS", 7)
     x, _ = some(12, 40)
     around = x - x.mean(0)
     torch.testing.assert_close(row_products(x.float()), around @ around.mT, rtol=1e-5, atol=1e-5)

@@ -15,9 +15,10 @@ from vitkit.evaluation import (
     share_of_answers,
     targets,
 )
-from vitkit.evaluation.probes.closed_forms import centred_ridge
 from vitkit.evaluation.probes.folds import folds_of
-from vitkit.evaluation.probes.left_out import CURVE, OTHERS, best_for_classes, share_of_left_out
+from vitkit.evaluation.probes.probe import best_for_classes
+from vitkit.evaluation.probes.quality import CURVE, OTHERS, share_of_left_out
+from vitkit.evaluation.probes.ridge import centred_ridge
 
 
 def some(count, width, classes=4):
@@ -294,7 +295,7 @@ def test_the_scale_is_the_mean_eigenvalue(shape):
 @pytest.mark.parametrize("shape", [(40, 12), (12, 40), (20, 20)])
 @pytest.mark.parametrize("scale", [1.0, 1e-3])
 def test_the_head_is_that_of_a_fit_to_all(shape, scale, monkeypatch):
-    monkeypatch.setattr("vitkit.evaluation.probes.left_out.COLUMNS", 7)
+    monkeypatch.setattr("vitkit.evaluation.probes.cross_validation.COLUMNS", 7)
     x, classes = some(*shape)
     x = scale * x
     y = targets(classes, 4)
@@ -311,7 +312,7 @@ def test_products_that_are_given_are_not_computed_again(views, monkeypatch):
     y = targets(classes[:12], 4)
     around = row_products(x + 7)
     expected = LeaveOut(x.unflatten(0, (12, views)), y).scores(2.0)
-    monkeypatch.setattr("vitkit.evaluation.probes.left_out.row_products", None)
+    monkeypatch.setattr("vitkit.evaluation.probes.cross_validation.row_products", None)
     fit = LeaveOut(x.unflatten(0, (12, views)), y, products=around)
     torch.testing.assert_close(fit.scores(2.0), expected)
 

@@ -11,7 +11,7 @@ from vitkit.evaluation import NATS, SHARE, Features, Probing
 from vitkit.evaluation.metrics import metric
 from vitkit.evaluation.metrics.metric import CORRELATION, ERROR, widened
 from vitkit.evaluation.metrics.other_targets import errors
-from vitkit.evaluation.probes.left_out import means_without, variance_of_fits
+from vitkit.evaluation.probes.quality import means_without, variance_of_fits
 
 WIDTH = 96
 NEW = 4000

@@ -16,7 +16,8 @@ from vitkit import cli
 from vitkit.data import Lists, Source
 from vitkit.data.sources.stores import Arrays
 from vitkit.evaluation import Features, Probing, several_probe
-from vitkit.evaluation.probes.probing import fit_platt, number_probe
+from vitkit.evaluation.metrics.platt import fit_platt
+from vitkit.evaluation.probes.probe import number_probe
 from vitkit.finetuning import solved
 from vitkit.weights import load
 
@@ -117,8 +118,8 @@ def test_a_class_that_is_hardly_known_is_refused_or_unlikely():
     asked = Probing("classes", tuple("abcd"), np.arange(4))
     fitted = solved(asked, Features(x, y))
     assert fitted.left_out.isfinite().all() and (fitted.left_out[:, 2] < -4).all()
-    metrics = asked.left_out_quality(fitted, y)
-    assert all(np.isfinite(metric.value) for metric in metrics)
+    metrics = list(asked.left_out_quality(fitted, y))
+    assert metrics and all(np.isfinite(metric.value) for metric in metrics)
 
     # All parts but one know hardly anything of a class that few images say something of
     y[:, 2] = np.nan

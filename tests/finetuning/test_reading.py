@@ -7,15 +7,12 @@ import torch
 from vitkit.evaluation import Features, row_products
 from vitkit.finetuning import question, solved
 from vitkit.finetuning.head_inputs import (
-    STATES,
-    TOKEN,
-    Kind,
     kinds_for,
     part_of,
     shared_products,
     widest_of,
 )
-from vitkit.models import ViTConfig, create, vit
+from vitkit.models import NESTED, OF_THE_PAPER, FeatureSet, ViTConfig, create, vit
 
 
 def features_of(kind, images, width=8):
@@ -25,10 +22,10 @@ def features_of(kind, images, width=8):
     return Features(x.astype(np.float32), np.arange(images) % 3)
 
 
-@pytest.mark.parametrize("pool", STATES)
+@pytest.mark.parametrize("pool", [pool.name for pool in NESTED])
 def test_the_states_of_a_pooling_are_those_of_the_one_before_and_more(pool):
     config = vit("mu/16", image=(8, 8), patch=2, depth=2, pool="token-pyramid", read_blocks=2)
-    kind = Kind(pool, 1)
+    kind = FeatureSet(pool, 1)
     own = ViTConfig(**{**vars(config), "pool": pool, "read_blocks": 1, "classes": 0})
     images = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
     widest = create(ViTConfig(**{**vars(config), "classes": 0}), seed=0)
@@ -36,13 +33,23 @@ def test_the_states_of_a_pooling_are_those_of_the_one_before_and_more(pool):
         every = Features(widest(images).numpy(), np.zeros(2))
         alone = create(own, seed=0)(images)
     assert alone.shape[1] == kind.numbers(config.width) == own.pooled_width
-    part = part_of(every, Kind("token-pyramid", 2), kind, config.width)
+    part = part_of(every, FeatureSet("token-pyramid", 2), kind, config.width)
     torch.testing.assert_close(torch.from_numpy(part.x), alone, atol=2e-3, rtol=1e-3)  # as float16
 
 
 KINDS = [
-    [TOKEN, Kind("token-gap", 3), Kind("token-gap-quarters", 3), Kind("token-pyramid", 3)],
-    [TOKEN, Kind("token-gap", 3), Kind("token-gap-quarters", 2), Kind("token-pyramid", 1)],
+    [
+        OF_THE_PAPER,
+        FeatureSet("token-gap", 3),
+        FeatureSet("token-gap-quarters", 3),
+        FeatureSet("token-pyramid", 3),
+    ],
+    [
+        OF_THE_PAPER,
+        FeatureSet("token-gap", 3),
+        FeatureSet("token-gap-quarters", 2),
+        FeatureSet("token-pyramid", 1),
+    ],
 ]
 
 
@@ -76,7 +83,9 @@ def test_each_state_is_multiplied_once(monkeypatch):
 
 def test_so_much_is_read_as_can_be_solved_for():
     config = vit("Ti/16")
-    assert list(kinds_for(config, 1_000)) == [TOKEN] + [Kind(pool, 12) for pool in list(STATES)[1:]]
+    assert list(kinds_for(config, 1_000)) == [OF_THE_PAPER] + [
+        FeatureSet(pool.name, 12) for pool in NESTED[1:]
+    ]
     blocks = {kind.pool: kind.blocks for kind in kinds_for(config, 2_000)}
     assert blocks == {"token": 1, "token-gap": 12, "token-gap-quarters": 12, "token-pyramid": 7}
     blocks = {kind.pool: kind.blocks for kind in kinds_for(config, 3_000)}

@@ -13,6 +13,7 @@ from vitkit.system.storage.files import (
     mark_of,
     parse_json,
     remove_unfinished,
+    whole_files,
     write_where_said,
     write_whole,
 )
@@ -75,8 +76,26 @@ def test_what_is_no_file_is_refused(tmp_path):
 def test_only_what_was_left_unfinished_is_removed(tmp_path):
     for name in ("shard.tar.0123abcd.new", "photographs.new", "list.new"):
         (tmp_path / name).touch()
+    for name in (".0123abcd.new", ".holidays.new"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").touch()
     remove_unfinished(tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {"photographs.new", "list.new"}
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {"photographs.new", "list.new", ".holidays.new"}
+
+
+def test_files_appear_together_in_a_folder_that_others_write_to(tmp_path):
+    """One block ends, one fails, and neither touches the other's unfinished files."""
+    (tmp_path / "mine").write_text("mine")
+    with whole_files(tmp_path, last="model") as outer:
+        (outer / "model").write_text("new")
+        (outer / "data").write_text("new")
+        with pytest.raises(KeyError), whole_files(tmp_path) as inner:
+            (inner / "model").write_text("half")
+            raise KeyError
+        assert not (tmp_path / "model").exists() and (outer / "model").exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "mine", "model"]
+    assert (tmp_path / "model").read_text() == "new"
 
 
 def test_a_file_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):

@@ -10,7 +10,7 @@ counted, and listed in left-out.txt.
 """
 
 import json
-import time
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
@@ -41,11 +41,11 @@ from vitkit.system.storage.files import (
     whole,
     write_whole,
 )
+from vitkit.system.storage.locks import try_lock
 from vitkit.system.storage.records import record_of
 
 PLAN = "pack.json"  # in the directory: what was asked for
 LEFT_OUT = "left-out.txt"  # in the directory: images that are not in the shards, and why
-PATIENCE = 10.0  # seconds to wait for the workers of a run that was killed
 REPORTS = ".packed"  # in the directory: what became of each shard
 
 
@@ -139,34 +139,23 @@ def pack_shards(
 
 @contextmanager
 def _locked(dest: Path) -> Iterator[None]:
-    """Lock the directory while this block runs.
+    """Lock the directory while this block runs. Raises VitkitError if another process packs into it.
 
-    Forked workers inherit the lock, so that those of a killed run are waited for. Raises VitkitError
-    if another process has locked it.
+    Workers of a killed process may still be at it: what they and others write is the same, and whole.
     """
-    with (dest / REPORTS / "lock").open("w") as file:
-        until = time.monotonic() + PATIENCE
-        while not _try_lock(file):
-            if time.monotonic() > until:
-                raise BadSettings(
-                    f"another process is packing into {dest}; wait for its end, or choose another "
-                    f"directory"
-                )
-            time.sleep(0.1)
-        yield
-
-
-def _try_lock(file) -> bool:
-    """Lock a file for as long as it is open. Returns False if another process has locked it."""
     try:
-        import fcntl
-
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except (ImportError, OSError):
-        pass  # a system, or a file system, without locks: nobody can be kept out
-    return True
+        handle = try_lock(dest / REPORTS / "lock")
+    except OSError:  # a file system without locks, as of some clusters: nothing keeps others out
+        yield
+        return
+    if handle is None:
+        raise BadSettings(
+            f"another process is packing into {dest}; wait for its end, or choose another directory"
+        )
+    try:
+        yield
+    finally:
+        os.close(handle)
 
 
 def _record_plan(parts: dict[str, Source], dest: Path, packing: Packing) -> None:

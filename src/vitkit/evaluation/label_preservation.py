@@ -33,9 +33,10 @@ from vitkit.data import (
     train_batches,
 )
 from vitkit.evaluation.metrics.paired import exchanged
-from vitkit.evaluation.probes.closed_forms import targets
+from vitkit.evaluation.probes.cross_validation import LeaveOut
 from vitkit.evaluation.probes.folds import balanced_folds
-from vitkit.evaluation.probes.left_out import LeaveOut, best_for_classes
+from vitkit.evaluation.probes.probe import best_for_classes
+from vitkit.evaluation.probes.ridge import targets
 from vitkit.models import formed, recording
 from vitkit.weights import Classifier
 

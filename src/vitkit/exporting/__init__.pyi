@@ -6,7 +6,6 @@ from .exporting import calibration_images as calibration_images
 from .exporting import check as check
 from .exporting import size_of as size_of
 from .exporting import write_export as write_export
-from .exporting import written_whole as written_whole
 from .function import ExportedModel as ExportedModel
 from .function import export as export
 from .speed.candidates import Contender as Contender

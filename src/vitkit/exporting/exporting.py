@@ -4,15 +4,12 @@ It is written to a folder beside that name, tried there, and only then moved: a 
 is removed, and what was there before stays.
 """
 
-import os
 import platform
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 
@@ -43,6 +40,7 @@ from vitkit.system.storage.files import (
     check_can_be_made,
     check_replaceable,
     parse_json,
+    whole_files,
     write_json,
 )
 from vitkit.system.storage.private import public
@@ -174,9 +172,8 @@ def write_export(
         raise BadSettings(
             f"a page holds {PACKAGE}: give the Export what find_web_runtime() returns"
         )
-    path.absolute().parent.mkdir(parents=True, exist_ok=True)
     exported = described(classifier, wanted)
-    with written_whole(path) as folder:
+    with whole_files(path.absolute().parent, last=path.name) as folder:
         new = folder / path.name
         network = new
         if wanted.to == "page":
@@ -284,18 +281,3 @@ def report(
         "versions": versions,
         "platform": f"Python {platform.python_version()}, {sys.platform} {platform.machine()}",
     }
-
-
-@contextmanager
-def written_whole(path: Path) -> Iterator[Path]:
-    """A folder to write to. When the block ends, its files are moved to beside `path`, those that it
-    needs first; if the block fails, nothing is."""
-    parent = path.absolute().parent
-    with TemporaryDirectory(prefix=".vitkit-export-", dir=parent) as folder:
-        yield Path(folder)
-        files = sorted(Path(folder).iterdir(), key=lambda file: file.name == path.name)
-        for file in files:
-            with file.open("r+b") as opened:
-                os.fsync(opened.fileno())
-        for file in files:
-            file.replace(parent / file.name)

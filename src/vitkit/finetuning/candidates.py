@@ -150,7 +150,7 @@ def main_metric(
     """The accuracy (the balanced one, of classes of unequal size), the mean average precision or the
     mean error of logits (N, K), by the kind of targets. Of groups, by their numbers (N,), the interval
     is as wide as so few that are independent make it."""
-    return asked.main_quality(part, logits, y, groups)
+    return next(asked.quality(part, logits, y, groups))
 
 
 def kept_quality(

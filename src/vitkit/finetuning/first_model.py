@@ -28,8 +28,9 @@ from vitkit.finetuning.candidates import (
     with_head,
 )
 from vitkit.finetuning.folder import Photographs, look_alikes
-from vitkit.finetuning.head_inputs import TOKEN, Reading
+from vitkit.finetuning.head_inputs import Reading
 from vitkit.finetuning.plan import Work, features_of, with_origin
+from vitkit.models import OF_THE_PAPER
 from vitkit.system.console.text import counted
 from vitkit.system.processes.ranks import from_rank_0
 from vitkit.training import MODEL
@@ -63,7 +64,7 @@ def closed_form(work: Work, reading: Reading, is_saved: bool) -> First:
 
     # Each image answered by a fit without it
     groups = photographs.learned.groups
-    left_out = asked.main_left_out_quality(whole, learned.y, groups)
+    left_out = next(asked.left_out_quality(whole, learned.y, groups))
     classifier = with_origin(work, with_head(bare, whole, asked), CLOSED_FORM, left_out)
     if asked.kind == "class":
         unknown = fit_unknown(
@@ -105,7 +106,7 @@ def closed_form(work: Work, reading: Reading, is_saved: bool) -> First:
     if photographs.held_out is not None:
         count = len(photographs.train)
         averaged = classifier
-        if reading.kind in (None, TOKEN):  # of another reading there is no average
+        if reading.kind in (None, OF_THE_PAPER):  # of another reading there is no average
             train = Features(learned.x[:count], learned.y[:count])
             alone = solved(asked, train, photographs.train.groups)
             averaged = with_head(bare, alone, asked)

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitkit.evaluation import Features, Probe, Probing, rounded, row_products
+from vitkit.evaluation import Features, Probe, Probing, features_within, rounded, row_products
 from vitkit.finetuning.candidates import (
     Candidate,
     answered_by_others,
@@ -29,55 +29,15 @@ from vitkit.finetuning.candidates import (
     solved,
 )
 from vitkit.finetuning.plan import Work, features_of, pretrained, write_plan
-from vitkit.models import ViTConfig
+from vitkit.models import NESTED, OF_THE_PAPER, POOLS, FeatureSet, ViTConfig
 from vitkit.recipes import Recipe
 from vitkit.system.console.text import counted
 from vitkit.system.processes.ranks import from_rank_0
 from vitkit.weights import Classifier
 
 BLOCKS = 12  # that are read at most, the last ones
-# How many states of a block each pooling reads: those of the one before, and more
-STATES = {"token": 1, "token-gap": 2, "token-gap-quarters": 6, "token-pyramid": 22}
 MOST = 2**26  # numbers of the features of all images: 256 MiB
 SOLVED = 2_048  # images, or numbers a head reads: of more of both it takes long to solve for
-
-
-class Kind(NamedTuple):
-    """The reading of a head."""
-
-    pool: str
-    """Of a block, as a model's configuration says it,"""
-    blocks: int
-    """and of how many blocks, the last ones."""
-
-    @property
-    def states(self) -> int:
-        """The number of states that are read from each block."""
-        return STATES[self.pool]
-
-    def numbers(self, width: int) -> int:
-        """The number of features."""
-        return self.blocks * self.states * width
-
-    def of(self, recipe: Recipe) -> Recipe:
-        """The recipe with a model whose head has this reading."""
-        model = recipe.model
-        if not isinstance(model, ViTConfig) or (model.pool, model.read_blocks) == self:
-            return recipe
-        return replace(recipe, model=replace(model, pool=self.pool, read_blocks=self.blocks))
-
-
-TOKEN = Kind("token", 1)
-WORDS = {
-    "token-gap": "the class token and the mean of the patches of {}",
-    "token-gap-quarters": (
-        "the class token, the mean of the patches and those of the image's four quarters of {}"
-    ),
-    "token-pyramid": (
-        "the class token, the mean of the patches and those of the image's four quarters and sixteen parts "
-        "of {}"
-    ),
-}
 
 
 class Reading(NamedTuple):
@@ -90,12 +50,20 @@ class Reading(NamedTuple):
     whole: Probe
 
     @property
-    def kind(self) -> Kind | None:
+    def kind(self) -> FeatureSet | None:
         """The kind of reading; None for a model of another architecture."""
         config = self.bare.model.config
         if not isinstance(config, ViTConfig):
             return None
-        return Kind(config.pool, config.read_blocks)
+        return FeatureSet(config.pool, config.read_blocks)
+
+
+def reads(recipe: Recipe, kind: FeatureSet) -> Recipe:
+    """The recipe with a model whose head reads this feature set."""
+    model = recipe.model
+    if not isinstance(model, ViTConfig) or (model.pool, model.read_blocks) == kind:
+        return recipe
+    return replace(recipe, model=replace(model, pool=kind.pool, read_blocks=kind.blocks))
 
 
 def read(work: Work) -> Reading:
@@ -109,10 +77,10 @@ def read(work: Work) -> Reading:
     groups = photographs.learned.groups
     decided = work.plan.reading
     if decided is None and work.plan.steps is not None:
-        decided = TOKEN  # a plan of before anything else was read
+        decided = OF_THE_PAPER  # a plan of before anything else was read
     kinds = list(kinds_for(bare.model.config, len(photographs.learned)))
     if not kinds or (decided is not None and decided not in kinds):
-        recipe = work.recipe if decided is None else Kind(*decided).of(work.recipe)
+        recipe = work.recipe if decided is None else reads(work.recipe, FeatureSet(*decided))
         bare = pretrained(work, recipe, asked.labels)
         learned = features_of(work, bare, photographs.learned)
         return Reading(asked, bare, learned, solved(asked, learned, groups))
@@ -134,18 +102,18 @@ def read(work: Work) -> Reading:
     weights = image_weights(asked, every.y) * readings[0][2].known.numpy()
     chosen = from_rank_0(lambda: kinds[tried.index(best(tried, weights))])
     if work.plan.portable:
-        _, learned, whole = readings[kinds.index(TOKEN)]
-        if chosen != TOKEN:
+        _, learned, whole = readings[kinds.index(OF_THE_PAPER)]
+        if chosen != OF_THE_PAPER:
             wide = readings[kinds.index(chosen)][2]
             _say(work, asked, chosen, whole, wide, every.y, groups)
-        return Reading(asked, _bare(work, TOKEN, asked), learned, whole)
+        return Reading(asked, _bare(work, OF_THE_PAPER, asked), learned, whole)
     if decided is None:
         decided = chosen
     kind, learned, whole = readings[kinds.index(decided)]
 
     # An image that is left out has no say in what is read of it
     whole = answered_by_others(whole, [each for _, _, each in readings], tried, weights)
-    if kind != TOKEN:
+    if kind != OF_THE_PAPER:
         _say(work, asked, kind, readings[0][2], whole, every.y, groups)
     return Reading(asked, _bare(work, kind, asked), learned, whole)
 
@@ -155,60 +123,60 @@ def by_left_out(reading: Reading, name: str) -> Candidate:
     return _by_loss(name, reading.bare, reading.asked, reading.whole, reading.learned.y)
 
 
-def kinds_for(config: object, images: int) -> Iterator[Kind]:
+def kinds_for(config: object, images: int) -> Iterator[FeatureSet]:
     """What a head may read of so many images, of as many blocks as can be solved for; nothing for models
     that do not read the class token as the paper has it."""
     if not isinstance(config, ViTConfig) or config.norm != "tokens" or config.representation:
         return
-    if (config.pool, config.read_blocks) != TOKEN:
+    if (config.pool, config.read_blocks) != OF_THE_PAPER:
         return
-    yield TOKEN
-    for pool in [pool for pool in STATES if pool != TOKEN.pool]:
+    yield OF_THE_PAPER
+    for pool in NESTED[1:]:
         for blocks in range(min(BLOCKS, config.depth), 0, -1):
-            kind = Kind(pool, blocks)
+            kind = FeatureSet(pool.name, blocks)
             numbers = kind.numbers(config.width)
             if numbers * images <= MOST and min(numbers, images) <= SOLVED:
                 yield kind
                 break
 
 
-def widest_of(kinds: Sequence[Kind]) -> Kind:
+def widest_of(kinds: Sequence[FeatureSet]) -> FeatureSet:
     """What has the states of all kinds, which come as `kinds_for` gives them."""
-    return Kind(kinds[-1].pool, max(kind.blocks for kind in kinds))
+    return FeatureSet(kinds[-1].pool, max(kind.blocks for kind in kinds))
 
 
-def _bare(work: Work, kind: Kind, asked: Probing) -> Classifier:
+def _bare(work: Work, kind: FeatureSet, asked: Probing) -> Classifier:
     """The pre-trained model whose head, of zeros, reads that."""
-    return pretrained(work, kind.of(work.recipe), asked.labels)
+    return pretrained(work, reads(work.recipe, kind), asked.labels)
 
 
-def part_of(every: Features, widest: Kind, kind: Kind, width: int) -> Features:
+def part_of(every: Features, widest: FeatureSet, kind: FeatureSet, width: int) -> Features:
     """The features of a kind, of those of a wider one."""
-    x = every.x.reshape(len(every.x), widest.blocks, widest.states, width)
-    x = x[:, widest.blocks - kind.blocks :, : kind.states].reshape(len(x), -1)
-    if kind != TOKEN:
+    x = features_within(every.x, widest, kind, width)
+    if kind != OF_THE_PAPER:
         x = rounded(x)
-    return Features(np.ascontiguousarray(x), every.y)
+    return Features(x, every.y)
 
 
 def shared_products(
-    every: Features, widest: Kind, kinds: Sequence[Kind], width: int
-) -> dict[Kind, Tensor]:
+    every: Features, widest: FeatureSet, kinds: Sequence[FeatureSet], width: int
+) -> dict[FeatureSet, Tensor]:
     """The products of each two images' features (`row_products`), for each kind of more numbers than images
     but the class token, which is not rounded.
 
     Those of kinds add up from the states that they read, so each state is multiplied once.
     """
-    wide = [kind for kind in kinds if kind != TOKEN and kind.numbers(width) > len(every.x)]
+    wide = [kind for kind in kinds if kind != OF_THE_PAPER and kind.numbers(width) > len(every.x)]
     if not wide:
         return {}
     x = every.x.reshape(len(every.x), -1, width)  # (N, L S, D)
 
     # Which kinds read a state, and the states that the same kinds read
-    reads = np.zeros((len(wide), widest.blocks, widest.states), dtype=bool)
-    for kind, own in zip(wide, reads, strict=True):
-        own[widest.blocks - kind.blocks :, : kind.states] = True
-    readers, group = np.unique(reads.reshape(len(wide), -1), axis=1, return_inverse=True)
+    pool = POOLS[widest.pool]
+    has = np.zeros((len(wide), widest.blocks, pool.states), dtype=bool)
+    for kind, own in zip(wide, has, strict=True):
+        own[widest.blocks - kind.blocks :, POOLS[kind.pool].places_in(pool)] = True
+    readers, group = np.unique(has.reshape(len(wide), -1), axis=1, return_inverse=True)
 
     products = {kind: torch.zeros(len(x), len(x), dtype=torch.float64) for kind in wide}
     group = group.reshape(-1)  # NumPy 2.0 gives it another axis
@@ -230,18 +198,18 @@ def _by_loss(name: str, bare: Classifier, asked: Probing, whole: Probe, y: np.nd
 def _say(
     work: Work,
     asked: Probing,
-    kind: Kind,
+    kind: FeatureSet,
     token: Probe,
     wide: Probe,
     y: np.ndarray,
     groups: np.ndarray | None,
 ) -> None:
     """Say what is read, and what reading more than the class token gains, or would gain."""
-    of_token = asked.main_left_out_quality(token, y, groups)
-    of_wide = asked.main_left_out_quality(wide, y, groups)
+    of_token = next(asked.left_out_quality(token, y, groups))
+    of_wide = next(asked.left_out_quality(wide, y, groups))
     with_token = of_token.unit.text(of_token.value)
     with_more = of_wide.unit.text(of_wide.value)
-    more = WORDS[kind.pool].format(counted(kind.blocks, "block"))
+    more = f"{POOLS[kind.pool].words} of {counted(kind.blocks, 'block')}"
     if work.plan.portable:
         work.say(
             f"its head reads the class token alone, as in other libraries (`portable`): {with_token} "
@@ -267,5 +235,5 @@ def settle_reading(work: Work, reading: Reading) -> Work:
         return replace(work, plan=plan)
     tuning = work.tuning
     if plan.pool is not None:  # a run of an earlier version goes on as it began
-        tuning = kind.of(tuning)
-    return replace(work, recipe=kind.of(work.recipe), tuning=tuning, plan=plan)
+        tuning = reads(tuning, kind)
+    return replace(work, recipe=reads(work.recipe, kind), tuning=tuning, plan=plan)

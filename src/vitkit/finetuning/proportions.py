@@ -73,8 +73,8 @@ def chosen_proportions(work: Work, reading: Reading) -> tuple[Work, Reading | No
 
     # What came of it
     groups = images.groups
-    cropped = reading.asked.main_left_out_quality(reading.whole, reading.learned.y, groups)
-    of_whole = reading.asked.main_left_out_quality(whole.whole, whole.learned.y, groups)
+    cropped = next(reading.asked.left_out_quality(reading.whole, reading.learned.y, groups))
+    of_whole = next(reading.asked.left_out_quality(whole.whole, whole.learned.y, groups))
     figures = f"{of_whole.unit.text(of_whole.value)} instead of {cropped.unit.text(cropped.value)}"
     now, option = CROPPED[work.recipe.data.preprocessing.rule]
     not_squares = f"about {count:,} of {counted(len(images), 'image')} are not square"

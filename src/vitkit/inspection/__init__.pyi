@@ -27,7 +27,6 @@ from .figures.embedding import position_similarity as position_similarity
 from .figures.occlusion import Occlusion as Occlusion
 from .figures.occlusion import draw_occlusion as draw_occlusion
 from .figures.occlusion import occlusion_curves as occlusion_curves
-from .figures.passes import READER as READER
 from .figures.passes import check_has_attention as check_has_attention
 from .figures.passes import check_transformer as check_transformer
 from .figures.passes import layer_names as layer_names

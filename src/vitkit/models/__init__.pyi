@@ -13,7 +13,6 @@ from .attention import attention_weights as attention_weights
 from .breakdown import Part as Part
 from .breakdown import parts as parts
 from .config import ViTConfig as ViTConfig
-from .config import WITHOUT_PARAMETERS as WITHOUT_PARAMETERS
 from .construction import KERNEL_LAYERS as KERNEL_LAYERS
 from .construction import KINDS as KINDS
 from .construction import Model as Model
@@ -27,10 +26,17 @@ from .construction import parameters as parameters
 from .construction import resized as resized
 from .construction import same_memory as same_memory
 from .construction import with_stride as with_stride
+from .head import DistilledHead as DistilledHead
 from .layers import Dense as Dense
 from .operations import cost as cost
 from .operations import exaflops as exaflops
-from .pooling import DistilledHead as DistilledHead
+from .pooling import FeatureSet as FeatureSet
+from .pooling import Means as Means
+from .pooling import NESTED as NESTED
+from .pooling import OF_THE_PAPER as OF_THE_PAPER
+from .pooling import POOLS as POOLS
+from .pooling import Patch as Patch
+from .pooling import Token as Token
 from .positions import LearnedPositions as LearnedPositions
 from .positions import NoPositions as NoPositions
 from .positions import RESAMPLE as RESAMPLE

@@ -5,28 +5,10 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from vitkit.models.ancestors.backbone import Backbone, backbone_from
-from vitkit.models.config_checks import (
-    NEEDS_CLASS_TOKEN,
-    POSITION_KINDS,
-    STATES,
-    PositionKind,
-    are_sides,
-    check,
-)
+from vitkit.models.config_checks import POSITION_KINDS, PositionKind, are_sides, check
+from vitkit.models.pooling import OF_THE_PAPER, POOLS, Pool
 from vitkit.models.tiling import Grid, Tiling, as_pair, as_side
 from vitkit.system.errors import BadSettings
-
-# How many of the first tokens a pooling reads; poolings that are not here read all tokens.
-TOKENS_READ = {"token": 1, "distilled": 2}
-# Poolings of the class token without parameters of their own: with the same weights a head can read
-# any of them.
-WITHOUT_PARAMETERS = (
-    "token",
-    "token-gap",
-    "token-quarters",
-    "token-gap-quarters",
-    "token-pyramid",
-)
 
 
 @dataclass(frozen=True)
@@ -221,7 +203,7 @@ class ViTConfig:
     def has_class_token(self) -> bool:
         """Whether there is a class token: `class_token`, or whether the pooling reads one."""
         if self.class_token is None:
-            return self.pool in NEEDS_CLASS_TOKEN
+            return self.pooling.reads_class_token
         return self.class_token
 
     @property
@@ -250,9 +232,14 @@ class ViTConfig:
         return self.inject or self.position_kind.default_inject
 
     @property
+    def pooling(self) -> Pool:
+        """The properties of this kind of pooling."""
+        return POOLS[self.pool]
+
+    @property
     def pooled_width(self) -> int:
         """The width of the pooled state."""
-        return self.read_blocks * STATES.get(self.pool, 1) * self.width
+        return self.read_blocks * self.pooling.states * self.width
 
     @property
     def reads(self) -> str:
@@ -260,11 +247,6 @@ class ViTConfig:
         if self.read_blocks == 1:
             return f'"{self.pool}"'
         return f'"{self.pool}" of {self.read_blocks} blocks'
-
-    @property
-    def tokens_read(self) -> int | None:
-        """The number of tokens, counted from the first, that the pooling reads; None for all."""
-        return TOKENS_READ.get(self.pool)
 
     @property
     def pools(self) -> bool:
@@ -340,6 +322,6 @@ class ViTConfig:
         """The same encoder without a head. If only a vitkit head combines several states, the class
         token of the last block remains, which every library can return."""
         pool = self.pool
-        if pool in WITHOUT_PARAMETERS:
-            pool = WITHOUT_PARAMETERS[0]
+        if self.pooling.extends_class_token:
+            pool = OF_THE_PAPER.pool
         return replace(self.with_head(0), pool=pool, read_blocks=1)

@@ -7,22 +7,13 @@ from dataclasses import dataclass, fields
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
+from vitkit.models.pooling import POOLS
 from vitkit.models.tiling import as_pair
 from vitkit.system.errors import BadSettings
 from vitkit.system.values import described, fits
 
 if TYPE_CHECKING:
     from vitkit.models.config import ViTConfig
-
-# How many states of D numbers a pooling puts side by side, if more than one
-STATES = {
-    "distilled": 2,
-    "token-gap": 2,
-    "token-quarters": 5,
-    "token-gap-quarters": 6,
-    "token-pyramid": 22,
-}
-NEEDS_CLASS_TOKEN = ("token", *STATES)  # poolings that read it
 
 
 @dataclass(frozen=True)
@@ -141,7 +132,8 @@ def _check_patches(config: "ViTConfig") -> None:
 
 
 def _check_pooling(config: "ViTConfig") -> None:
-    if config.pool in NEEDS_CLASS_TOKEN and config.class_token is False:
+    pool = config.pooling
+    if pool.reads_class_token and config.class_token is False:
         raise BadSettings(
             f'pool is "{config.pool}" but class_token is False; choose "gap" or "map", or keep '
             "the token"
@@ -164,13 +156,13 @@ def _check_pooling(config: "ViTConfig") -> None:
             f"read_blocks is {config.read_blocks}; a head reads the last of {config.depth} blocks, from 1 "
             "to all"
         )
-    if config.read_blocks > 1 and config.pool in ("distilled", "map", "none"):
+    if config.read_blocks > 1 and not pool.can_read_blocks:
+        names = [f'"{each.name}"' for each in POOLS.values() if each.can_read_blocks]
         raise BadSettings(
             f'read_blocks is {config.read_blocks} with pool "{config.pool}"; states of several blocks '
-            'are read with "token", "token-gap", "token-quarters", "token-gap-quarters", "token-pyramid", '
-            '"gap" or "corner"'
+            f"are read with {', '.join(names[:-1])} or {names[-1]}"
         )
-    joins = config.pool != "distilled" and (config.pool in STATES or config.read_blocks > 1)
+    joins = pool.can_read_blocks and (pool.states > 1 or config.read_blocks > 1)
     if joins and (config.norm == "pooled" or config.representation):
         raise BadSettings(
             f'pool is "{config.pool}" with norm "{config.norm}" and a representation layer of '

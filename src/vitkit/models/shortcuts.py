@@ -30,7 +30,9 @@ def check_class_token(model: nn.Module, shortcut: str) -> None:
     and whose blocks take tokens in any number and know no positions."""
     if isinstance(model, VisionTransformer):
         config = model.config
-        reads_it_alone = config.prefix == 1 and config.tokens_read == 1 and config.read_blocks == 1
+        reads_it_alone = (
+            config.prefix == 1 and config.pooling.tokens_read == 1 and config.read_blocks == 1
+        )
         is_the_papers = config.mixer == "full" and config.resolved_inject == "stem"
         norms_are = config.branch_norm != "after" and config.norm == "tokens"
         if reads_it_alone and is_the_papers and norms_are:

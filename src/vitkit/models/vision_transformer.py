@@ -22,6 +22,7 @@ from vitkit.models.ancestors.resnet import ResNetStem
 from vitkit.models.attention import AttentionPositions
 from vitkit.models.block import Block
 from vitkit.models.config import ViTConfig
+from vitkit.models.head import DistilledHead, build_pool
 from vitkit.models.layers import (
     Dense,
     build_norm,
@@ -30,7 +31,6 @@ from vitkit.models.layers import (
     init_head,
     lecun_normal_,
 )
-from vitkit.models.pooling import DistilledHead, build_pool
 from vitkit.models.positions import build_positions
 from vitkit.models.tiling import Grid, Tiling
 
@@ -102,9 +102,8 @@ class VisionTransformer(nn.Module):
     def features(self, images: Tensor) -> Tensor:
         """The features, which the head reads: (B, C, h·P, w·P) -> (B, D). If the pooling reads the
         class token alone, the last block computes only that. `pool="none"`
-        gives (B, T, D); "distilled" and "token-gap" two states side by side, (B, 2·D), and
-        "token-quarters" five; `read_blocks` so many times as many, the last block's last; a
-        representation layer makes D its width.
+        gives (B, T, D), and one of S states (B, S·D); `read_blocks` multiplies the width, the last
+        block's states last; a representation layer makes D its width.
         """
         z = self.embed(images)  # (B, T, D)  Eq. 1
         # Eq. 2 and 3, L times

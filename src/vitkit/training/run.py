@@ -6,11 +6,9 @@ begun.json, schedule.json (if the clock decided its end), metrics.jsonl, answers
 last evaluation), checkpoints/ and LAST (checkpoints.py), model/ (the finished Classifier) and LOCK.
 """
 
-import errno
 import os
 import re
 import shutil
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -21,6 +19,7 @@ from vitkit.system.errors import Unavailable
 from vitkit.system.processes.ranks import from_rank_0, on_rank_0
 from vitkit.system.storage.addresses import shown_address
 from vitkit.system.storage.files import check_can_be_made, on_this_machine, write_json
+from vitkit.system.storage.locks import try_lock
 from vitkit.system.storage.remote import is_address
 from vitkit.training.choices import as_decided
 from vitkit.training.data import RECORDED, RunData, training_workers
@@ -136,9 +135,6 @@ def locked(run_dir: Path, name: str = LOCK) -> Iterator[None]:
 
     name: of the file that is locked. A process that holds one lock in a directory needs another file
     for a second."""
-    # By fcntl.lockf, or msvcrt.locking on Windows: the system drops the lock when the process ends,
-    # however it ends; data workers, which are forked, do not hold it; and it works on shared file
-    # systems
     handle = from_rank_0(lambda: _lock(run_dir, name))
     try:
         yield
@@ -153,26 +149,17 @@ def _lock(run_dir: Path, name: str) -> int:
     if not run_dir.exists():
         check_can_be_made(run_dir)
     run_dir.mkdir(parents=True, exist_ok=True)
-    handle = os.open(run_dir / name, os.O_RDWR | os.O_CREAT, 0o666)
     try:
-        if sys.platform == "win32":
-            import msvcrt
-
-            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
-        else:
-            import fcntl
-
-            fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        handle = try_lock(run_dir / name)
     except OSError as error:
-        os.close(handle)
-        if error.errno not in (errno.EAGAIN, errno.EACCES, errno.EDEADLK):
-            raise Unavailable(
-                f"{run_dir} cannot be locked ({error.strerror}), so two processes could train into it; "
-                "give a `workdir` on a file system with locks"
-            ) from error
+        raise Unavailable(
+            f"{run_dir} cannot be locked ({error.strerror}), so two processes could train into it; "
+            "give a `workdir` on a file system with locks"
+        ) from error
+    if handle is None:
         raise Busy(
             f"another process is training into {run_dir}; wait for it, or choose another `workdir`"
-        ) from error
+        )
     return handle
 
 

@@ -2,7 +2,7 @@
 
 import json
 
-from vitkit.models import WITHOUT_PARAMETERS, ModelConfig, ViTConfig, called, cost, parameters
+from vitkit.models import ModelConfig, ViTConfig, called, cost, parameters
 from vitkit.system.console.text import printable
 from vitkit.system.storage.private import public
 from vitkit.weights.classifier import Classifier
@@ -138,7 +138,7 @@ def _elsewhere(classifier: Classifier, format: Format) -> str:
 
 def _by_states(config: ModelConfig) -> str:
     """How to compute the answers of a head that joins several states with a library that has the encoder."""
-    if not isinstance(config, ViTConfig) or config.pool not in WITHOUT_PARAMETERS:
+    if not isinstance(config, ViTConfig) or not config.pooling.extends_class_token:
         return ""
     encoder = config.headless()
     code = ""

@@ -10,7 +10,13 @@ from pathlib import Path
 from torch import Tensor
 
 from vitkit.system.errors import BadSettings
-from vitkit.system.storage.files import as_utf8, whole_files, write_json, write_whole
+from vitkit.system.storage.files import (
+    as_utf8,
+    remove_unfinished,
+    whole_files,
+    write_json,
+    write_whole,
+)
 from vitkit.weights.card import model_card
 from vitkit.weights.classifier import Classifier, check_own_weights, to_json
 from vitkit.weights.files.content import KEY, WRITTEN_WITH, identity, read_json
@@ -80,6 +86,7 @@ def _write_directory(classifier: Classifier, format: Format, path: Path) -> None
     beside_weights = {PRETRAINING: classifier.pretraining, UNKNOWN: {}}
     if classifier.unknown:
         beside_weights[UNKNOWN] = classifier.unknown.tensors()
+    remove_unfinished(path)  # by a process that was killed
     with whole_files(path, first="model.safetensors", last="config.json") as new:
         for name, values in descriptions.items():
             if name == "config.json":

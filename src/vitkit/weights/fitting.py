@@ -7,15 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from vitkit.data import Preprocessing, squarest
-from vitkit.models import (
-    WITHOUT_PARAMETERS,
-    Grid,
-    ModelConfig,
-    Tiling,
-    ViTConfig,
-    called,
-    with_stride,
-)
+from vitkit.models import Grid, ModelConfig, Tiling, ViTConfig, called, with_stride
 from vitkit.system.errors import BadSettings
 from vitkit.weights.adoption import (
     adopt,
@@ -45,7 +37,7 @@ def fitted_to(
 
     Positions are resampled in the configuration's way. Queries, keys and values without biases get
     biases of zeros if the configuration has them. The head reads what the configuration's does, as
-    far as that is a pooling of the same tokens without parameters (WITHOUT_PARAMETERS). Raises
+    far as that is a pooling that extends the class token, as the model's own. Raises
     VitkitError as `adopt` does.
     """
     sentences = []
@@ -83,7 +75,7 @@ def _reading(
     if not isinstance(config, ViTConfig) or not isinstance(before, ViTConfig):
         return classifier, sentences
     wanted = (config.pool, config.read_blocks)
-    if not {config.pool, before.pool} <= set(WITHOUT_PARAMETERS):
+    if not (config.pooling.extends_class_token and before.pooling.extends_class_token):
         return classifier, sentences
     if wanted == (before.pool, before.read_blocks):
         return classifier, sentences

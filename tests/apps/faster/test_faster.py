@@ -16,7 +16,6 @@ import vitkit
 from vitkit.apps.faster.bodies import (
     Arithmetic,
     Body,
-    Reads,
     Shape,
     model_of,
     operations,
@@ -36,7 +35,7 @@ from vitkit.data.sources.bursts import Bursts
 from vitkit.evaluation import compute_features, distilled, rounded
 from vitkit.exporting import measure
 from vitkit.finetuning import head_on
-from vitkit.models import create, vit
+from vitkit.models import OF_THE_PAPER, create, vit
 from vitkit.system.functions.steps import steps_as
 from vitkit.weights import Classifier, load, save
 
@@ -378,7 +377,7 @@ def test_a_reading_follows_what_the_model_reads(place):
     assert reading_of(own, Shape((32, 32), 6), 96) == own_reading(own)
     shorter = reading_of(own, Shape((32, 32), 3), 96)
     assert shorter.pool in ("token-gap", own.model.config.pool) and shorter.blocks <= 3
-    assert reading_of(own, Shape((32, 32), 6, 1), 96) == Reads("token", 1)
+    assert reading_of(own, Shape((32, 32), 6, 1), 96) == OF_THE_PAPER
 
 
 @pytest.mark.slow

@@ -16,10 +16,13 @@ import torch
 
 from vitkit.apps.faster.subjects import Subject
 from vitkit.data import Source, content_digest
-from vitkit.evaluation import compute_features, rounded
+from vitkit.evaluation import compute_features, features_within, rounded
 from vitkit.exporting import Trial, calibration_images, size_of
 from vitkit.models import (
-    WITHOUT_PARAMETERS,
+    NESTED,
+    OF_THE_PAPER,
+    POOLS,
+    FeatureSet,
     VisionTransformer,
     ViTConfig,
     check_can_merge,
@@ -50,15 +53,6 @@ SMALLER = (7 / 8, 3 / 4, 5 / 8)  # of the side of its images
 MERGED = (1 / 24, 1 / 12)  # of its patches, in every block
 READ = 4  # blocks that the head of a shorter model reads, at least
 SOLVED = 2_048  # images, or numbers a head reads: of more of both it takes long to solve for
-# Of the states that a head may read of a block, those that a pooling has: the class token, the mean of the
-# patches, their means in four quarters and in sixteen parts
-STATES_OF = {
-    "token": (0,),
-    "token-gap": (0, 1),
-    "token-quarters": (0, 2, 3, 4, 5),
-    "token-gap-quarters": (0, 1, 2, 3, 4, 5),
-    "token-pyramid": tuple(range(22)),
-}
 
 
 class Arithmetic(NamedTuple):
@@ -144,7 +138,7 @@ def shapes(classifier: Classifier, can_merge: bool) -> list[Shape]:
         patches = (full.image[0] // config.tiling.size[0]) * (
             full.image[1] // config.tiling.size[1]
         )
-        reading_token = _with_reading(classifier, "token", 1)
+        reading_token = _with_reading(classifier, OF_THE_PAPER)
         for share in MERGED:
             merge = round(share * patches)
             try:
@@ -163,7 +157,7 @@ def can_be_shorter(classifier: Classifier) -> bool:
     config = classifier.model.config
     if not isinstance(config, ViTConfig) or not isinstance(classifier.model, VisionTransformer):
         return False
-    reads_tokens = config.pool in WITHOUT_PARAMETERS and not config.representation
+    reads_tokens = config.pooling.extends_class_token and not config.representation
     return reads_tokens and config.norm == "tokens" and config.resolved_inject != "every"
 
 
@@ -172,7 +166,9 @@ def operations(classifier: Classifier, shape: Shape) -> float:
     config = classifier.model.config
     if not isinstance(config, ViTConfig):
         return 1.0
-    own = replace(config.resized(shape.image), depth=shape.blocks, pool="token", read_blocks=1)
+    own = replace(
+        config.resized(shape.image), depth=shape.blocks, pool=OF_THE_PAPER.pool, read_blocks=1
+    )
     count = float(cost(own).macs)
     if shape.merge:
         tokens = 1 + own.grid[0] * own.grid[1]
@@ -183,41 +179,33 @@ def operations(classifier: Classifier, shape: Shape) -> float:
 # What the head of a candidate reads
 
 
-class Reads(NamedTuple):
-    """The reading of a head: the states of a pooling, of this many blocks, counted from the
-    last."""
-
-    pool: str
-    blocks: int
-
-
-def own_reading(classifier: Classifier) -> Reads:
+def own_reading(classifier: Classifier) -> FeatureSet:
     """The reading of the classifier's own head."""
     config = classifier.model.config
-    return Reads(getattr(config, "pool", ""), getattr(config, "read_blocks", 1))
+    return FeatureSet(getattr(config, "pool", ""), getattr(config, "read_blocks", 1))
 
 
-def reading_of(classifier: Classifier, shape: Shape, images: int) -> Reads:
+def reading_of(classifier: Classifier, shape: Shape, images: int) -> FeatureSet:
     """What the head of a shape reads: what the classifier's own does; of fewer blocks the mean of the
     patches too and READ blocks, which know what the last class token would have told."""
     own = own_reading(classifier)
     if shape.merge:
-        return Reads("token", 1)
+        return OF_THE_PAPER
     config = classifier.model.config
     if not isinstance(config, ViTConfig) or shape.blocks == config.depth:
         return own
     pool = own.pool
-    if pool == "token":
-        pool = "token-gap"
+    if pool == OF_THE_PAPER.pool:
+        pool = NESTED[1].name
     most = min(shape.blocks, max(own.blocks, READ))
-    of_block = len(STATES_OF[pool]) * config.width
+    of_block = FeatureSet(pool).numbers(config.width)
     for blocks in (most, min(most, READ), 2, 1):
         if min(blocks * of_block, images) <= SOLVED:
             break
-    return Reads(pool, blocks)
+    return FeatureSet(pool, blocks)
 
 
-def model_of(classifier: Classifier, shape: Shape, reads: Reads) -> Classifier:
+def model_of(classifier: Classifier, shape: Shape, reads: FeatureSet) -> Classifier:
     """The classifier of a shape, whose head is one of zeros unless the shape is all of it; the weights
     are the classifier's own."""
     adopted, _ = adopt(classifier, image=shape.image)
@@ -231,9 +219,9 @@ def model_of(classifier: Classifier, shape: Shape, reads: Reads) -> Classifier:
     return replace(adopted, model=model, unknown=None)
 
 
-def _with_reading(classifier: Classifier, pool: str, blocks: int) -> Classifier:
+def _with_reading(classifier: Classifier, reads: FeatureSet) -> Classifier:
     """The classifier with a head of zeros that reads something else."""
-    own = replace(classifier.model.config, pool=pool, read_blocks=blocks)
+    own = replace(classifier.model.config, pool=reads.pool, read_blocks=reads.blocks)
     return replace(classifier, model=with_zero_head(classifier.model, own), unknown=None)
 
 
@@ -250,19 +238,16 @@ class Body:
     merge: int = 0
 
     @cached_property
-    def widest(self) -> Reads:
+    def widest(self) -> FeatureSet:
         """What a pass reads: of all blocks what a head may read of any number of them."""
         own = own_reading(self.subject.classifier)
         if self.merge:
-            return Reads("token", 1)
+            return OF_THE_PAPER
         if not can_be_shorter(self.subject.classifier):
             return own
-        pool = "token-gap"
-        if own.pool.endswith("quarters"):
-            pool = "token-gap-quarters"
-        if own.pool == "token-pyramid":
-            pool = own.pool
-        return Reads(pool, self.subject.classifier.model.config.depth)
+        parts = set(POOLS[own.pool].reads)
+        pool = next(pool for pool in NESTED[1:] if parts <= set(pool.reads))
+        return FeatureSet(pool.name, self.subject.classifier.model.config.depth)
 
     @cached_property
     def classifier(self) -> Classifier:
@@ -270,7 +255,7 @@ class Body:
         adopted, _ = adopt(self.subject.classifier, image=self.image)
         if self.widest == own_reading(adopted):
             return adopted
-        return _with_reading(adopted, *self.widest)
+        return _with_reading(adopted, self.widest)
 
     def states(self, source: Source) -> np.ndarray:
         """The states that the pass reads of every image, float32 (N, L S D); from the cache if they
@@ -287,17 +272,14 @@ class Body:
             model = FeaturesOnRuntime(self.classifier, runtime, computed_by)
             return compute_features(replace(self.classifier, model=model), source).x
 
-    def read(self, states: np.ndarray, shape: Shape, reads: Reads) -> np.ndarray:
+    def read(self, states: np.ndarray, shape: Shape, reads: FeatureSet) -> np.ndarray:
         """The features for the head of a shape, from these states: float32 (N, its width)."""
         if reads == self.widest:
             x = states
         else:
             config = self.subject.classifier.model.config
-            of_block = STATES_OF[self.widest.pool]
-            x = states.reshape(len(states), self.widest.blocks, len(of_block), config.width)
-            columns = [of_block.index(state) for state in STATES_OF[reads.pool]]
-            x = x[:, shape.blocks - reads.blocks : shape.blocks, columns].reshape(len(states), -1)
-        if reads != Reads("token", 1):
+            x = features_within(states, self.widest, reads, config.width, shape.blocks)
+        if reads != OF_THE_PAPER:
             x = rounded(x)  # as those of the first model of a folder are
         return np.ascontiguousarray(x)
 

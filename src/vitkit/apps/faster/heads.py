@@ -17,7 +17,6 @@ from torch import Tensor
 from vitkit.apps.faster.bodies import (
     Arithmetic,
     Body,
-    Reads,
     Shape,
     model_of,
     own_reading,
@@ -35,6 +34,7 @@ from vitkit.evaluation import (
     with_probe,
 )
 from vitkit.finetuning import head_on, solved
+from vitkit.models import FeatureSet
 from vitkit.system.errors import BadRun
 from vitkit.weights import Classifier, activate_array, with_zero_head
 
@@ -45,7 +45,7 @@ LEAST_OWN = 0.95  # share of a run's images with the answer of the head that is 
 class Head:
     """A head on the states of a shape's body."""
 
-    reads: Reads
+    reads: FeatureSet
     weight: Tensor | None
     """(K, D), float64; None for the classifier's own head."""
     bias: Tensor | None
@@ -80,7 +80,7 @@ def head_of(subject: Subject, body: Body, shape: Shape, exact: Arithmetic) -> He
     return Head(reads, weight, bias, torch.tensor(judged).double() @ weight.mT + bias)
 
 
-def keeps_head(classifier: Classifier, shape: Shape, reads: Reads) -> bool:
+def keeps_head(classifier: Classifier, shape: Shape, reads: FeatureSet) -> bool:
     """Whether the classifier's own head fits: no block is left out, and it reads what it did."""
     return shape.blocks == whole(classifier).blocks and reads == own_reading(classifier)
 

@@ -16,10 +16,11 @@ from vitkit.apps.faster.searching import Found
 from vitkit.apps.faster.subjects import Subject
 from vitkit.data import subset
 from vitkit.evaluation import tied_answers
-from vitkit.exporting import check, write_export, written_whole
+from vitkit.exporting import check, write_export
 from vitkit.prediction import Examples, Item, prepared_images
 from vitkit.runtimes import ENDINGS, Runtime, eager, open_file
 from vitkit.system.errors import BadSettings
+from vitkit.system.storage.files import whole_files
 from vitkit.weights import Classifier, activate_array, save
 
 TRIED = 300  # images that the file is tried on
@@ -82,8 +83,7 @@ def write(subject: Subject, found: Found, point: Point, output: Path) -> Classif
         return classifier
     asked = wanted(arithmetic, shape.merge)
     check(classifier, output, asked)
-    output.absolute().parent.mkdir(parents=True, exist_ok=True)
-    with written_whole(output) as folder:
+    with whole_files(output.absolute().parent, last=output.name) as folder:
         path = folder / output.name
         write_export(classifier, path, asked, calibration(subject)._replace(items=items))
         _check(_share(open_file(path), items, expected), output)

@@ -64,7 +64,7 @@ def save_model(
     memory = Memory(np.empty((0, 0), np.float32), precision=precision)
     memory = changed(memory, "labelled by hand", add=[new])
     fitted = fit(memory)
-    metrics = tuple(left_out_quality(fitted, memory.targets, memory.balanced))
+    metrics = tuple(left_out_quality(fitted, memory.targets, balanced=memory.balanced))
 
     fresh, _ = adopt(classifier, labels=("0", "1"), new_head=True)
     facts = {

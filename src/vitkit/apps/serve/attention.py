@@ -14,7 +14,6 @@ from PIL import Image
 from vitkit.apps.serve.batching import Choice, Sent
 from vitkit.data import in_memory, open_image, picture_for_people
 from vitkit.inspection import (
-    READER,
     check_has_attention,
     darkened,
     layer_names,
@@ -74,7 +73,7 @@ class Looker:
         self.layers = layer_names(config)
         self.heads: int = config.heads
         self.tiling: Tiling = config.tiling
-        self.reader = READER[config.pool]
+        self.reader = config.pooling.words
 
     def look(self, image: Sent, choice: Choice) -> Looked:
         """The attention that was chosen.

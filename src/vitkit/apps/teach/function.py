@@ -217,7 +217,7 @@ def teach(
     began = time.perf_counter()
     fitted = fit(memory)
     seconds = time.perf_counter() - began
-    metrics = left_out_quality(fitted, memory.targets, memory.balanced)
+    metrics = [*left_out_quality(fitted, memory.targets, balanced=memory.balanced)]
 
     # Saved, if anything is new
     classifier = taught.classifier

@@ -222,7 +222,7 @@ def probe(
     fitted = probing.fit(method, learned, train.groups)
     metrics = probing.qualities(fitted, learned, measured, train.groups)
     seconds = time.monotonic() - began
-    for sentence in probing.chance(fitted, learned, measured, train.groups):
+    for sentence in probing.chance(fitted, measured, train.groups):
         say(sentence)
 
     # The model with it, saved if that is wanted

@@ -22,6 +22,7 @@ from torch import Tensor
 from vitkit import __version__
 from vitkit.data import Batch, Lists, Source, content_digest, default_workers, eval_batches
 from vitkit.evaluation.evaluator import collect
+from vitkit.models import POOLS, FeatureSet
 from vitkit.system.console.messages import say
 from vitkit.system.console.progress import bar
 from vitkit.system.errors import BadData, Unavailable, Unsupported
@@ -45,6 +46,22 @@ class Features(NamedTuple):
     """float32 (N, D); large ones are mapped from a file, and cannot be written to."""
     y: np.ndarray
     """The targets, as `Source.targets_of` gives them: int64 (N,) for classes."""
+
+
+def features_within(
+    x: np.ndarray, wider: FeatureSet, wanted: FeatureSet, width: int, blocks: int | None = None
+) -> np.ndarray:
+    """The features of a feature set, (N, its numbers), from those of a wider one (N, its numbers), which
+    has all of its states.
+
+    width: D, of the model. blocks: the number of blocks of `wider` that the model has; None for all. The
+        feature set is that of the last of these.
+    """
+    pool = POOLS[wider.pool]
+    x = x.reshape(len(x), wider.blocks, pool.states, width)
+    last = wider.blocks if blocks is None else blocks
+    x = x[:, last - wanted.blocks : last, POOLS[wanted.pool].places_in(pool)]
+    return np.ascontiguousarray(x.reshape(len(x), -1))
 
 
 def compute_features(

@@ -24,8 +24,8 @@ from torch import Tensor
 from vitkit.data import Source, TargetKind, subset
 from vitkit.evaluation.evaluator import Part, Subject
 from vitkit.evaluation.metrics.metric import COUNT, DEVIATION, NUMBER, SHARE, Metric, share_interval
-from vitkit.evaluation.probes.closed_forms import ridge, targets
 from vitkit.evaluation.probes.features import compute_features
+from vitkit.evaluation.probes.ridge import ridge, targets
 from vitkit.system.console.text import counted, some
 from vitkit.system.errors import BadData, BadSettings
 

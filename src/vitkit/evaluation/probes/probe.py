@@ -1,15 +1,16 @@
-"""Probes: linear heads on a model's features, fitted in seconds, with what each example would have
-been answered by a fit without it.
+"""Probes: linear heads on a model's features, fitted in seconds, with the prediction for each example by
+a fit without it.
 
-A probe's logits are scores divided by a temperature, which is fitted to those left-out answers. So
-their softmax is calibrated: a score of least squares is no log-probability, nor is a distance.
+A probe's logits are scores on a scale that is fitted to those left-out predictions: divided by a
+temperature, for a softmax; on a line (Platt 1999), for a sigmoid; in their own unit, for a number. So they
+are calibrated: a score of least squares is no log-probability, nor is a distance.
 
 Legend: N examples, D width, K classes.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Literal
 from zlib import crc32
 
 import numpy as np
@@ -17,18 +18,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitkit.data import Source
 from vitkit.evaluation.metrics.calibration import (
-    chance_sentence,
     fit_temperature,
-    measured_calibration,
 )
 from vitkit.evaluation.metrics.classification import balanced_weights
-from vitkit.evaluation.metrics.metric import SHARE, Metric, share_right
-from vitkit.evaluation.metrics.weighted import share_of_answers
-from vitkit.evaluation.probes.closed_forms import Moments, targets
-from vitkit.evaluation.probes.folds import Folds, balanced_folds
-from vitkit.evaluation.probes.left_out import LeaveOut, best_for_classes, share_of_left_out
+from vitkit.evaluation.metrics.other_targets import losses_of_known
+from vitkit.evaluation.metrics.platt import fit_platt
+from vitkit.evaluation.probes.cross_validation import (
+    LEAST_KNOWN,
+    LeaveOut,
+    LeaveOutKnown,
+    Scored,
+    best_left_out,
+)
+from vitkit.evaluation.probes.folds import Folds, balanced_folds, folds_of
+from vitkit.evaluation.probes.ridge import Moments, targets
 from vitkit.models import DistilledHead
 from vitkit.system.console.text import counted
 from vitkit.system.errors import BadData, BadWeights
@@ -43,7 +47,7 @@ Method = Literal["linear", "prototype", "logistic"]
 
 @dataclass(frozen=True, eq=False)
 class Probe:
-    """A linear head, and how it answers examples that it has not learned from."""
+    """A linear head, and its predictions for the examples that it has learned from, by fits without them."""
 
     weight: Tensor
     """(K, D), float64 as all here."""
@@ -67,8 +71,8 @@ class Probe:
 
 
 @dataclass(frozen=True, eq=False)
-class Examples:
-    """The examples from which a probe learns."""
+class TrainingSet:
+    """The examples of one class each from which a probe learns."""
 
     x: Tensor
     """Features, (N, D)."""
@@ -97,8 +101,8 @@ class Examples:
         return torch.from_numpy(balanced_weights(counts))[self.classes]
 
 
-def linear(examples: Examples) -> Probe:
-    """Least squares with an intercept, in closed form; l2 is the one whose left-out answers have
+def linear(examples: TrainingSet) -> Probe:
+    """Least squares with an intercept, in closed form; l2 is the one whose left-out predictions have
     the least cross-entropy, each l2 at its best temperature."""
     classes = examples.classes
     folds = examples.folds()
@@ -109,7 +113,40 @@ def linear(examples: Examples) -> Probe:
     return Probe(weight / t, bias / t, left_out, folds.fold, folds.known, l2, t)
 
 
-def prototype(examples: Examples) -> Probe:
+def best_for_classes(fit: LeaveOut, classes: Tensor) -> tuple[float, float, Tensor]:
+    """For one class each, (N,): the l2 whose left-out predictions have the least cross-entropy, each l2 at
+    its best temperature; that temperature, and the left-out logits (N, K)."""
+    temperature = None
+    known = fit.folds.known
+    if not known.any():  # one image of each class: nothing tells how sure an answer is
+        l2 = fit.scale
+        return l2, 1.0, fit.scores(l2)
+
+    # What a fit that does not know its class answers to an image says nothing
+    counted = fit.weights * known
+
+    def judge(scores: Tensor, examples: Tensor) -> Scored:
+        nonlocal temperature  # that of the l2 before is near
+        own = classes[examples]
+        weights = counted[examples]
+        if not weights.any():
+            weights = torch.ones_like(weights)
+        temperature = fit_temperature(scores, own, temperature, weights)
+        logits = scores / temperature
+        losses = weights * F.cross_entropy(logits, own, reduction="none")
+        return Scored(losses, logits, temperature)
+
+    l2, judged = best_left_out(fit, judge)
+    if (fit.weights == fit.weights[0]).all():
+        return l2, judged.scale, judged.predictions
+
+    # Where classes count alike, two images of a rare one that nothing can know would make all answers
+    # unsure: the last temperature is that of the images as they are
+    again = fit_temperature(judged.predictions[known], classes[known])
+    return l2, judged.scale * again, judged.predictions / again
+
+
+def prototype(examples: TrainingSet) -> Probe:
     """The class whose mean is nearest: -‖x - mean‖², without the ‖x‖² that all classes share."""
     # Distances hardly change if all features move together, and lose fewer digits
     x = examples.x.double()
@@ -136,7 +173,7 @@ def _nearest_mean(moments: Moments) -> tuple[Tensor, Tensor]:
     return 2 * mean, -mean.square().sum(1)
 
 
-def logistic(examples: Examples) -> Probe:
+def logistic(examples: TrainingSet) -> Probe:
     """scikit-learn's logistic regression on standardised features. Its strength, scikit-learn's C,
     is the one whose answers have the least cross-entropy in cross-validation."""
     from sklearn.linear_model import LogisticRegression
@@ -188,7 +225,23 @@ def logistic(examples: Examples) -> Probe:
     return _calibrated(weight, bias - weight @ mean, left_out, examples, folds, c)
 
 
-FIT: dict[Method, Callable[[Examples], Probe]] = {
+def _calibrated(
+    weight: Tensor,
+    bias: Tensor,
+    left_out: Tensor,
+    examples: TrainingSet,
+    folds: Folds,
+    strength: float,
+) -> Probe:
+    """The probe of these scores, divided by their temperature."""
+    answered = left_out.isfinite().all(1)
+    t = 1.0
+    if answered.any():
+        t = fit_temperature(left_out[answered], examples.classes[answered])
+    return Probe(weight / t, bias / t, left_out / t, folds.fold, folds.known, strength, t)
+
+
+FIT: dict[Method, Callable[[TrainingSet], Probe]] = {
     "linear": linear,
     "prototype": prototype,
     "logistic": logistic,
@@ -217,7 +270,9 @@ def fit_probe(
     if len(counts) > count or not counts.all():
         raise BadData(f"of {count} classes {(counts == 0).sum()} have no example")
     refuse_broken(x)
-    examples = Examples(torch.tensor(x), torch.tensor(classes), count, balanced, groups, products)
+    examples = TrainingSet(
+        torch.tensor(x), torch.tensor(classes), count, balanced, groups, products
+    )
     return FIT[method](examples)
 
 
@@ -229,6 +284,117 @@ def refuse_broken(x: np.ndarray) -> None:
             f"the features of {len(broken):,} of {len(x):,} examples hold NaN or infinity, the "
             f"first of number {broken[0]}"
         )
+
+
+# Several classes an image, and numbers: least squares in closed form, as for one class each
+
+
+def several_probe(
+    x: np.ndarray,
+    y: np.ndarray,
+    groups: np.ndarray | None = None,
+    products: Tensor | None = None,
+) -> Probe:
+    """A head of yes-or-no questions, for a sigmoid: features (N, D), and ones and zeros (N, K), or NaN
+    where it is unknown: an example takes no part in the fit of such a class. l2 is the one whose left-out
+    predictions have the least cross-entropy. Examples of one group, by its number (N,), are left out together.
+    `products`: of each two rows, if they were computed (`row_products`).
+
+    Raises VitkitError for a class without an example, for one that is known of one group only, for no class
+    at all, if all examples have all classes, and for features that are not finite.
+    """
+    refuse_broken(x)
+    if not len(y) or not y.shape[1]:
+        examples = counted(len(y), "example")
+        raise BadData(f"{examples} of {y.shape[-1]} classes teach no classifier")
+    empty = np.flatnonzero(~(y == 1).any(0))
+    if len(empty):
+        raise BadData(f"of {y.shape[1]} classes {len(empty)} have no example")
+    alone = np.flatnonzero(~learnable(y, groups))
+    if len(alone):
+        raise BadData(
+            f"of {y.shape[1]} classes {len(alone)} are known of one example only, or of one group of them"
+        )
+    if (y != 0).all():
+        raise BadData(
+            f"all {len(y):,} examples have all {y.shape[1]} classes, so nothing tells what has them not"
+        )
+    truth = torch.tensor(y, dtype=torch.float64)
+    folds = _each(len(y), groups)
+    fit: LeaveOut | LeaveOutKnown
+    if truth.isnan().any():
+        fit = LeaveOutKnown.of_targets(torch.tensor(x), 2 * truth - 1, folds, products)
+    else:
+        fit = LeaveOut(torch.tensor(x), 2 * truth - 1, folds, products=products)
+
+    def judge(scores: Tensor, examples: Tensor) -> Scored:
+        own = truth[examples]
+        known = ~own.isnan()
+        platt = fit_platt(scores[known], own[known])
+        logits = platt.logits(scores)
+        return Scored(losses_of_known(logits, own), logits, platt)
+
+    l2, judged = best_left_out(fit, judge)
+    platt = judged.scale
+    weight, bias = fit.head(l2)
+    return Probe(
+        platt.slope * weight,
+        platt.logits(bias),
+        judged.predictions,
+        folds.fold,
+        folds.known,
+        l2,
+        temperature=1 / platt.slope,
+    )
+
+
+def number_probe(
+    x: np.ndarray,
+    y: np.ndarray,
+    groups: np.ndarray | None = None,
+    products: Tensor | None = None,
+) -> Probe:
+    """A head of one output, the number in its own unit: features (N, D), numbers (N,). l2 is the
+    one whose left-out predictions have the least squared error. Examples of one group, by its number
+    (N,), are left out together. `products`: of each two rows, if they were computed. Raises VitkitError for
+    fewer than two different numbers, and for features that are not finite."""
+    refuse_broken(x)
+    if len(y) < 2:
+        raise BadData(f"{counted(len(y), 'example')} cannot teach a number; two or more can")
+    if np.ptp(y) == 0:
+        raise BadData(
+            f"all {len(y):,} examples have the number {y[0]:g}; there is nothing to learn"
+        )
+    truth = torch.tensor(y, dtype=torch.float64)[:, None]  # (N, 1)
+    folds = _each(len(y), groups)
+    fit = LeaveOut(torch.tensor(x), truth, folds, products=products)
+
+    def judge(scores: Tensor, examples: Tensor) -> Scored:
+        return Scored((scores - truth[examples]).square()[:, 0], scores)
+
+    l2, judged = best_left_out(fit, judge)
+    weight, bias = fit.head(l2)
+    return Probe(weight, bias, judged.predictions, folds.fold, folds.known, l2, temperature=1.0)
+
+
+def _each(count: int, groups: np.ndarray | None) -> Folds:
+    """A fold for each example, or for each group."""
+    if groups is None:
+        groups = np.arange(count)
+    return folds_of(groups)
+
+
+def learnable(y: np.ndarray, groups: np.ndarray | None = None) -> np.ndarray:
+    """Which classes a fit without some example can know: those that an example has, and that are known of
+    all examples, or of two groups, (N,), at least; of ones, zeros and NaN (N, K): bool (K,)."""
+    if groups is None:
+        groups = np.arange(len(y))
+    known = ~np.isnan(y)
+    known_of = [len(np.unique(groups[some])) for some in known.T]
+    return (y == 1).any(0) & (known.all(0) | (np.array(known_of) >= LEAST_KNOWN))
+
+
+# In a model
 
 
 def with_probe(
@@ -251,140 +417,3 @@ def with_probe(
             head.weight.copy_(weight)
             head.bias.copy_(bias)
     return replace(classifier, labels=labels, activation=activation)
-
-
-def quality(
-    name: str, logits: Tensor, classes: np.ndarray, groups: np.ndarray | None = None
-) -> list[Metric]:
-    """Accuracy and calibration error of logits (N, K), under this name; empty without images. Answers of
-    one group, by its number (N,), are not independent."""
-    if not len(classes):
-        return []
-    confidence, right = _confidence(logits, classes)
-    return [
-        accuracy_of(name, logits, classes, groups),
-        measured_calibration(f"{name}/calibration_error", confidence, right, groups),
-    ]
-
-
-def accuracy_of(
-    name: str, logits: Tensor, classes: np.ndarray, groups: np.ndarray | None = None
-) -> Metric:
-    """The accuracy alone, the first metric of `quality`."""
-    _, right = _confidence(logits, classes)
-    return share_right(f"{name}/top1", right, groups)
-
-
-def balanced_quality(
-    name: str, logits: Tensor, classes: np.ndarray, groups: np.ndarray | None = None
-) -> Metric:
-    """The balanced accuracy of logits (N, K), under this name. Images of classes that the head does not
-    know, -1, count as one class, which is never answered. Answers of one group, by its number (N,), are
-    not independent."""
-    truth = np.where(classes < 0, logits.shape[1], classes)
-    right = logits.argmax(1).numpy() == truth
-    weights = balanced_weights(np.bincount(truth))[truth]
-    share, interval = share_of_answers(right, truth, weights, groups)
-    return Metric(f"{name}/balanced_accuracy", share, SHARE, interval)
-
-
-def _confidence(logits: Tensor, classes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The probability of the likeliest class, and whether it is the right one, (N,) each."""
-    confidence, predicted = logits.softmax(1).max(1)
-    return confidence.numpy(), predicted.numpy() == classes
-
-
-class LeftOut(NamedTuple):
-    """The left-out answers that say something: those of fits that know the image's class."""
-
-    logits: Tensor
-    """(n, K)"""
-    classes: np.ndarray
-    """(n,)"""
-    groups: np.ndarray | None
-    """The number of each image's group, (n,), if some belong together."""
-
-    @classmethod
-    def of(cls, fitted: Probe, classes: np.ndarray, groups: np.ndarray | None) -> "LeftOut":
-        """Those of a probe, which has learned from images of these classes and groups, (N,) each."""
-        answered = fitted.left_out.isfinite().all(1).numpy()
-        if fitted.known.any():  # what knows nothing of an image's class says nothing
-            answered &= fitted.known.numpy()
-        if groups is not None:
-            groups = groups[answered]
-        return cls(fitted.left_out[answered], classes[answered], groups)
-
-    def accuracy(self, balanced: bool) -> Metric:
-        """The accuracy; the balanced one if classes count alike."""
-        _, right = _confidence(self.logits, self.classes)
-        name = "top1"
-        weights = None
-        if balanced:
-            name = "balanced_accuracy"
-            weights = balanced_weights(np.bincount(self.classes))[self.classes]
-        share, interval = share_of_left_out(right, self.classes, weights, self.groups)
-        return Metric(f"left_out/{name}", share, SHARE, interval)
-
-
-def left_out_quality(
-    fitted: Probe, classes: np.ndarray, balanced: bool, groups: np.ndarray | None = None
-) -> list[Metric]:
-    """How good the left-out answers are: accuracy and calibration error, and first, if classes count
-    alike, the balanced accuracy. Answers of one group, by its number (N,), are not independent. Empty
-    if nothing could be left out."""
-    found = LeftOut.of(fitted, classes, groups)
-    if not len(found.classes):
-        return []
-    metrics = [found.accuracy(balanced=False)]
-    if balanced:
-        metrics.insert(0, found.accuracy(balanced=True))
-    sure = _confidence(found.logits, found.classes)
-    name = "left_out/calibration_error"
-    return [*metrics, measured_calibration(name, *sure, found.groups)]
-
-
-def chance_sentences(
-    fitted: Probe,
-    classes: np.ndarray,
-    groups: np.ndarray | None,
-    measured: Mapping[str, tuple[Tensor, np.ndarray | None]],
-) -> list[str]:
-    """What a perfectly calibrated model would show of a calibration error: on the images that were left
-    out, of these classes and groups, (N,) each; and on others, by the part's name, of which there are
-    logits and groups."""
-    found = LeftOut.of(fitted, classes, groups)
-    asked = {"left_out": (found.logits, found.groups), **measured}
-    sentences = []
-    for name, (logits, own_groups) in asked.items():
-        if len(logits):
-            confidence = logits.softmax(1).amax(1).numpy()
-            sentences.append(f"{name}: {chance_sentence(confidence, own_groups)}")
-    return sentences
-
-
-def known_classes(source: Source) -> np.ndarray:
-    """The classes that images have, ascending. Raises VitkitError if there are fewer than two."""
-    classes = np.unique(source.targets)
-    if len(classes) < 2:
-        names = ", ".join(source.labels[number] for number in classes) or "no class"
-        raise BadData(
-            f"all there is to learn from, {counted(len(source), 'image')}, has {names}; a classifier "
-            "needs two classes or more"
-        )
-    return classes
-
-
-def _calibrated(
-    weight: Tensor,
-    bias: Tensor,
-    left_out: Tensor,
-    examples: Examples,
-    folds: Folds,
-    strength: float,
-) -> Probe:
-    """The probe of these scores, divided by their temperature."""
-    answered = left_out.isfinite().all(1)
-    t = 1.0
-    if answered.any():
-        t = fit_temperature(left_out[answered], examples.classes[answered])
-    return Probe(weight / t, bias / t, left_out / t, folds.fold, folds.known, strength, t)

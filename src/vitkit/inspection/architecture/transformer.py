@@ -2,6 +2,8 @@
 at the top, with one block of its encoder opened beside it. Every number is this model's own.
 """
 
+from textwrap import wrap
+
 from vitkit.inspection.architecture.scene import LARGE, LINE, Box, Scene, Text, box_height
 from vitkit.models import ResNetConfig, ViTConfig, backbone_name
 
@@ -41,18 +43,7 @@ ACTIVATIONS = {
     "relu": "ReLU",
     "silu": "SiLU",
 }
-READ = {
-    "token": ["Class token"],
-    "distilled": ["Class token and", "distillation token"],
-    "gap": ["Mean of the patches"],
-    "token-gap": ["Class token,", "mean of the patches"],
-    "token-quarters": ["Class token, means of", "the image's 4 quarters"],
-    "token-gap-quarters": ["Class token,", "mean of the patches, and", "of the image's 4 quarters"],
-    "token-pyramid": ["Class token,", "means of the patches, of", "quarters and sixteenths"],
-    "map": ["Attention pooling (MAP)", "a probe asks the patches"],
-    "corner": ["First patch"],
-    "none": ["Every token"],
-}
+LONGEST = 25  # characters of a line in a box of the left column
 
 
 def draw_transformer(scene: Scene, config: ViTConfig) -> None:
@@ -261,7 +252,8 @@ def _heap(scene: Scene, config: ViTConfig, bottom: float, count: int, words: lis
 def _head(scene: Scene, config: ViTConfig, below: float) -> None:
     """What the head reads, and the head, up to the classes."""
     tokens = config.grid[0] * config.grid[1] + config.prefix
-    lines = list(READ[config.pool])
+    words = config.pooling.words.removeprefix("the ")
+    lines = wrap(words[0].upper() + words[1:], LONGEST)
     label = f"{tokens:,} × {config.width:,}"
     if config.read_blocks > 1:
         lines.append(f"of the last {config.read_blocks} blocks")

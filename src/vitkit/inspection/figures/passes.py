@@ -12,7 +12,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from vitkit.models import Grid, Recording, VisionTransformer, ViTConfig, recording
+from vitkit.models import Grid, Patch, Recording, Token, VisionTransformer, ViTConfig, recording
 from vitkit.system.errors import BadSettings, Unsupported
 from vitkit.weights import Classifier
 
@@ -22,18 +22,6 @@ Images = Tensor | Iterable[Tensor]
 LARGEST = 128 * 2**20  # bytes of the attention weights of one layer
 MOST = 16  # images at a time; larger batches are not faster on a CPU
 POOLING = "pooling"  # the name of a MAP head's layer
-# What a model's head reads, by its pooling
-READER = {
-    "token": "the class token",
-    "distilled": "the class and the distillation token",
-    "gap": "the mean of all patches",
-    "token-gap": "the class token and the mean of all patches",
-    "token-quarters": "the class token and the means of the image's quarters",
-    "token-gap-quarters": "the class token, the mean of the patches, and those of the image's quarters",
-    "token-pyramid": "the class token, the mean of the patches, and those of quarters and sixteenths",
-    "map": "the learned query of the pooling",
-    "corner": "the first patch",
-}
 
 
 # What a figure can be made of
@@ -256,45 +244,25 @@ def in_float32(tensor: Tensor) -> AbstractContextManager:
 def reading(config: ViTConfig, tokens: int, pooling: list[Tensor]) -> Tensor:
     """How much of each final token the head reads: float32 (B, T) or (1, T), rows that sum to one.
 
-    - "token", the paper: the class token;
-    - "distilled": half of the class token and half of the distillation token, whose answers are
-      averaged;
-    - "gap": all patches alike, and "token-gap": half of that, and half of the class token;
-    - "token-quarters": a fifth of the class token, and four fifths of all patches alike;
-    - "token-gap-quarters": a sixth of the class token, and five sixths of all patches alike;
-    - "token-pyramid": a twenty-second of the class token, and the rest of all patches alike;
-    - "map": the patches, by the attention of the learned query, averaged over its heads;
-    - "corner": the first patch.
-
-    Registers are never read. `pooling` has a MAP head's attention, (B, H, 1, N).
+    Each of the states that the pooling puts side by side counts the same, and in a mean of patches each
+    patch. Of a MAP head they are the attention of the learned query to the patches, averaged over its
+    heads, from `pooling`, (B, H, 1, N). Registers are never read.
     """
-    shares = torch.zeros(1, tokens)
-    patches = tokens - config.prefix
-    if config.pool == "token":
-        shares[:, 0] = 1
-    elif config.pool == "distilled":
-        shares[:, :2] = 1 / 2
-    elif config.pool == "gap":
-        shares[:, config.prefix :] = 1 / patches
-    elif config.pool == "token-gap":
-        shares[:, 0] = 1 / 2
-        shares[:, config.prefix :] = 1 / patches / 2
-    elif config.pool == "token-quarters":
-        shares[:, 0] = 1 / 5
-        shares[:, config.prefix :] = 4 / patches / 5
-    elif config.pool == "token-gap-quarters":
-        shares[:, 0] = 1 / 6
-        shares[:, config.prefix :] = 5 / patches / 6
-    elif config.pool == "token-pyramid":
-        shares[:, 0] = 1 / 22
-        shares[:, config.prefix :] = 21 / patches / 22
-    elif config.pool == "corner":
-        shares[:, config.prefix] = 1
-    elif config.pool == "map":
+    if config.pool == "map":
         by_probe = of_heads(pooling[-1], None)[:, 0]  # (B, N)
         shares = torch.zeros(len(by_probe), tokens, device=by_probe.device)
         shares[:, config.prefix :] = by_probe
-    return shares
+        return shares
+    shares = torch.zeros(1, tokens)
+    patches = tokens - config.prefix
+    for part in config.pooling.reads:
+        if isinstance(part, Token):
+            shares[:, part.number] += 1
+        elif isinstance(part, Patch):
+            shares[:, config.prefix + part.number] += 1
+        else:  # parts of the image have about as many patches each
+            shares[:, config.prefix :] += part.states / patches
+    return shares / config.pooling.states
 
 
 def map_of(shares: Tensor, weights: Tensor, config: ViTConfig, grid: Grid) -> Tensor:

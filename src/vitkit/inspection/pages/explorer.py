@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from vitkit.data import Picture, picture_for_people
-from vitkit.inspection.figures.passes import READER, check_transformer, layer_names
+from vitkit.inspection.figures.passes import check_transformer, layer_names
 from vitkit.inspection.pages.attention_tables import DETAILS, Detail, Explored, explored, most_bytes
 from vitkit.inspection.pages.html import Active, Block, embedded, paragraph, part, write_page
 from vitkit.inspection.photographs import whole_pixels
@@ -88,6 +88,9 @@ def _data(
     if detail.block > 1:
         cell = f"square of {detail.block} × {detail.block} patches"
     config = classifier.model.config
+    reader = None
+    if config.pools:
+        reader = config.pooling.words
     return {
         "grid": grid,
         "patch": config.tiling.size,
@@ -97,7 +100,7 @@ def _data(
         "cells": detail.cells(grid),
         "cell": cell,
         "prefix": prefix_names(config),
-        "reader": READER.get(config.pool),
+        "reader": reader,
         "layers": layers,
         "photographs": photographs,
     }

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shutil
+import sys
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -118,9 +119,14 @@ def whole(path: Path) -> Iterator[Path]:
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove what `whole` had begun to write in a folder in a process that was killed."""
+    """Remove what `whole` and `whole_files` had begun to write in a folder in a process that was killed.
+    No other process may be writing there."""
     for path in folder.glob("*.new"):
-        if re.search(r"\.[0-9a-f]{8}\.new$", path.name):
+        if not re.search(r"\.[0-9a-f]{8}\.new$", path.name):
+            continue
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
             path.unlink(missing_ok=True)
 
 
@@ -268,8 +274,6 @@ def whole_files(path: Path, first: str = "", last: str = "") -> Iterator[Path]:
     """
     is_new = not path.exists()
     path.mkdir(parents=True, exist_ok=True)
-    for unfinished in path.glob(".????????.new"):  # of a process that was killed
-        shutil.rmtree(unfinished, ignore_errors=True)
     new = path / f".{token_hex(4)}.new"  # on the same disk, so that files can be renamed
     new.mkdir()
     try:
@@ -319,7 +323,14 @@ def temporary_folder(path: Path) -> Iterator[Path]:
 
 def sync(path: Path) -> None:
     """Wait until a file or directory is on the disk itself. Raises OSError."""
-    handle = os.open(path, os.O_RDONLY)
+    flags = os.O_RDONLY
+    if (
+        sys.platform == "win32"
+    ):  # which opens no directory, and waits only for what may be written to
+        if path.is_dir():
+            return
+        flags = os.O_RDWR
+    handle = os.open(path, flags)
     try:
         os.fsync(handle)
     finally:

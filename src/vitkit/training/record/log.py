@@ -15,6 +15,7 @@ from rich.table import Column
 from vitkit.evaluation import Metric
 from vitkit.system.console.messages import bars_are_shown, console_of_listener, progress_of, say_on
 from vitkit.system.processes.ranks import on_rank_0
+from vitkit.system.storage.files import write_whole
 from vitkit.training.record.metrics import read_lines, to_line
 from vitkit.training.record.trackers import FunctionTracker, Tracker, first_line
 
@@ -119,9 +120,7 @@ class Log:
         path = Path(os.devnull)
         if on_rank_0():
             path = self.path
-            new = self.path.with_suffix(".new")
-            new.write_text("".join(map(to_line, past)), "utf-8")
-            new.replace(self.path)
+            write_whole(self.path, "".join(map(to_line, past)).encode())
         self.file = path.open("a", buffering=1)  # line by line
         evaluations = [line for line in past if line["event"] == "evaluation"]
         self.evaluated = {(line["step"], line["evaluator"]) for line in evaluations}

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from PIL import Image
 from torch import Tensor, nn
 
-from vitkit.models import WITHOUT_PARAMETERS, Backbone, ModelConfig, ViTConfig
+from vitkit.models import Backbone, ModelConfig, ViTConfig
 from vitkit.system.console.text import printable_name
 from vitkit.system.errors import BadWeights
 from vitkit.weights.classifier import Classifier, Description
@@ -184,7 +184,8 @@ def beyond_vit(
         "qkv_bias": ("queries, keys and values without biases", not config.qkv_bias),
         "rectangles": (f"patches of {height} x {width}, no squares", height != width),
     }
-    joins_states = config.pool in WITHOUT_PARAMETERS[1:] and config.pool not in has
+    pool = config.pooling
+    joins_states = pool.extends_class_token and pool.states > 1 and pool.name not in has
     beyond = reasons(
         {
             f'pooling by "{config.pool}"': joins_states,

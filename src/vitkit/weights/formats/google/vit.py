@@ -11,7 +11,7 @@ from pathlib import Path
 from torch import Tensor
 
 from vitkit.data import Preprocessing
-from vitkit.models import DIALECTS, WITHOUT_PARAMETERS, Grid, ModelConfig, ViTConfig
+from vitkit.models import DIALECTS, Grid, ModelConfig, ViTConfig
 from vitkit.weights.adoption import rebuilt
 from vitkit.weights.classifier import Classifier, Description
 from vitkit.weights.files.content import Tensors
@@ -179,8 +179,8 @@ def cannot(config: ViTConfig) -> list[str]:
     """Its ViT (models_vit.py in vit_jax, models/vision_transformer.py in big_vision) has one class token at most,
     and reads it if there is one: registers are refused, for example."""
     # Without pooling ("none") the head answers for every token, the class token too
-    readers = (*WITHOUT_PARAMETERS, "none")
-    unread_token = config.prefix and config.pool not in readers
+    is_read = config.pooling.extends_class_token or not config.pools
+    unread_token = config.prefix and not is_read
     return beyond_vit(config, ("learned", "sincos"), stems=True, has=("rectangles",)) + reasons(
         {
             "registers": config.registers,

@@ -14,7 +14,7 @@ from PIL import Image
 from torch import Tensor
 
 from vitkit.data import Preprocessing
-from vitkit.models import ModelConfig, ViTConfig
+from vitkit.models import Means, ModelConfig, Token, ViTConfig
 from vitkit.system.errors import BadWeights
 from vitkit.weights.classifier import Classifier
 from vitkit.weights.files.directory import load_state_dict
@@ -266,20 +266,9 @@ model = timm.create_model("local-dir:DIRECTORY", pretrained=True)
 
 def example_of_states(config: ViTConfig) -> str:
     """How to compute the logits of a head that joins the states of several blocks, or parts of an image."""
-    read = {
-        "token": ["token[:, 0]"],
-        "token-gap": ["token[:, 0]", "patches.mean(1)"],
-        "token-quarters": ["token[:, 0]", "*parts(patches, 2)"],
-        "token-gap-quarters": ["token[:, 0]", "patches.mean(1)", "*parts(patches, 2)"],
-        "token-pyramid": [
-            "token[:, 0]",
-            "patches.mean(1)",
-            "*parts(patches, 2)",
-            "*parts(patches, 4)",
-        ],
-    }
+    read = [_in_python(part) for part in config.pooling.reads]
     parts = ""
-    if "*parts" in " ".join(read[config.pool]):
+    if "*parts" in " ".join(read):
         parts = f"""
 
 def parts(patches, sides):
@@ -310,6 +299,15 @@ with torch.inference_mode():
     )
     states = []
     for patches, token in blocks:
-        states += [{", ".join(read[config.pool])}]
+        states += [{", ".join(read)}]
     logits = torch.cat(states, 1) @ head["head.weight"].T + head["head.bias"]
 """
+
+
+def _in_python(part: Token | Means) -> str:
+    """A part of a pooling, from timm's `token`, (B, T - N, D), and `patches`, (B, N, D)."""
+    if isinstance(part, Token):
+        return f"token[:, {part.number}]"
+    if part.sides == 1:
+        return "patches.mean(1)"
+    return f"*parts(patches, {part.sides})"

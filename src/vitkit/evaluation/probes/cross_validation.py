@@ -1,36 +1,26 @@
-"""What least squares answer to examples that they have not learned from: exactly, and without fitting
-again.
+"""Cross-validated predictions of least squares (`ridge.py`): exactly those of fits without each example, and
+without fitting again.
 
-An example is left out together with its fold (`folds.py`), and what l2 it is answered with was chosen by
-the answers of other folds.
+An example is left out together with its fold (`folds.py`), and the l2 of its prediction is chosen by the
+predictions of other folds.
 
 Legend: N examples, V views of each, D width, K classes or outputs, R the directions in which features
 vary, M folds, B the most examples of one, L strengths of l2.
 """
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from vitkit.evaluation.metrics.calibration import fit_temperature
-from vitkit.evaluation.metrics.weighted import share_of_answers
-from vitkit.evaluation.probes.closed_forms import AT_ONCE as COLUMNS
-from vitkit.evaluation.probes.closed_forms import Centred, centred_ridge, eigh, row_products
 from vitkit.evaluation.probes.folds import Folds, folds_of
+from vitkit.evaluation.probes.ridge import COLUMNS, Centred, centred_ridge, eigh, row_products
 
 STRENGTHS = tuple(2.0**exponent for exponent in range(-16, 9, 2))  # of l2, in mean eigenvalues
 STRENGTHS_OF_DISTILLED = (1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0)
-OTHERS = 4  # left-out answers vary 1 + OTHERS / n times as much as others, of n images a class,
-CURVE = 0.25  # and fits to n have (1 - 1 / n) ** CURVE times the errors of fits to one less
-NUMBERS = (
-    100  # as OTHERS, of numbers and several classes: 1 + (NUMBERS / n) ** 0.5, of n images in all
-)
 EMPTY = 1e-12  # of the largest eigenvalue: along such directions nothing varies
 AT_ONCE = 1 << 22  # numbers of the rows that are left out at once
 TOGETHER = 1 << 16  # numbers of the rows of all l2 that are computed together; a cache holds them
@@ -345,26 +335,26 @@ class LeaveOutKnown:
         return LeaveOutKnown(fits, self.targets[examples], self.folds.of(examples))
 
 
-# The l2 whose left-out answers are the best
+# The l2 whose left-out predictions are the best
 
 
-class Judged(NamedTuple):
-    """Leave-one-out answers, scaled to logits or to the unit of the targets."""
+class Scored(NamedTuple):
+    """Leave-one-out predictions, scaled to logits or to the unit of the targets."""
 
     losses: Tensor
     """Of each example, (N,)."""
-    answers: Tensor
+    predictions: Tensor
     """(N, K)"""
     scale: object = None
     """What brought them there."""
 
 
-Judge = Callable[[Tensor, Tensor], Judged]
+Judge = Callable[[Tensor, Tensor], Scored]
 """Judges left-out scores (n, K) of the examples with these numbers (n,)."""
 
 
-def best_left_out(fit: LeaveOut | LeaveOutKnown, judge: Judge) -> tuple[float, Judged]:
-    """The l2 whose leave-one-out answers have the lowest loss; and these answers, judged.
+def best_left_out(fit: LeaveOut | LeaveOutKnown, judge: Judge) -> tuple[float, Scored]:
+    """The l2 whose leave-one-out predictions have the lowest loss; and these answers, judged.
 
     No answer has a say in the l2 that it is given by, or it would be too good: of few examples, those of
     a fifth of the folds are by the l2 that all others choose among themselves; of many, where it hardly
@@ -387,15 +377,15 @@ def best_left_out(fit: LeaveOut | LeaveOutKnown, judge: Judge) -> tuple[float, J
         of_folds.index_add_(1, folds, losses)
         choices = (losses.sum(1, keepdim=True) - of_folds).argmin(0)[folds]
 
-    answers = torch.empty_like(fit.targets)
+    predictions = torch.empty_like(fit.targets)
     own_losses = torch.empty_like(losses[0])
     numbers = choices.unique().tolist()
     for number, scores in zip(numbers, _scores_by(fit, numbers), strict=True):
         found = judge(scores, everything)
         own = choices == number
-        answers[own] = found.answers[own]
+        predictions[own] = found.predictions[own]
         own_losses[own] = found.losses[own]
-    return STRENGTHS[chosen] * fit.scale, Judged(own_losses, answers, scales[chosen])
+    return STRENGTHS[chosen] * fit.scale, Scored(own_losses, predictions, scales[chosen])
 
 
 def _losses(fit: LeaveOut | LeaveOutKnown, judge: Judge, examples: Tensor) -> tuple[Tensor, list]:
@@ -414,39 +404,6 @@ def _scores_by(fit: LeaveOut | LeaveOutKnown, numbers: Iterable[int]) -> Iterato
     return fit.scores_by([STRENGTHS[number] * fit.scale for number in numbers])
 
 
-def best_for_classes(fit: LeaveOut, classes: Tensor) -> tuple[float, float, Tensor]:
-    """For one class each, (N,): the l2 whose left-out answers have the least cross-entropy, each l2 at
-    its best temperature; that temperature, and the left-out logits (N, K)."""
-    temperature = None
-    known = fit.folds.known
-    if not known.any():  # one image of each class: nothing tells how sure an answer is
-        l2 = fit.scale
-        return l2, 1.0, fit.scores(l2)
-
-    # What a fit that does not know its class answers to an image says nothing
-    counted = fit.weights * known
-
-    def judge(scores: Tensor, examples: Tensor) -> Judged:
-        nonlocal temperature  # that of the l2 before is near
-        own = classes[examples]
-        weights = counted[examples]
-        if not weights.any():
-            weights = torch.ones_like(weights)
-        temperature = fit_temperature(scores, own, temperature, weights)
-        logits = scores / temperature
-        losses = weights * F.cross_entropy(logits, own, reduction="none")
-        return Judged(losses, logits, temperature)
-
-    l2, judged = best_left_out(fit, judge)
-    if (fit.weights == fit.weights[0]).all():
-        return l2, judged.scale, judged.answers
-
-    # Where classes count alike, two images of a rare one that nothing can know would make all answers
-    # unsure: the last temperature is that of the images as they are
-    again = fit_temperature(judged.answers[known], classes[known])
-    return l2, judged.scale * again, judged.answers / again
-
-
 def distilled(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """The linear map of features (N, D) that is nearest to numbers (N, K), as another model's answers:
     weights (K, D) and biases (K,). Of a few strengths of its regularisation, it has the one whose fits
@@ -455,56 +412,3 @@ def distilled(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     strengths = [strength * fit.scale for strength in STRENGTHS_OF_DISTILLED]
     errors = [(scores - y).square().mean().item() for scores in fit.scores_by(strengths)]
     return fit.head(strengths[int(np.argmin(errors))])
-
-
-# How good left-out answers are
-
-
-def variance_of_fits(independent: int) -> float:
-    """How many times as much numbers computed of left-out answers vary, about what one fit to all reaches on
-    new images, as if all left-out answers were those of that fit.
-
-    Other examples would have made another fit, chosen another l2, and the left-out answers of a fit have
-    its errors in common. From simulations (NUMBERS), by the number of independent examples, or groups.
-    """
-    return 1 + math.sqrt(NUMBERS / independent)
-
-
-def means_without(y: np.ndarray, fold: np.ndarray) -> np.ndarray:
-    """The mean of all targets but those of each one's fold: of targets (N,) or (N, K) and folds, (N,).
-    Targets that are NaN are unknown and take no part.
-
-    A fit without an example begins at this mean, which is the lower the larger the example's target is. So
-    left-out answers that know nothing are ordered the wrong way round.
-    """
-    number = np.unique(fold, return_inverse=True)[1]
-    known = ~np.isnan(y)
-    y = np.where(known, y, 0)
-    sums = np.zeros((number.max() + 1, *y.shape[1:]))
-    counts = np.zeros_like(sums)
-    np.add.at(sums, number, y)
-    np.add.at(counts, number, known)
-    return (y.sum(0) - sums[number]) / np.maximum(known.sum(0) - counts[number], 1)
-
-
-def share_of_left_out(
-    right: np.ndarray,
-    classes: np.ndarray,
-    weights: np.ndarray | None = None,
-    groups: np.ndarray | None = None,
-) -> tuple[float, tuple[float, float]]:
-    """The share of left-out answers that are right, bool (N,), and an interval that holds the accuracy of
-    the whole fit on new images in 95 % of cases (docs/accuracy.md has how often it did).
-
-    weights: what each answer counts, (N,). groups: answers with the same number are not independent.
-
-    It is that of `share_of_answers`, for fewer answers where classes have few images, of which others
-    would have made another fit (OTHERS). Its upper end has, too, what the image of each class that is
-    missing may be worth (CURVE). Both are from simulations.
-    """
-    if weights is None:
-        weights = np.ones(len(right))
-    each = weights.sum() ** 2 / np.square(weights).sum() / len(np.unique(classes))
-    share, (low, high) = share_of_answers(right, classes, weights, groups, 1 + OTHERS / each)
-    high += (1 - high) * (1 - (1 - 1 / max(each, 2)) ** CURVE)
-    return share, (low, high)

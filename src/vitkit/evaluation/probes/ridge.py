@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-AT_ONCE = 4_096  # columns of features that are float64 at a time
+COLUMNS = 4_096  # columns of features that are float64 at a time
 
 
 class Ridge(NamedTuple):
@@ -101,7 +101,7 @@ def centred_ridge(x: Tensor, y: Tensor, weights: Tensor) -> Centred:
 def row_products(x: Tensor) -> Tensor:
     """The products of each two rows of features (N, D), around their mean: float64 (N, N)."""
     total = np.zeros((len(x), len(x)))
-    for columns in x.split(AT_ONCE, 1):
+    for columns in x.split(COLUMNS, 1):
         columns = columns.double()
         centred = (columns - columns.mean(0)).numpy()
         total += centred @ centred.T  # of which NumPy computes one half

@@ -1,0 +1,129 @@
+"""From the tokens to what the head reads: y of Eq. 4, and what Appendix D.3 and others put there
+(pooling.py has the table). DeiT's head, which reads two tokens, is here too.
+
+A pooling says in `tokens_read` how many of the first tokens it reads (None for all), so that the
+last block need not compute the others.
+
+Legend: B batch, N patches, T tokens, D width, H heads, D_h width of a head, K classes, (h, w) the
+grid of patches. z are the tokens' final states, y is what the head reads.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from vitkit.models.attention import Attention
+from vitkit.models.block import Mlp
+from vitkit.models.config import ViTConfig
+from vitkit.models.layers import Dense, build_norm
+from vitkit.models.pooling import Means, Patch, States, Token
+from vitkit.models.tiling import Grid
+
+
+class Pooling(nn.Module):
+    """A pooling without parameters: the states that the table of poolings names, side by side."""
+
+    def __init__(self, config: ViTConfig):
+        super().__init__()
+        self.prefix = config.prefix
+        self.tokens_read = config.pooling.tokens_read
+        self.reads = config.pooling.reads
+
+    def forward(self, z: Tensor, grid: Grid) -> Tensor:
+        """(B, T, D) -> y: (B, S·D) of S states, or (B, T, D) without a pooling."""
+        if not self.reads:
+            return z
+        states = []
+        for part in self.reads:
+            states += states_of(part, z, self.prefix, grid)
+        if len(states) == 1:
+            return states[0]
+        return torch.cat(states, -1)
+
+
+def states_of(part: States, z: Tensor, prefix: int, grid: Grid) -> list[Tensor]:
+    """The states of a part of a pooling, (B, D) each, from those of all tokens, (B, T, D), `prefix` of
+    them before the patches."""
+    match part:
+        case Token(number):  # Eq. 4: y = LN(z_L^0), where LN came before
+            return [z[:, number]]
+        case Patch(number):
+            return [z[:, prefix + number]]
+        case Means(1):  # global average pooling (App. D.3)
+            return [z[:, prefix:].mean(1)]
+        case Means(sides):
+            return means_of_parts(z[:, prefix:].unflatten(1, grid), sides)
+
+
+def means_of_parts(patches: Tensor, sides: int) -> list[Tensor]:
+    """(B, h, w, D) -> (B, D) each: the means of the patches in `sides` x `sides` parts of the image, row by
+    row. A row or column of patches that a border goes through is in both parts."""
+    means = []
+    for rows in shares(patches.shape[1], sides):
+        for columns in shares(patches.shape[2], sides):
+            means.append(patches[:, rows, columns].mean((1, 2)))
+    return means
+
+
+def shares(length: int, count: int) -> list[slice]:
+    """A side of this many patches in `count` parts, each from the patch in which it begins to
+    the one in which it ends."""
+    parts = []
+    for i in range(count):
+        end = ((i + 1) * length + count - 1) // count  # rounded up
+        parts.append(slice(i * length // count, end))
+    return parts  # of an exported model the length is a variable, and ONNX divides towards zero
+
+
+def build_pool(config: ViTConfig) -> nn.Module:
+    """The pooling of a configuration."""
+    if config.pool == "map":
+        return AttentionPool(config)
+    return Pooling(config)
+
+
+class AttentionPool(nn.Module):
+    """MAP, multi-head attention pooling (big_vision): one learned query, the probe, attends to
+    the patches: big_vision has no other tokens here, and timm leaves them out."""
+
+    tokens_read = None
+
+    def __init__(self, config: ViTConfig):
+        super().__init__()
+        self.prefix = config.prefix
+        self.probe = nn.Parameter(torch.empty(1, 1, config.width))
+        self.attention = Attention(config.width, config.heads)
+        self.norm = build_norm(config.width, config.eps, config.rms_norm)
+        self.mlp = Mlp(config.width, config.mlp, config.gelu, 0.0)
+
+    def forward(self, z: Tensor, grid: Grid) -> Tensor:
+        """(B, T, D) -> (B, D)."""
+        # The same query to every image; keys and values are the patches.
+        q, _, _ = self.attention.project(self.probe)  # (1, H, 1, D_h)
+        q = q.expand(z.shape[0], -1, -1, -1)  # (B, H, 1, D_h)
+        patches = z[:, self.prefix :]  # (B, N, D)
+        _, k, v = self.attention.project(patches)  # (B, H, N, D_h) each
+        y = self.attention.attend(q, k, v)  # (B, H, 1, D_h)
+        y = self.attention.join(y)  # (B, 1, D)
+
+        # Eq. 3 as in a block; unlike Eq. 2, the probe is not added to what attention gives.
+        y = y + self.mlp(self.norm(y))
+        return y[:, 0]
+
+    def init_weights(self) -> None:
+        """Glorot-uniform, for a probe that is a 1 x D matrix, as flax counts it."""
+        limit = (6 / (1 + self.probe.shape[-1])) ** 0.5
+        nn.init.uniform_(self.probe, -limit, limit)
+
+
+class DistilledHead(nn.Module):
+    """A classifier for the class token and one for the distillation token, averaged (DeiT)."""
+
+    def __init__(self, width: int, classes: int):
+        super().__init__()
+        self.token = Dense(width, classes)
+        self.distilled = Dense(width, classes)
+
+    def forward(self, y: Tensor) -> Tensor:
+        """(B, 2·D) -> (B, K)."""
+        token, distilled = y.chunk(2, -1)  # (B, D) each
+        return (self.token(token) + self.distilled(distilled)) / 2

@@ -1,0 +1,38 @@
+"""A lock among the processes that may write to one directory.
+
+The system drops it when the process ends, however it ends. A child that the process has forked does not
+hold it, so that data workers that outlive a killed run lock nobody out. That is why it is not filelock,
+whose lock (flock) such a child keeps. It works on shared file systems, by fcntl.lockf, and on Windows, by
+msvcrt.locking.
+"""
+
+import errno
+import os
+import sys
+from pathlib import Path
+
+
+def try_lock(file: Path) -> int | None:
+    """Lock a file, which is made if it is not there, until the handle that is returned is closed
+    (`os.close`), or this process ends. Returns None if another process holds the lock.
+
+    A process must not open a file again that it has locked: closing it would drop the lock.
+
+    Raises OSError if the file cannot be made, or if its file system has no locks.
+    """
+    handle = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        if sys.platform == "win32":
+            import msvcrt
+
+            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(handle)
+        if error.errno in (errno.EAGAIN, errno.EACCES, errno.EDEADLK):
+            return None
+        raise
+    return handle
