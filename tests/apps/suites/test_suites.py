@@ -328,7 +328,7 @@ def test_lists_of_vtab_1k_are_read_and_the_union_only_alone(tmp_path):
     [
         ("tasks = 3", "has no tasks"),
         ("[tasks.a]\ngruop = 'x'", "sets 'gruop' of the task a; there are group"),
-        ("[tasks.a]\ntrain = 'x'", "train of the task a to 'x'; expected int"),
+        ("[tasks.a]\ntrain = 'x'", "train of the task a to 'x'; it is a whole number"),
         ("[tasks.'a/b']", "its name is that of a folder"),
         ("[tasks.a.columns]\nlable = 'x'", "sets 'lable' of the task a; there are image"),
         ("[tasks", "is not TOML"),
