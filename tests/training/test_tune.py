@@ -66,6 +66,7 @@ def test_adapters_change_the_blocks_matrices_and_are_gone_when_saved(published, 
 
 def test_adapters_begin_as_no_change_and_merge_to_the_same_model(tiny):
     config = replace(tiny.model, classes=10, dropout=0.0, stochastic_depth=0.0)
+    torch.manual_seed(0)  # the rounding of large outputs decides
     images = torch.randn(3, 3, 8, 8)
     plain = create(config, seed=3).eval()
     torch.nn.init.normal_(plain.head.weight)

@@ -153,7 +153,7 @@ def saved(tmp_path_factory):
         ("image", [[1], 2], r"image is \(\[1\], 2\); it is 2 values, each a whole number"),
         ("pool", ["token"], "pool is .*; it is one of token, distilled"),
         ("stem", {"units": "abc"}, "units is 'abc'; it is a list, each a whole number"),
-        ("class_token", "yes", "class_token is 'yes'; it is true or false, or None"),
+        ("class_token", "yes", "class_token is 'yes'; it is True or False, or None"),
         ("kind", [], r"it is a model of kind \[\]"),
     ],
 )
