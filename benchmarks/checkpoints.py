@@ -409,7 +409,7 @@ class Own:
         self.sent: list[bytes] = []
         """What the other ranks tell rank 0."""
 
-    def copied(self, tensors: dict[str, Tensor]) -> state_tensors.Parts:
+    def copied(self, tensors: dict[str, Tensor]) -> state_tensors.PartsToWrite:
         """What the training waits for."""
         return state_tensors.copied(state_tensors.parts_to_write(tensors))
 
@@ -418,7 +418,7 @@ class Own:
         path = state_tensors.write(self.folder, self.copied(tensors))
         self.sent.append(pickle.dumps(checksums_of([path])))
 
-    def begin(self, parts: state_tensors.Parts) -> None:
+    def begin(self, parts: state_tensors.PartsToWrite) -> None:
         """Rank 0 writes its own."""
         path = state_tensors.write(self.folder, parts)
         self.checksums = checksums_of([path])

@@ -34,11 +34,11 @@ from vitkit.apps.faster.bodies import (
     reading_of,
 )
 from vitkit.apps.faster.losses import SAME, Judge, losses
-from vitkit.apps.faster.pareto import Line, Point
-from vitkit.apps.faster.subjects import CALIBRATED, Subject
+from vitkit.apps.faster.pareto import ParetoLine, Point
+from vitkit.apps.faster.subjects import CALIBRATED, SearchSubject
 from vitkit.data import merge_parts, open_parts, subset
 from vitkit.evaluation import Features, tango
-from vitkit.exporting import Contender, Plan, measure
+from vitkit.exporting import Contender, Turns, measure
 from vitkit.finetuning import question, solved
 from vitkit.weights import Classifier, fitted_to, load
 
@@ -93,7 +93,7 @@ def arguments() -> argparse.ArgumentParser:
     return parser
 
 
-def subject_of(published: Classifier, data: str) -> Subject:
+def subject_of(published: Classifier, data: str) -> SearchSubject:
     """Images of a data set, those to learn from first, and the pre-trained model with a head of zeros for
     them that reads twelve blocks. Every so-many-th image calibrates int8."""
     sources = open_parts(data).sources
@@ -104,10 +104,10 @@ def subject_of(published: Classifier, data: str) -> Subject:
     pool = subset(pool, np.arange(min(len(pool), MOST)))
     config = replace(published.model.config, pool="token-gap", read_blocks=12)
     classifier, _ = fitted_to(published, config, pool.labels)
-    return Subject(classifier, pool, pool, question("class", pool.labels), data)
+    return SearchSubject(classifier, pool, pool, question("class", pool.labels), data)
 
 
-def candidates(subject: Subject) -> list[tuple[Arithmetic, Shape]]:
+def candidates(subject: SearchSubject) -> list[tuple[Arithmetic, Shape]]:
     """What is chosen from."""
     image = tuple(subject.classifier.preprocessing.size)
     found = []
@@ -142,7 +142,7 @@ def measured_speeds(published: Classifier, data: str, rounds: int) -> dict[str, 
             runtime, _ = opened(model, arithmetic, 0, path, trial)
             name = name_of(arithmetic, shape)
             contenders[name] = Contender(str(arithmetic), arithmetic.precision, runtime.logits)
-        speeds = measure(list(contenders.values()), images, Plan((1,), rounds, 0.4))
+        speeds = measure(list(contenders.values()), images, Turns((1,), rounds, 0.4))
     return {name: speed.p50 for name, speed in zip(contenders, speeds, strict=True)}
 
 
@@ -203,7 +203,7 @@ def draw(subject, read, y, learned: int, seed: int, speeds: dict[str, float]) ->
         )  # fmt: skip
         points.append(point)
     points.sort(key=lambda point: -point.milliseconds)
-    line = Line(
+    line = ParetoLine(
         points[0], tuple(points), learned, subject.where, int((~judge.is_ordering).sum()), 1
     )
 

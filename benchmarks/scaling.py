@@ -16,7 +16,7 @@ from vitkit.models import vit
 from vitkit.recipes import Data, Facts, Recipe, resolve
 from vitkit.system.span import Span
 from vitkit.training.footprint import Count, count
-from vitkit.training.planning import GIB, Machine, Memory, memory, spent
+from vitkit.training.planning import GIB, Machine, PeakMemory, memory, spent
 
 IMAGES = 10**9
 TITLES = ("model", "GPUs", "weights to optimiser, GiB", "micro-batch", "all, GiB", "images/s")
@@ -76,7 +76,7 @@ def cells(recipe: Recipe, machine: Machine, counted: Count) -> list[str]:
 
 def largest_that_fits(
     recipe: Recipe, machine: Machine, counted: Count
-) -> tuple[Recipe, Memory] | None:
+) -> tuple[Recipe, PeakMemory] | None:
     """The recipe with the largest micro-batch that fits, recomputing if it must, and the memory
     that it needs; None if none fits."""
     for recompute in (False, True):

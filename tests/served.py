@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 
 from vitkit.apps.serve.http.body import Limits
-from vitkit.apps.serve.http.server import Plan, Server, server_socket
+from vitkit.apps.serve.http.server import Server, StartSettings, server_socket
 from vitkit.apps.serve.http.service import Settings
 from vitkit.data import Preprocessing
 from vitkit.models import ViTConfig, create
@@ -58,7 +58,7 @@ class Answer(NamedTuple):
 class Running:
     """A server that runs in a thread."""
 
-    def __init__(self, plan: Plan):
+    def __init__(self, plan: StartSettings):
         self.words = []
         self.is_ready = threading.Event()
         self.server = Server(plan, server_socket("127.0.0.1", 0), self.hear)
@@ -120,7 +120,7 @@ def form(files: dict[str, bytes]) -> tuple[bytes, str]:
 def running(classifier=None, limits=None, queue=256, grace=10.0, **settings):
     """A server of a small model, until the block ends; then nothing may be left in it."""
     classifier = classifier or make_classifier()
-    plan = Plan(
+    plan = StartSettings(
         "tiny",
         lambda: eager(classifier, "cpu"),
         Settings(limits or Limits(), **settings),

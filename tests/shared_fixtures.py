@@ -14,7 +14,7 @@ from rich.console import Console
 
 from vitkit.data import Augmentation, Preprocessing
 from vitkit.data.sources import bursts, outlines
-from vitkit.inspection import Block
+from vitkit.inspection import Markup
 from vitkit.models import ViTConfig, exaflops
 from vitkit.recipes import Data, Optim, Recipe
 from vitkit.system.span import Span
@@ -162,8 +162,8 @@ def small_reports(request, monkeypatch):
     if request.node.get_closest_marker("whole_reports"):
         return
 
-    def empty(figure, alt: str) -> Block:
-        return Block(f'<img class=drawing alt="{alt}">')
+    def empty(figure, alt: str) -> Markup:
+        return Markup(f'<img class=drawing alt="{alt}">')
 
     for module in ("vitkit.training.reports.report", "vitkit.evaluation.reports.page"):
         monkeypatch.setattr(f"{module}.plot", lambda *_: None)

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from vitkit.data import forked
-from vitkit.data.loading.resident import Layout, batches_in_order
+from vitkit.data.loading.resident import MemoryLayout, batches_in_order
 from vitkit.data.loading.workers import AHEAD
 
 SHAPE = (5, 3, 8, 8)
-LAYOUT = Layout(SHAPE, torch.uint8)
+LAYOUT = MemoryLayout(SHAPE, torch.uint8)
 
 
 class Numbered(NamedTuple):
@@ -61,7 +61,9 @@ def test_the_memory_is_given_back_when_the_batches_end():
     gc.disable()  # not only when cycles are looked for
     try:
         before = shared_bytes()
-        batches = batches_in_order(fill, itertools.count(), 2, Layout((64, 3, 64, 64), torch.uint8))
+        batches = batches_in_order(
+            fill, itertools.count(), 2, MemoryLayout((64, 3, 64, 64), torch.uint8)
+        )
         next(batches)
         assert shared_bytes() - before >= 5 * 64 * 3 * 64 * 64
         batches.close()

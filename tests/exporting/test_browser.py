@@ -35,7 +35,7 @@ from vitkit.exporting.exporting import _subject
 from vitkit.inspection import over_image, rollout
 from vitkit.models import create, vit
 from vitkit.runtimes import Export, Exported
-from vitkit.runtimes.exported import Limits
+from vitkit.runtimes.exported import ExportedLimits
 from vitkit.runtimes.graphs.graph import Graph
 from vitkit.weights import Classifier, save
 
@@ -141,7 +141,7 @@ def package(tmp_path):
 
 def test_a_page_is_one_file_that_may_load_nothing(package):
     exported = Exported(
-        Preprocessing(size=(16, 24)), LABELS, "sigmoid", limits=Limits((0.25,), 0.05, 0.95)
+        Preprocessing(size=(16, 24)), LABELS, "sigmoid", limits=ExportedLimits((0.25,), 0.05, 0.95)
     )
     network = bytes(range(256)) * 5
     about = [("model", "<i>7</i> parameters")]

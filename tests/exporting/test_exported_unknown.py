@@ -12,7 +12,7 @@ from PIL import Image
 from served import Running
 
 from vitkit.apps.serve.http.body import Limits as RequestLimits
-from vitkit.apps.serve.http.server import Plan
+from vitkit.apps.serve.http.server import StartSettings
 from vitkit.apps.serve.http.service import Settings
 from vitkit.cli.entry import main
 from vitkit.data import Preprocessing
@@ -22,7 +22,7 @@ from vitkit.exporting.bounds import LEAST, wrong
 from vitkit.models import create, vit
 from vitkit.prediction import predict_items
 from vitkit.runtimes import Export, Exported, open_runtime
-from vitkit.runtimes.exported import FILES, Limits
+from vitkit.runtimes.exported import FILES, ExportedLimits
 from vitkit.weights import Classifier, save
 
 LABELS = ("ant", "unknown", "wasp")
@@ -150,7 +150,7 @@ def test_every_command_says_it_of_a_file(file, images, expected, tmp_path, monke
     assert sum(folders.values()) == 20
 
     # The server
-    plan = Plan("file", lambda: open_runtime(file), Settings(RequestLimits()))
+    plan = StartSettings("file", lambda: open_runtime(file), Settings(RequestLimits()))
     server = Running(plan)
     for answer in expected[:4]:
         (given,) = server.post(Path(answer.name).read_bytes(), "image/png").predictions
@@ -186,7 +186,7 @@ def test_a_file_of_before_limits_has_none(classifier, file, images, expected, tm
 
     # One that says it has limits, and computes none
     model = onnx.load(old)
-    told = replace(open_runtime(old).exported, limits=Limits((0.1,), 0.05, 0.95))
+    told = replace(open_runtime(old).exported, limits=ExportedLimits((0.1,), 0.05, 0.95))
     model.metadata_props[0].value = told.to_json()
     onnx.save(model, old)
     with pytest.raises(ValueError, match="does not compute which images are unknown, as it says"):

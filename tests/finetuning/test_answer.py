@@ -20,7 +20,7 @@ from vitkit.evaluation import SHARE, Features, Metric, compute_features, read_me
 from vitkit.finetuning import CLOSED_FORM, question, solved
 from vitkit.finetuning.candidates import AVERAGE, FINE_TUNED, Candidate, average, best, candidate
 from vitkit.finetuning.folder import Photographs, look, look_alikes, open_photographs
-from vitkit.finetuning.from_folder import Answer, answer
+from vitkit.finetuning.from_folder import FolderResult, answer
 from vitkit.finetuning.functions.result import _candidates, short
 from vitkit.models import create, vit
 from vitkit.recipes import Data, finetune
@@ -371,7 +371,7 @@ def reached_of(candidates, chosen, **changes):
     photographs = Photographs(ten, ten, None, "test", splits.labels, "class", None, (), {}, {}, {})
     held_out = {each.name: each.held_out for each in candidates}[chosen]
     left_out = Metric("left_out/top1", 0.5, SHARE)
-    reached = Answer(chosen, None, tuple(candidates), left_out, held_out, photographs, 2.0)
+    reached = FolderResult(chosen, None, tuple(candidates), left_out, held_out, photographs, 2.0)
     return replace(reached, **changes)
 
 

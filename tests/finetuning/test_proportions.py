@@ -15,7 +15,7 @@ from vitkit.data import Preprocessing
 from vitkit.finetuning import CLOSED_FORM
 from vitkit.finetuning.candidates import FINE_TUNED
 from vitkit.finetuning.from_folder import answer
-from vitkit.finetuning.plan import Work, read_plan
+from vitkit.finetuning.plan import RunInputs, read_plan
 from vitkit.models import create, vit
 from vitkit.recipes import finetune
 from vitkit.system.span import Span
@@ -173,7 +173,7 @@ def test_what_there_was_no_time_for_is_not_decided_when_the_run_has_ended(
 ):
     data = photographs(tmp_path / "wide", (20, 60), spot=(0.02, 0.88))
     with monkeypatch.context() as patch:
-        patch.setattr(Work, "spent", lambda work: 31.0)  # of a minute, in seconds
+        patch.setattr(RunInputs, "spent", lambda work: 31.0)  # of a minute, in seconds
         made(weights, data, tmp_path / "run")
     assert json.loads((tmp_path / "run" / "plan.json").read_text())["native"] is False
     files = {path: path.read_bytes() for path in (tmp_path / "run" / "model").iterdir()}

@@ -19,7 +19,7 @@ from vitkit.inspection import (
     DARK,
     FIGURES,
     LIGHT,
-    Subject,
+    InspectedModel,
     attention_distance,
     class_relevance,
     model_sections,
@@ -67,7 +67,7 @@ def test_the_command_names_them_all():
 )
 def test_every_figure_of_every_model(name):
     own = classifier(MODELS[name])
-    subject = Subject(own, IMAGES_OF_SIZES, ("one", "two"))
+    subject = InspectedModel(own, IMAGES_OF_SIZES, ("one", "two"))
     left_out = set()
     for kind in FIGURES:
         try:
@@ -89,7 +89,7 @@ def test_every_figure_of_every_model(name):
 
 def test_a_subject_says_what_is_looked_at():
     own = classifier(small())
-    subject = Subject(own, IMAGES_OF_SIZES, ("one", "two"), target=2, layer=0, patch=(1, 2))
+    subject = InspectedModel(own, IMAGES_OF_SIZES, ("one", "two"), target=2, layer=0, patch=(1, 2))
     relevance = KINDS["relevance"].make(subject).arrays
     np.testing.assert_allclose(relevance["relevance"], class_relevance(own, IMAGES, 2))
     attention = KINDS["attention"].make(subject).arrays
@@ -111,7 +111,7 @@ def test_a_subject_says_what_is_looked_at():
 
 def test_lenet_has_what_a_network_of_convolutions_has():
     own = classifier(LeNetConfig(channels=3, classes=5))
-    subject = Subject(
+    subject = InspectedModel(
         own, torch.zeros(4, 3, 32, 32, dtype=torch.uint8), ("one",)
     )  # of one position
     made = set()

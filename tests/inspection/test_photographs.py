@@ -6,7 +6,7 @@ import torch
 from pictures import photograph
 
 from vitkit.data import Preprocessing, open_image
-from vitkit.inspection import Subject, darkened, over_image
+from vitkit.inspection import InspectedModel, darkened, over_image
 from vitkit.inspection.catalogue import occlusion_plate, rollout_plate
 from vitkit.models import Tiling, create, vit
 from vitkit.weights import Classifier
@@ -79,6 +79,6 @@ def test_figures_of_overlapping_patches():
     torch.nn.init.normal_(model.head.weight)
     classifier = Classifier(model, Preprocessing((64, 48)), tuple("abc"))
     images = torch.randint(0, 256, (2, 3, 64, 48), dtype=torch.uint8)
-    subject = Subject(classifier, images, ("one", "two"))
+    subject = InspectedModel(classifier, images, ("one", "two"))
     assert rollout_plate(subject).arrays["rollout"].shape == (2, 5, 11)
     assert occlusion_plate(subject).arrays["deletion"].shape == (2, 15)

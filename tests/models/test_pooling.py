@@ -8,10 +8,7 @@ import pytest
 import torch
 
 import vitkit
-from vitkit.models.config import ViTConfig
-from vitkit.models.construction import create
-from vitkit.models.pooling import NESTED, POOLS, FeatureSet
-from vitkit.models.zoo import vit
+from vitkit.models import NESTED, POOLS, FeatureSet, ViTConfig, create, vit
 
 SRC = Path(vitkit.__file__).parent
 

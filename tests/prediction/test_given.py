@@ -19,7 +19,7 @@ from vitkit.models import create, vit
 from vitkit.prediction import Item, predict_items
 from vitkit.prediction import items as web
 from vitkit.prediction.in_memory import as_items
-from vitkit.system.storage.deadline import Deadline
+from vitkit.system.storage.deadline import TimeLimit
 from vitkit.weights import Classifier
 
 
@@ -220,7 +220,7 @@ def test_web_addresses_have_limits(classifier, address, monkeypatch):
 
 def test_a_connection_that_is_made_too_late_is_ended(address):
     """As behind an address that leads on to another one just before the time is over."""
-    with Deadline(0.01) as deadline:
+    with TimeLimit(0.01) as deadline:
         opener = request.build_opener(deadline.handler())
         while not deadline.is_over:
             time.sleep(0.01)

@@ -14,7 +14,7 @@ from vitkit.system.errors import Interrupted
 from vitkit.system.processes.signals import leaving_signals
 from vitkit.training import Deadline, Ends, loop, run_recipe, schedule
 from vitkit.training.record.metrics import read_metrics
-from vitkit.training.schedule import SCHEDULE, Plan, Schedule, stoppable
+from vitkit.training.schedule import SCHEDULE, PlannedEnd, Schedule, stoppable
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def test_a_slow_first_step_is_no_pace(tmp_path, clock):
     """Workers begin in it."""
     schedule = Schedule(tmp_path, 100, Deadline(clock.now + 120, 300), print)
     followed(schedule, clock, lambda step: 20 if step == 0 else 1)
-    assert schedule.plans == [Plan(0, 100)]
+    assert schedule.plans == [PlannedEnd(0, 100)]
 
 
 def test_when_the_time_is_over_one_more_step_ends_the_schedule(tmp_path, clock):

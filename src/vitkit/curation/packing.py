@@ -186,7 +186,7 @@ def _record_plan(parts: dict[str, Source], dest: Path, packing: Packing) -> None
 # Shards
 
 
-class Job(NamedTuple):
+class ShardJob(NamedTuple):
     """A shard: its part, its number, and how many the part has."""
 
     part: str
@@ -205,7 +205,7 @@ class Jobs:
     parts: dict[str, Source]
     dest: Path
     packing: Packing
-    all: list[Job]
+    all: list[ShardJob]
     images_done: Tensor
     """int64 (jobs,): images of each shard that have been looked at, in memory that processes share.
     """
@@ -216,23 +216,23 @@ class Jobs:
         jobs = []
         for part, source in parts.items():
             count = -(-len(source) // packing.shard)
-            jobs += [Job(part, number, count) for number in range(count)]
+            jobs += [ShardJob(part, number, count) for number in range(count)]
         images_done = torch.zeros(len(jobs), dtype=torch.int64).share_memory_()
         return cls(parts, dest, packing, jobs, images_done)
 
-    def positions(self, job: Job) -> range:
+    def positions(self, job: ShardJob) -> range:
         """Which examples of its part a shard holds, counted in the order of writing."""
         start = job.number * self.packing.shard
         stop = min(start + self.packing.shard, len(self.parts[job.part]))
         return range(start, stop)
 
-    def shard_path(self, job: Job) -> Path:
+    def shard_path(self, job: ShardJob) -> Path:
         return self.dest / f"{job.name}.{self.packing.format}"
 
-    def report_path(self, job: Job) -> Path:
+    def report_path(self, job: ShardJob) -> Path:
         return self.dest / REPORTS / f"{job.name}.json"
 
-    def read_report(self, job: Job) -> Packed | None:
+    def read_report(self, job: ShardJob) -> Packed | None:
         """The report of a shard; None if the shard is missing or has changed since it was
         written."""
         try:
@@ -246,7 +246,7 @@ class Jobs:
             return None
         return report
 
-    def write_shard(self, job: Job) -> None:
+    def write_shard(self, job: ShardJob) -> None:
         """Write a shard, then the report on it: a shard without one is written again. Raises
         OSError if the disk is full."""
         # Which examples it holds.
@@ -291,7 +291,7 @@ class Jobs:
             for _ in in_order(self.write_shard, missing, min(workers, len(missing))):
                 pass
 
-    def _index_others(self, missing: list[Job], workers: int, title: str) -> None:
+    def _index_others(self, missing: list[ShardJob], workers: int, title: str) -> None:
         """Write the index of each shard that is there without one: an earlier version wrote it."""
         shards = [self.shard_path(job) for job in self.all if job not in missing]
         shards = [shard for shard in shards if not index_beside(shard).exists()]

@@ -66,7 +66,7 @@ OTHERS = {  # settings of an augmentation: what they do, and their value if they
 
 
 @dataclass(frozen=True)
-class Trial:
+class Preservation:
     """The answers of a head that has learned from changed images."""
 
     change: str
@@ -88,7 +88,7 @@ class Survival:
     """An augmentation without the changes that do not preserve the classes, and the trials."""
 
     augmentation: Augmentation
-    trials: tuple[Trial, ...]
+    trials: tuple[Preservation, ...]
 
 
 class FeatureExtractor(Protocol):
@@ -181,11 +181,11 @@ def _surviving(extractor: FeatureExtractor, source: Source, augmentation: Augmen
     right = _right(whole[:, None], whole, classes, groups)
     level = ERROR / max(_kinds(augmentation), 1)
 
-    def trial(change: str, views: Tensor) -> Trial:
+    def trial(change: str, views: Tensor) -> Preservation:
         also_right = _right(views, views[:, 0], classes, groups)
         p_value = exchanged(right.numpy(), also_right.numpy(), groups, "greater")
         counts = (len(classes), int(right.sum()), int(also_right.sum()))
-        return Trial(change, *counts, p_value, survives=p_value > level)
+        return Preservation(change, *counts, p_value, survives=p_value > level)
 
     def drawn(alone: Augmentation) -> Tensor:
         return _joined(_drawn(extractor, images, alone), scales)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from vitkit.data import Source
 from vitkit.finetuning.first_model import First
-from vitkit.finetuning.plan import Work, pretrained, write_plan
+from vitkit.finetuning.plan import RunInputs, pretrained, write_plan
 from vitkit.recipes import Recipe, few_pixels
 from vitkit.system.console.text import counted
 from vitkit.system.errors import VitkitError
@@ -35,7 +35,7 @@ class Tuning(NamedTuple):
     """When it ends in any case."""
 
 
-def tuning_for(work: Work, first: First) -> Tuning:
+def tuning_for(work: RunInputs, first: First) -> Tuning:
     """How long to fine-tune. Says why, if it would make nothing better."""
     recipe = work.tuning
     photographs = work.photographs
@@ -91,7 +91,7 @@ def tuning_for(work: Work, first: First) -> Tuning:
     return Tuning(steps, more, deadline)
 
 
-def _deadline(work: Work, step: float) -> Deadline:
+def _deadline(work: RunInputs, step: float) -> Deadline:
     """When fine-tuning by steps of so many seconds has to end, so that what follows it fits into the
     time too: the answers of two models to the held-out images, and of one to those to test on."""
     photographs = work.photographs
@@ -106,7 +106,7 @@ def _deadline(work: Work, step: float) -> Deadline:
     return Deadline(work.began + 60 * work.plan.minutes - afterwards, most)
 
 
-def fine_tuned(work: Work, tuning: Tuning) -> Classifier:
+def fine_tuned(work: RunInputs, tuning: Tuning) -> Classifier:
     """The fine-tuned model; continues the run if it was interrupted."""
     recipe = with_steps(work.tuning, tuning.steps, len(work.photographs.held_out))
     steps = counted(tuning.steps, "step")

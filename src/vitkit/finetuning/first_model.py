@@ -28,8 +28,8 @@ from vitkit.finetuning.candidates import (
     with_head,
 )
 from vitkit.finetuning.folder import Photographs, look_alikes
-from vitkit.finetuning.head_inputs import Reading
-from vitkit.finetuning.plan import Work, features_of, with_origin
+from vitkit.finetuning.head_inputs import FittedHead
+from vitkit.finetuning.plan import RunInputs, features_of, with_origin
 from vitkit.models import OF_THE_PAPER
 from vitkit.system.console.text import counted
 from vitkit.system.processes.ranks import from_rank_0
@@ -56,7 +56,7 @@ class First:
     """and how good they are."""
 
 
-def closed_form(work: Work, reading: Reading, is_saved: bool) -> First:
+def closed_form(work: RunInputs, reading: FittedHead, is_saved: bool) -> First:
     """The model with the closed-form head, and its quality, which is printed. It is saved if no
     model is."""
     photographs = work.photographs
@@ -127,7 +127,7 @@ def _of_last_token(bare: Classifier, found: Features) -> Features:
     return found._replace(x=found.x[:, first : first + width])
 
 
-def _save_first(work: Work, first: Classifier, learned: Features) -> None:
+def _save_first(work: RunInputs, first: Classifier, learned: Features) -> None:
     """Save the model with the solved head, and what it has learned from, for `vitkit teach`."""
     folder = work.run_dir / MODEL
     source = work.photographs.learned

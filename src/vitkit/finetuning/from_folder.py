@@ -31,8 +31,8 @@ from vitkit.finetuning.first_model import First, closed_form
 from vitkit.finetuning.folder import Photographs, look, open_photographs
 from vitkit.finetuning.head_inputs import read, settle_reading
 from vitkit.finetuning.plan import (
-    Plan,
-    Work,
+    RunInputs,
+    RunPlan,
     answers,
     earlier_plan,
     same_place,
@@ -53,7 +53,7 @@ ANSWER = "answer.json"  # in its directory: what each candidate reached
 
 
 @dataclass(frozen=True)
-class Answer:
+class FolderResult:
     """The result for a folder of photographs."""
 
     chosen: str
@@ -86,7 +86,7 @@ def answer(
     keep_size: bool = False,
     portable: bool = False,
     native: bool | None = None,
-) -> Answer:
+) -> FolderResult:
     """Make the best model for the recipe's images that the minutes allow, and save it in
     `run_dir`/model; returns it, with what it and the others reached. A model is there from the first
     seconds on. The same call continues one that was killed.
@@ -115,7 +115,7 @@ def answer(
         if plan is None:
             precision = from_rank_0(lambda: pick_precision(recipe.precision, device)).precision
             images = fingerprint(photographs.learned)
-            plan = Plan(
+            plan = RunPlan(
                 None,
                 precision,
                 minutes,
@@ -133,7 +133,7 @@ def answer(
             tuning = for_few_pixels(tuning, photographs.train)
 
         # The models, and the best of them
-        work = Work(recipe, tuning, run_dir, photographs, plan, device, say, began)
+        work = RunInputs(recipe, tuning, run_dir, photographs, plan, device, say, began)
         if plan.native:
             work = with_own_proportions(work)
         earlier = from_rank_0(lambda: _earlier_choice(run_dir))
@@ -172,7 +172,7 @@ def _check(photographs: Photographs, recipe: Recipe) -> None:
         )
 
 
-def _tried(work: Work, first: First, tuning: Tuning) -> list[Candidate]:
+def _tried(work: RunInputs, first: First, tuning: Tuning) -> list[Candidate]:
     """The solved head, the fine-tuned model, and the average of both if they read the same, on the held-out
     images."""
     held_out = work.photographs.held_out
@@ -190,8 +190,8 @@ def _tried(work: Work, first: First, tuning: Tuning) -> list[Candidate]:
 
 
 def _best_of(
-    work: Work, first: First, tried: list[Candidate], earlier: str, minutes: float
-) -> Answer:
+    work: RunInputs, first: First, tried: list[Candidate], earlier: str, minutes: float
+) -> FolderResult:
     """The best model on held-out images, saved in the place of the first unless it is that."""
     photographs = work.photographs
     weights = image_weights(first.asked, targets_of(photographs.held_out))
@@ -216,7 +216,7 @@ def _best_of(
     return replace(reached, test=reached.test | {chosen: metric}, test_logits=logits)
 
 
-def _only(work: Work, first: First, minutes: float) -> Answer:
+def _only(work: RunInputs, first: First, minutes: float) -> FolderResult:
     """What came of it if nothing is fine-tuned."""
     candidates = ()
     held_out = None
@@ -226,7 +226,7 @@ def _only(work: Work, first: First, minutes: float) -> Answer:
     test = {}
     if first.test is not None:
         test = {CLOSED_FORM: first.test}
-    return Answer(
+    return FolderResult(
         CLOSED_FORM,
         first.classifier,
         candidates,
@@ -249,14 +249,14 @@ def _earlier_choice(run_dir: Path) -> str:
         return ""
 
 
-def _save_other(work: Work, final: Classifier) -> None:
+def _save_other(work: RunInputs, final: Classifier) -> None:
     """Save another model in the place of the first."""
     folder = work.run_dir / MODEL
     save(final.to("cpu"), folder)
     remove_memory(folder)
 
 
-def _end(work: Work, reached: Answer) -> Answer:
+def _end(work: RunInputs, reached: FolderResult) -> FolderResult:
     """Write down what was reached."""
     candidates = {
         each.name: {"held_out": each.held_out.to_json(), "loss": each.loss}
@@ -278,7 +278,7 @@ def _end(work: Work, reached: Answer) -> Answer:
     return reached
 
 
-def measured_by(reached: Answer) -> Metric | None:
+def measured_by(reached: FolderResult) -> Metric | None:
     """The accuracy of the chosen model on the test images, or else on the held-out images; None
     without either."""
     metric = reached.test.get(reached.chosen)

@@ -28,7 +28,7 @@ from vitkit.finetuning.candidates import (
     question,
     solved,
 )
-from vitkit.finetuning.plan import Work, features_of, pretrained, write_plan
+from vitkit.finetuning.plan import RunInputs, features_of, pretrained, write_plan
 from vitkit.models import NESTED, OF_THE_PAPER, POOLS, FeatureSet, ViTConfig
 from vitkit.recipes import Recipe
 from vitkit.system.console.text import counted
@@ -40,7 +40,7 @@ MOST = 2**26  # numbers of the features of all images: 256 MiB
 SOLVED = 2_048  # images, or numbers a head reads: of more of both it takes long to solve for
 
 
-class Reading(NamedTuple):
+class FittedHead(NamedTuple):
     """What the head reads of the images to learn from, and the head that is solved for on it."""
 
     asked: Probing
@@ -66,7 +66,7 @@ def reads(recipe: Recipe, kind: FeatureSet) -> Recipe:
     return replace(recipe, model=replace(model, pool=kind.pool, read_blocks=kind.blocks))
 
 
-def read(work: Work) -> Reading:
+def read(work: RunInputs) -> FittedHead:
     """The features of all images to learn from, and the head on them; of what it reads, that with the
     best left-out answers. An earlier call's decision stays. Says so if it is more than the class token of
     the last block."""
@@ -83,7 +83,7 @@ def read(work: Work) -> Reading:
         recipe = work.recipe if decided is None else reads(work.recipe, FeatureSet(*decided))
         bare = pretrained(work, recipe, asked.labels)
         learned = features_of(work, bare, photographs.learned)
-        return Reading(asked, bare, learned, solved(asked, learned, groups))
+        return FittedHead(asked, bare, learned, solved(asked, learned, groups))
 
     # One pass over the images gives all
     widest = widest_of(kinds)
@@ -106,7 +106,7 @@ def read(work: Work) -> Reading:
         if chosen != OF_THE_PAPER:
             wide = readings[kinds.index(chosen)][2]
             _say(work, asked, chosen, whole, wide, every.y, groups)
-        return Reading(asked, _bare(work, OF_THE_PAPER, asked), learned, whole)
+        return FittedHead(asked, _bare(work, OF_THE_PAPER, asked), learned, whole)
     if decided is None:
         decided = chosen
     kind, learned, whole = readings[kinds.index(decided)]
@@ -115,10 +115,10 @@ def read(work: Work) -> Reading:
     whole = answered_by_others(whole, [each for _, _, each in readings], tried, weights)
     if kind != OF_THE_PAPER:
         _say(work, asked, kind, readings[0][2], whole, every.y, groups)
-    return Reading(asked, _bare(work, kind, asked), learned, whole)
+    return FittedHead(asked, _bare(work, kind, asked), learned, whole)
 
 
-def by_left_out(reading: Reading, name: str) -> Candidate:
+def by_left_out(reading: FittedHead, name: str) -> Candidate:
     """A head as a candidate, judged by the loss of its leave-one-out answers."""
     return _by_loss(name, reading.bare, reading.asked, reading.whole, reading.learned.y)
 
@@ -145,7 +145,7 @@ def widest_of(kinds: Sequence[FeatureSet]) -> FeatureSet:
     return FeatureSet(kinds[-1].pool, max(kind.blocks for kind in kinds))
 
 
-def _bare(work: Work, kind: FeatureSet, asked: Probing) -> Classifier:
+def _bare(work: RunInputs, kind: FeatureSet, asked: Probing) -> Classifier:
     """The pre-trained model whose head, of zeros, reads that."""
     return pretrained(work, reads(work.recipe, kind), asked.labels)
 
@@ -196,7 +196,7 @@ def _by_loss(name: str, bare: Classifier, asked: Probing, whole: Probe, y: np.nd
 
 
 def _say(
-    work: Work,
+    work: RunInputs,
     asked: Probing,
     kind: FeatureSet,
     token: Probe,
@@ -222,7 +222,7 @@ def _say(
     )
 
 
-def settle_reading(work: Work, reading: Reading) -> Work:
+def settle_reading(work: RunInputs, reading: FittedHead) -> RunInputs:
     """Write in the plan what the head reads, and return the work whose recipe reads the same.
 
     The fine-tuning reads what the paper has, the class token: a head of zeros on thousands of numbers

@@ -42,7 +42,7 @@ class OtherPlan(Occupied):
     """The directory was begun with other settings, or on other images."""
 
 
-class Plan(NamedTuple):
+class RunPlan(NamedTuple):
     """The decisions that must stay the same when a run continues, and the inputs for which they
     were made."""
 
@@ -73,13 +73,13 @@ TYPES: Types = {
 }  # fmt: skip
 
 
-def read_plan(run_dir: Path) -> Plan | None:
+def read_plan(run_dir: Path) -> RunPlan | None:
     """The plan in a directory; None if there is none, or it is damaged."""
     try:
         values = parse_json((run_dir / PLAN).read_bytes())
         if not isinstance(values, dict):
             return None
-        plan = Plan(**values)
+        plan = RunPlan(**values)
         check_types(plan._asdict(), TYPES)
         check_recipe(plan.recipe)
         if not isinstance(plan.recipe["data"]["source"], str):
@@ -95,14 +95,14 @@ def read_plan(run_dir: Path) -> Plan | None:
     return plan
 
 
-def write_plan(run_dir: Path, plan: Plan) -> None:
+def write_plan(run_dir: Path, plan: RunPlan) -> None:
     """Write the plan into a directory."""
     from_rank_0(lambda: write_json(run_dir / PLAN, plan._asdict()))
 
 
 def earlier_plan(
     run_dir: Path, recipe: Recipe, photographs: Photographs, minutes: float, portable: bool
-) -> Plan | None:
+) -> RunPlan | None:
     """The plan of an earlier call; None if there is none. Raises OtherPlan if it is that of other settings."""
     plan = from_rank_0(lambda: read_plan(run_dir))
     if plan is None:
@@ -131,7 +131,7 @@ def same_place(one: str, other: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Work:
+class RunInputs:
     """The inputs of every step."""
 
     recipe: Recipe
@@ -140,7 +140,7 @@ class Work:
     """The same for the fine-tuning, which may be at a smaller image size."""
     run_dir: Path
     photographs: Photographs
-    plan: Plan
+    plan: RunPlan
     device: torch.device
     say: Say
     began: float
@@ -154,14 +154,14 @@ class Work:
         return time.monotonic() - self.began
 
 
-def pretrained(work: Work, recipe: Recipe, labels: Sequence[str]) -> Classifier:
+def pretrained(work: RunInputs, recipe: Recipe, labels: Sequence[str]) -> Classifier:
     """The pre-trained model with a head of zeros for these classes, for the recipe's images."""
     published, _ = load_for(recipe.init, recipe.model)
     fitted, _ = fitted_to(published, recipe.model, labels)
     return replace(fitted.to(work.device), preprocessing=recipe.data.preprocessing)
 
 
-def features_of(work: Work, classifier: Classifier, source: Source) -> Features:
+def features_of(work: RunInputs, classifier: Classifier, source: Source) -> Features:
     """The features of images, from the cache if they are there."""
     with autocast(work.device, work.plan.precision):
         found = compute_features(classifier.for_inference(), source)
@@ -174,13 +174,13 @@ def features_of(work: Work, classifier: Classifier, source: Source) -> Features:
     return found
 
 
-def answers(work: Work, classifier: Classifier, source: Source) -> Tensor:
+def answers(work: RunInputs, classifier: Classifier, source: Source) -> Tensor:
     """The logits of a model for every image, float32 (N, K)."""
     with autocast(work.device, work.plan.precision):
         return answers_of(classifier, source)
 
 
-def with_origin(work: Work, classifier: Classifier, name: str, metric: Metric) -> Classifier:
+def with_origin(work: RunInputs, classifier: Classifier, name: str, metric: Metric) -> Classifier:
     """The classifier with where it comes from."""
     origin = {
         "recipe": work.recipe.name,

@@ -12,8 +12,8 @@ import numpy as np
 
 from vitkit.data import Source
 from vitkit.finetuning.candidates import answered_by_others, best, image_weights
-from vitkit.finetuning.head_inputs import Reading, by_left_out, read
-from vitkit.finetuning.plan import Work, write_plan
+from vitkit.finetuning.head_inputs import FittedHead, by_left_out, read
+from vitkit.finetuning.plan import RunInputs, write_plan
 from vitkit.recipes import Recipe
 from vitkit.system.console.text import counted
 from vitkit.system.errors import VitkitError
@@ -26,7 +26,7 @@ CROPPED = {"shorter": ("with the centre cut out", "centre"), "square": ("made sq
 SQUARE = 1.1  # times as long as the other: up to here a crop hardly loses anything
 
 
-def with_own_proportions(work: Work) -> Work:
+def with_own_proportions(work: RunInputs) -> RunInputs:
     """The same work on images that keep their proportions. Raises VitkitError if the model cannot
     read them."""
     recipe = work.recipe
@@ -46,7 +46,7 @@ def with_crop(recipe: Recipe) -> Recipe:
     return replace(recipe, data=replace(recipe.data, preprocessing=cropped))
 
 
-def chosen_proportions(work: Work, reading: Reading) -> tuple[Work, Reading | None]:
+def chosen_proportions(work: RunInputs, reading: FittedHead) -> tuple[RunInputs, FittedHead | None]:
     """The head on whole images, if that is no worse than the given one; None if it is, or not worth a try.
     Says what came of it. The work has what was decided in its plan."""
     if not _is_open(work) or not reading.whole.known.any():
@@ -94,14 +94,14 @@ def chosen_proportions(work: Work, reading: Reading) -> tuple[Work, Reading | No
     return _decided(other, True), whole._replace(whole=head)
 
 
-def _is_open(work: Work) -> bool:
+def _is_open(work: RunInputs) -> bool:
     """Whether nobody has decided."""
     if work.plan.portable or work.recipe.data.preprocessing.is_native:
         return False
     return work.plan.native is None and work.plan.steps is None
 
 
-def _decided(work: Work, native: bool) -> Work:
+def _decided(work: RunInputs, native: bool) -> RunInputs:
     """The work whose plan says what was decided, and is written."""
     plan = work.plan._replace(native=native)
     write_plan(work.run_dir, plan)

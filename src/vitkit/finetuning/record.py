@@ -22,7 +22,7 @@ from vitkit.evaluation import (
 )
 from vitkit.finetuning.candidates import CLOSED_FORM
 from vitkit.finetuning.fine_tuning import RUN
-from vitkit.finetuning.plan import PLAN, Plan, Work, read_plan
+from vitkit.finetuning.plan import PLAN, RunInputs, RunPlan, read_plan
 from vitkit.system.console.text import as_word, counted
 from vitkit.system.errors import BadRun
 from vitkit.system.storage.files import write_json, write_whole
@@ -59,7 +59,11 @@ def check_recorded(run_dir: Path) -> None:
 
 
 def write_record(
-    work: Work, chosen: str, classifier: Classifier, measured: Metric | None, logits: Tensor | None
+    work: RunInputs,
+    chosen: str,
+    classifier: Classifier,
+    measured: Metric | None,
+    logits: Tensor | None,
 ) -> None:
     """Write down by which recipe the chosen model was made, of which images, and what it reached.
 
@@ -114,7 +118,7 @@ def write_record(
     write_json(run_dir / "recipe.json", to_json(recipe))
 
 
-def _begun(work: Work) -> dict:
+def _begun(work: RunInputs) -> dict:
     """When the run began, how long it took, and on what. A call that only continues it took less."""
     earlier = read_object(work.run_dir / BEGUN, OF_BEGUN)
     date = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(time.time() - work.spent()))
@@ -167,7 +171,7 @@ def write_page(run_dir: Path, path: Path | None = None, typed: Sequence[str] = (
     return write_report(path or run_dir / "report.html", found, source)
 
 
-def _command(init: str, data: str, plan: Plan) -> str:
+def _command(init: str, data: str, plan: RunPlan) -> str:
     """The command that makes such a model; settings of the fine-tuning are not in it."""
     command = f"vitkit finetune {as_word(init)} {as_word(data)} --minutes {plan.minutes:g}"
     if plan.portable:

@@ -2,8 +2,8 @@ from .architecture.drawing import draw_architecture as draw_architecture
 from .architecture.drawing import write_architecture as write_architecture
 from .catalogue import FIGURES as FIGURES
 from .catalogue import FigureKind as FigureKind
+from .catalogue import InspectedModel as InspectedModel
 from .catalogue import Plate as Plate
-from .catalogue import Subject as Subject
 from .catalogue import figure_section as figure_section
 from .catalogue import missing_section as missing_section
 from .catalogue import model_sections as model_sections
@@ -38,11 +38,11 @@ from .figures.token_states import draw_similarity as draw_similarity
 from .figures.token_states import patch_similarity as patch_similarity
 from .figures.token_states import token_colours as token_colours
 from .figures.token_states import token_norms as token_norms
-from .function import Description as Description
+from .function import ModelDescription as ModelDescription
 from .function import show as show
 from .pages.explorer import write_explorer as write_explorer
 from .pages.html import Active as Active
-from .pages.html import Block as Block
+from .pages.html import Markup as Markup
 from .pages.html import bullets as bullets
 from .pages.html import columns as columns
 from .pages.html import drawing as drawing

@@ -40,7 +40,7 @@ from vitkit.inspection.figures.token_states import (
     token_colours,
     token_norms,
 )
-from vitkit.inspection.pages.html import Block, paragraph, section, themed_figure
+from vitkit.inspection.pages.html import Markup, paragraph, section, themed_figure
 from vitkit.inspection.photographs import clipped, draw_looked, over_image
 from vitkit.inspection.plots import Theme
 from vitkit.system.console.messages import log_bug, reason
@@ -58,7 +58,7 @@ OF_A_MODEL = ("filters", "positions", "distance")  # Fig. 7
 
 
 @dataclass(frozen=True, eq=False)
-class Subject:
+class InspectedModel:
     """A model, with the images and settings of its inspection."""
 
     classifier: Classifier
@@ -126,7 +126,7 @@ def plate_of(result: object, draw: Callable[..., "Figure"]) -> Plate:
 # Of the weights alone
 
 
-def filters_plate(subject: Subject) -> Plate:
+def filters_plate(subject: InspectedModel) -> Plate:
     """Fig. 7 (left)."""
     filters = first_filters(subject.classifier.model)
     most = min(len(filters), filters[0].numel())
@@ -134,7 +134,7 @@ def filters_plate(subject: Subject) -> Plate:
     return plate_of(components, draw_filters)
 
 
-def positions_plate(subject: Subject) -> Plate:
+def positions_plate(subject: InspectedModel) -> Plate:
     """Fig. 7 (centre), Fig. 10."""
     similarity = position_similarity(subject.classifier)
     return plate_of(similarity, draw_positions)
@@ -143,26 +143,26 @@ def positions_plate(subject: Subject) -> Plate:
 # Of many images
 
 
-def distance_plate(subject: Subject) -> Plate:
+def distance_plate(subject: InspectedModel) -> Plate:
     """Fig. 7 (right), Fig. 11, over all images."""
     batches = subject.batches("attention distance")
     distance = attention_distance(subject.classifier, batches)
     return plate_of(distance, draw_distance)
 
 
-def entropy_plate(subject: Subject) -> Plate:
+def entropy_plate(subject: InspectedModel) -> Plate:
     """The entropy of attention, over all images."""
     entropy = attention_entropy(subject.classifier, subject.batches("attention entropy"))
     return plate_of(entropy, draw_entropy)
 
 
-def norms_plate(subject: Subject) -> Plate:
+def norms_plate(subject: InspectedModel) -> Plate:
     """The token norms of the images that are shown."""
     norms = token_norms(subject.classifier, subject.shown)
     return plate_of(norms, draw_norms)
 
 
-def alignment_plate(subject: Subject) -> Plate:
+def alignment_plate(subject: InspectedModel) -> Plate:
     """The alignment of layers over all images, with another model if there is one."""
     found = alignment(subject.classifier, subject.images, subject.other, subject.other_images)
     return plate_of(found, draw_alignment)
@@ -171,13 +171,13 @@ def alignment_plate(subject: Subject) -> Plate:
 # Of the photographs that are shown
 
 
-def rollout_plate(subject: Subject) -> Plate:
+def rollout_plate(subject: InspectedModel) -> Plate:
     """Fig. 6, Fig. 14."""
     maps = subject.in_parts(rollout)
     return _looked(subject, {"rollout": maps})
 
 
-def attention_plate(subject: Subject) -> Plate:
+def attention_plate(subject: InspectedModel) -> Plate:
     """The attention of one layer, head by head."""
     layers = layer_names(check_has_attention(subject.classifier))
     layer = subject.layer
@@ -193,7 +193,7 @@ def attention_plate(subject: Subject) -> Plate:
     return _looked(subject, maps, is_clipped=True)
 
 
-def relevance_plate(subject: Subject) -> Plate:
+def relevance_plate(subject: InspectedModel) -> Plate:
     """The relevance for one class, computed in two ways."""
     maps = {
         "relevance": subject.in_parts(class_relevance, subject.target),
@@ -202,7 +202,7 @@ def relevance_plate(subject: Subject) -> Plate:
     return _looked(subject, maps, is_clipped=True)
 
 
-def _looked(subject: Subject, maps: dict[str, Tensor], is_clipped: bool = False) -> Plate:
+def _looked(subject: InspectedModel, maps: dict[str, Tensor], is_clipped: bool = False) -> Plate:
     """Photographs darkened by maps."""
     drawn = {}
     for title, of_images in maps.items():
@@ -213,7 +213,7 @@ def _looked(subject: Subject, maps: dict[str, Tensor], is_clipped: bool = False)
     return Plate(arrays, partial(draw_looked, subject.pixels, drawn, names=subject.names))
 
 
-def similarity_plate(subject: Subject) -> Plate:
+def similarity_plate(subject: InspectedModel) -> Plate:
     """The similarity to the chosen patch, or to the middle one."""
     maps = patch_similarity(subject.classifier, subject.shown, subject.patch)
     patch = subject.patch or (maps.shape[1] // 2, maps.shape[2] // 2)
@@ -221,14 +221,14 @@ def similarity_plate(subject: Subject) -> Plate:
     return Plate(arrays, partial(draw_similarity, subject.pixels, maps, patch, names=subject.names))
 
 
-def colours_plate(subject: Subject) -> Plate:
+def colours_plate(subject: InspectedModel) -> Plate:
     """The colours of the patches of all images that are shown."""
     colours = token_colours(subject.classifier, subject.shown)
     draw = partial(draw_colours, subject.pixels, colours, names=subject.names)
     return Plate({"colours": colours.numpy()}, draw)
 
 
-def occlusion_plate(subject: Subject) -> Plate:
+def occlusion_plate(subject: InspectedModel) -> Plate:
     """The occlusion test of the rollout."""
     maps = subject.in_parts(rollout)
     cells = over_image(maps, subject.classifier.model.config.tiling)
@@ -250,7 +250,7 @@ class FigureKind:
     """A heading for it."""
     text: str
     """What it shows, in a sentence or two for people."""
-    make: Callable[[Subject], Plate]
+    make: Callable[[InspectedModel], Plate]
     """Computes it. Raises VitkitError, with a sentence, for a model that it has no meaning for."""
     needs_images: bool = True
     by_default: bool = True
@@ -338,14 +338,14 @@ FIGURES = (
 # Sections of a page
 
 
-def model_sections(classifier: Classifier, images: Tensor | None = None) -> list[Block]:
+def model_sections(classifier: Classifier, images: Tensor | None = None) -> list[Markup]:
     """A section for each of Fig. 7's three pictures; a sentence in place of one that has no meaning
     for this model.
 
     images: prepared ones, uint8 (B, 3, H, W), over which the attention distance is averaged; None
     leaves it out, and then nothing is computed with the model.
     """
-    subject = Subject(classifier, images)
+    subject = InspectedModel(classifier, images)
     blocks = []
     for kind in FIGURES:
         has_its_images = images is not None or not kind.needs_images
@@ -361,12 +361,12 @@ def model_sections(classifier: Classifier, images: Tensor | None = None) -> list
     return blocks
 
 
-def figure_section(kind: FigureKind, plate: Plate) -> Block:
+def figure_section(kind: FigureKind, plate: Plate) -> Markup:
     """A figure under its title, with what it shows."""
     figure = themed_figure(plate.draw, kind.title, kind.of_photographs)
     return section(kind.title, paragraph(kind.text), figure)
 
 
-def missing_section(kind: FigureKind, why: str) -> Block:
+def missing_section(kind: FigureKind, why: str) -> Markup:
     """The sentence in place of a figure."""
     return section(kind.title, paragraph(f"Left out: {why}."))

@@ -15,7 +15,7 @@ from vitkit.system.errors import BadData, Unsupported
 from vitkit.weights import Classifier
 
 
-class Layer(NamedTuple):
+class ComparedLayer(NamedTuple):
     """How much a layer of one model differs from the same layer of another, over all images."""
 
     name: str
@@ -31,7 +31,7 @@ class Comparison(NamedTuple):
 
     images: int
     """How many there were."""
-    layers: tuple[Layer, ...]
+    layers: tuple[ComparedLayer, ...]
     """In order, those that both models have in the same shape."""
     same_top: int
     """Number of images with the same most likely class in both; a tie counts as the same."""
@@ -63,7 +63,7 @@ def compare_models(
                 "has one"
             )
     order = _order(first.labels, second.labels)
-    layers: dict[str, Layer] = {}
+    layers: dict[str, ComparedLayer] = {}
     images = 0
     same_top = 0
     ties = 0
@@ -90,8 +90,10 @@ def compare_models(
             if other is not None and other.shape == state.shape:
                 largest = float((state - other).abs().max())
                 scale = float(state.abs().max())
-                before = layers.get(name, Layer(name, largest, scale))
-                layers[name] = Layer(name, max(largest, before.largest), max(scale, before.scale))
+                before = layers.get(name, ComparedLayer(name, largest, scale))
+                layers[name] = ComparedLayer(
+                    name, max(largest, before.largest), max(scale, before.scale)
+                )
     if not images:
         raise BadData("there is no image to compare the models on")
     return Comparison(images, tuple(layers.values()), same_top, ties)

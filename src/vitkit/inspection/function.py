@@ -44,7 +44,7 @@ from vitkit.weights import (
 
 
 @dataclass(frozen=True, repr=False)
-class Description(Result):
+class ModelDescription(Result):
     """The description of a model."""
 
     model: str | Classifier
@@ -107,7 +107,7 @@ def show(
     json: bool = False,
     draw: PathLike | None = None,
     **overrides: Unpack[Overrides],
-) -> Description:
+) -> ModelDescription:
     """Print what a model is: architecture, cost, preprocessing, classes and origin. The model may also
     be a size without weights, such as B/16 or R50+B/32.
 
@@ -135,7 +135,7 @@ def show(
         config = classifier.model.config
     if draw:
         write_architecture(draw, config)
-    return Description(model, config, classifier, draw, json)
+    return ModelDescription(model, config, classifier, draw, json)
 
 
 def _architecture(name: str | Classifier, hints: Hints) -> ModelConfig | None:

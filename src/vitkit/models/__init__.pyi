@@ -10,7 +10,7 @@ from .ancestors.resnet import standardised as standardised
 from .attention import Attention as Attention
 from .attention import ScaledDotProduct as ScaledDotProduct
 from .attention import attention_weights as attention_weights
-from .breakdown import Part as Part
+from .breakdown import ModelPart as ModelPart
 from .breakdown import parts as parts
 from .config import ViTConfig as ViTConfig
 from .construction import KERNEL_LAYERS as KERNEL_LAYERS

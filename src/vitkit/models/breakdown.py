@@ -13,7 +13,7 @@ from vitkit.models.zoo import ModelConfig
 
 
 @dataclass(frozen=True)
-class Part:
+class ModelPart:
     """A part of a model. The parameters and MACs of all parts add up to the model's."""
 
     name: str
@@ -29,16 +29,16 @@ class Part:
     """How often it is there."""
 
 
-def parts(config: ModelConfig) -> list[Part]:
+def parts(config: ModelConfig) -> list[ModelPart]:
     """The parts of a model for images of its own size, in the order of the data. Takes no memory."""
     if isinstance(config, LeNetConfig):
-        return [Part("LeNet-5", (config.classes,), parameters(config), cost(config).macs)]
+        return [ModelPart("LeNet-5", (config.classes,), parameters(config), cost(config).macs)]
     if isinstance(config, ResNetConfig):
         return _resnet_parts(config)
     return _vit_parts(config)
 
 
-def _vit_parts(config: ViTConfig) -> list[Part]:
+def _vit_parts(config: ViTConfig) -> list[ModelPart]:
     """From patches to classes (Figure 1)."""
     learned = _learned_by(config, _part_of)
     macs = vit_macs(config, config.image)
@@ -54,46 +54,48 @@ def _vit_parts(config: ViTConfig) -> list[Part]:
     if config.stem is not None:
         grid = config.stem.last_grid(config.image)
         shape = (*grid, config.stem.features)
-        listed.append(Part("ResNet", shape, learned["backbone"], macs["backbone"]))
-    listed.append(Part("linear projection", patches, learned["projection"], macs["projection"]))
+        listed.append(ModelPart("ResNet", shape, learned["backbone"], macs["backbone"]))
+    listed.append(
+        ModelPart("linear projection", patches, learned["projection"], macs["projection"])
+    )
     if config.has_class_token:
-        listed.append(Part("class token", tokens, learned["cls"], 0))
+        listed.append(ModelPart("class token", tokens, learned["cls"], 0))
     if config.registers:
         name = "registers"
         if config.pool == "distilled" and config.registers == 1:
             name = "distillation token"
-        listed.append(Part(name, tokens, learned["registers"], 0, config.registers))
+        listed.append(ModelPart(name, tokens, learned["registers"], 0, config.registers))
     if config.positions != "none":
-        listed.append(Part("position embedding", tokens, learned["positions"], 0))
+        listed.append(ModelPart("position embedding", tokens, learned["positions"], 0))
     if config.embedding_norm:
-        listed.append(Part("norm before the blocks", tokens, learned["embedding_norm"], 0))
+        listed.append(ModelPart("norm before the blocks", tokens, learned["embedding_norm"], 0))
 
     # Eq. 2 and 3
     norms = "block norms"
     if config.layer_scale is not None:
         norms = "norms, scales"
-    listed.append(Part(norms, tokens, learned["norms"], 0, 2 * layers))
-    listed.append(Part("attention", tokens, learned["attention"], macs["attention"], layers))
-    listed.append(Part("MLP", tokens, learned["mlp"], macs["mlp"], layers))
+    listed.append(ModelPart(norms, tokens, learned["norms"], 0, 2 * layers))
+    listed.append(ModelPart("attention", tokens, learned["attention"], macs["attention"], layers))
+    listed.append(ModelPart("MLP", tokens, learned["mlp"], macs["mlp"], layers))
 
     # Eq. 4, and the head
     answers = ()
     if not config.pools:
         answers = (tokens[0],)
-    norm = Part("last norm", tokens, learned["norm"], 0)
+    norm = ModelPart("last norm", tokens, learned["norm"], 0)
     pooled = (*answers, config.pooled_width)
-    pool = Part("pooling", pooled, learned["pool"], macs["pool"])
+    pool = ModelPart("pooling", pooled, learned["pool"], macs["pool"])
     if config.norm == "tokens":
         listed += [norm, pool]
     else:
-        listed += [pool, Part("last norm", pooled, learned["norm"], 0)]
+        listed += [pool, ModelPart("last norm", pooled, learned["norm"], 0)]
     if config.representation:
         shape = (*answers, config.representation)
         listed.append(
-            Part("hidden layer", shape, learned["representation"], macs["representation"])
+            ModelPart("hidden layer", shape, learned["representation"], macs["representation"])
         )
     if config.classes:
-        listed.append(Part("head", (*answers, config.classes), learned["head"], macs["head"]))
+        listed.append(ModelPart("head", (*answers, config.classes), learned["head"], macs["head"]))
     return listed
 
 
@@ -112,7 +114,7 @@ def _part_of(name: str) -> str:
     return "norms"  # and the factors of LayerScale
 
 
-def _resnet_parts(config: ResNetConfig) -> list[Part]:
+def _resnet_parts(config: ResNetConfig) -> list[ModelPart]:
     """From the root's convolution to the head."""
     backbone = config.backbone
     macs = stage_macs(backbone, config.channels, config.image)
@@ -128,21 +130,21 @@ def _resnet_parts(config: ResNetConfig) -> list[Part]:
 
     learned = _learned_by(config, part_of)
     root = (*backbone.root_grid(config.image), backbone.channels)
-    listed = [Part("root", root, learned["root"], macs[0])]
+    listed = [ModelPart("root", root, learned["root"], macs[0])]
     for stage, (_, grid) in enumerate(backbone.stage_grids(config.image)):
         shape = (*grid, 4 * backbone.channels * 2**stage)
         name = f"stage {stage + 1}"
         units = backbone.units[stage]
-        listed.append(Part(name, shape, learned[name], macs[stage + 1], units))
+        listed.append(ModelPart(name, shape, learned[name], macs[stage + 1], units))
     if learned["norm"]:
-        listed.append(Part("last norm", listed[-1].output, learned["norm"], 0))
+        listed.append(ModelPart("last norm", listed[-1].output, learned["norm"], 0))
     answers = ()
     if not config.pools:
         answers = config.grid
-    listed.append(Part("pooling", (*answers, backbone.features), 0, 0))
+    listed.append(ModelPart("pooling", (*answers, backbone.features), 0, 0))
     if config.classes:
         rest = cost(config).macs - sum(macs)
-        listed.append(Part("head", (*answers, config.classes), learned["head"], rest))
+        listed.append(ModelPart("head", (*answers, config.classes), learned["head"], rest))
     return listed
 
 

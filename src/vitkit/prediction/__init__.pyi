@@ -25,7 +25,7 @@ from .functions.predict import predict as predict
 from .functions.sort import sort as sort
 from .functions.sort import sorter_for as sorter_for
 from .functions.terminal import ImageCounter as ImageCounter
-from .items import Examples as Examples
+from .items import DataSetItems as DataSetItems
 from .items import FileNames as FileNames
 from .items import Item as Item
 from .items import Pictures as Pictures
@@ -40,7 +40,7 @@ from .predictions import least_open as least_open
 from .predictions import logits_and_strangeness as logits_and_strangeness
 from .predictions import predict_items as predict_items
 from .predictions import predictions_of as predictions_of
-from .rows import ParquetRows as ParquetRows
+from .rows import ParquetWriter as ParquetWriter
 from .rows import as_values as as_values
 from .rows import check_rows as check_rows
 from .sorting import Sorter as Sorter

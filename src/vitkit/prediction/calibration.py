@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from vitkit.data import Source, part_of, parts_at
-from vitkit.prediction.items import Examples, Item, spread, words_of_model
+from vitkit.prediction.items import DataSetItems, Item, spread, words_of_model
 
 CALIBRATED = 300  # images to calibrate with, at most
 
@@ -18,4 +18,4 @@ def to_calibrate(data: str) -> list[Item]:
 
 def items_of_source(source: Source, labels: Sequence[str]) -> list[Item]:
     """All items of a data set."""
-    return Examples(source, words_of_model(source.labels, labels)).items()
+    return DataSetItems(source, words_of_model(source.labels, labels)).items()

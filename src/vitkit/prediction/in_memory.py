@@ -16,7 +16,7 @@ from PIL import Image
 from torch import Tensor
 
 from vitkit.data import Source, forked, images_of_array, images_of_tensor, pixels_of_pillow
-from vitkit.prediction.items import Examples, Item, Pictures, items_of, pictures, words_of_model
+from vitkit.prediction.items import DataSetItems, Item, Pictures, items_of, pictures, words_of_model
 from vitkit.system.errors import BadData, BadImage
 
 EXPECTED = (
@@ -48,7 +48,7 @@ def as_items(images: Any, labels: Sequence[str] = ()) -> Sequence[Item] | Iterat
     if isinstance(images, Pictures):
         return images
     if isinstance(images, Source):
-        return Pictures.of([Examples(images, words_of_model(images.labels, labels))])
+        return Pictures.of([DataSetItems(images, words_of_model(images.labels, labels))])
     if isinstance(images, np.ndarray) and images.dtype.kind in "OU":  # of names
         images = images.tolist()
     if _is_one(images):

@@ -23,7 +23,7 @@ from vitkit.system.console.messages import say
 from vitkit.system.console.text import as_word, counted_kind
 from vitkit.system.errors import BadData, BadImage, VitkitError
 from vitkit.system.storage.addresses import MASK, shown_address, without_credentials_of
-from vitkit.system.storage.deadline import Deadline
+from vitkit.system.storage.deadline import TimeLimit
 from vitkit.system.storage.remote import WILDCARDS, suffix
 
 ARCHIVES = (".zip", ".rar", ".7z", ".gz", ".tgz", ".bz2", ".xz")
@@ -95,7 +95,7 @@ class FileNames:
 
 
 @dataclass(frozen=True, eq=False)
-class Examples:
+class DataSetItems:
     """A Group of the examples of a data set."""
 
     source: Source
@@ -266,13 +266,13 @@ def _outside(files: list[str], folders: Sequence[Path]) -> list[str]:
     return outside
 
 
-def _examples(name: str, labels: Sequence[str]) -> Examples:
+def _examples(name: str, labels: Sequence[str]) -> DataSetItems:
     """The test part of a data set; or there is nothing of this name, and an error says so. A person
     typed the name."""
     from vitkit.data import source_at
 
     source = source_at(name, typed=True)
-    return Examples(source, words_of_model(source.labels, labels))
+    return DataSetItems(source, words_of_model(source.labels, labels))
 
 
 def words_of_model(data: Sequence[str], labels: Sequence[str]) -> dict[str, str]:
@@ -344,7 +344,7 @@ def is_web(name: str) -> bool:
 def read_web(address: str) -> bytes:
     """The bytes of an image at a web address. Raises BadImage if it does not come within PATIENCE
     seconds, is larger than MAX_BYTES, or is a page."""
-    deadline = Deadline(PATIENCE)
+    deadline = TimeLimit(PATIENCE)
     shown = shown_address(address)
     if f"://{MASK}@" in shown:
         raise BadImage(
@@ -382,7 +382,7 @@ def _late(shown: str) -> str:
     return f"{shown} takes longer than {PATIENCE} seconds; download it first"
 
 
-def _received(answer: HTTPResponse, shown: str, deadline: Deadline) -> bytes:
+def _received(answer: HTTPResponse, shown: str, deadline: TimeLimit) -> bytes:
     """All bytes of an answer from an address, as it is shown. Raises BadImage beyond the limits, OSError."""
     data = bytearray()
     while part := answer.read1():

@@ -28,7 +28,7 @@ NUMBER = re.compile(r"[+-]?\d+(\.\d+)?")
 ROW_GROUP = 1000  # rows of parquet that are written together
 
 
-class Rows(Protocol):
+class RowFormat(Protocol):
     """A format, which writes rows to an open file."""
 
     def write(self, predictions: Sequence[Prediction], extra: Sequence[dict[str, str]]) -> None:
@@ -92,7 +92,7 @@ class JsonRows:
         pass
 
 
-class ParquetRows:
+class ParquetWriter:
     """The columns of CSV, with their exact text and float32 numbers."""
 
     def __init__(self, file: IO[bytes], top: int, extra: Sequence[str]):
@@ -132,10 +132,10 @@ class ParquetRows:
         self.writer.close()
 
 
-FORMATS: dict[str, type[CsvRows] | type[JsonRows] | type[ParquetRows]] = {
+FORMATS: dict[str, type[CsvRows] | type[JsonRows] | type[ParquetWriter]] = {
     ".csv": CsvRows,
     ".jsonl": JsonRows,
-    ".parquet": ParquetRows,
+    ".parquet": ParquetWriter,
 }
 """By the suffix of a file."""
 
@@ -203,7 +203,7 @@ class RowsFile:
             self.file = self.partial.open("wb")
         except OSError as error:
             raise BadSettings(f"{path} could not be written: {error.strerror or error}") from error
-        self.rows: Rows = FORMATS[path.suffix.lower()](self.file, top, extra)
+        self.rows: RowFormat = FORMATS[path.suffix.lower()](self.file, top, extra)
 
     def write(self, predictions: Sequence[Prediction], extra: Sequence[dict[str, str]]) -> None:
         """Write a row for each prediction. Raises OSError, in a sentence."""

@@ -22,7 +22,7 @@ from vitkit.recipes.table_4 import (
     TABLE_4,
     UNCROPPED,
     UNMIRRORED,
-    Task,
+    TransferTask,
     bit_crops,
     bit_hyper_rule,
     vtab_task,
@@ -227,7 +227,7 @@ def _quick(recipe: Recipe, splits: Splits) -> Recipe:
     )
 
 
-def _task(preset: str, data: str, images: Source | None) -> Task:
+def _task(preset: str, data: str, images: Source | None) -> TransferTask:
     """A row of Table 4, or a task by the number of training images. Raises VitkitError if there are
     none."""
     if preset in TABLE_4:
@@ -242,7 +242,7 @@ def _task(preset: str, data: str, images: Source | None) -> Task:
 
     # Ten epochs, at least 200 steps and at most 10,000, at the model's own image size
     steps = min(max(10 * len(images) // 32, 200), 10_000)
-    return Task(steps, steps // 10, 0.01, batch=32, side=0)
+    return TransferTask(steps, steps // 10, 0.01, batch=32, side=0)
 
 
 # Weights to begin with
@@ -260,7 +260,7 @@ FAMILY = tuple(
 )
 
 
-class Choice(NamedTuple):
+class ChosenWeights(NamedTuple):
     """The chosen weights, and the reason."""
 
     model: str
@@ -268,7 +268,7 @@ class Choice(NamedTuple):
     why: str
 
 
-def choose_pretrained(minutes: float, device: torch.device, naming: str) -> Choice:
+def choose_pretrained(minutes: float, device: torch.device, naming: str) -> ChosenWeights:
     """Choose pretrained weights when none are given: the largest model of one family that this
     machine has or can download, and can train in the time. Raises VitkitError if there is none.
 
@@ -280,7 +280,7 @@ def choose_pretrained(minutes: float, device: torch.device, naming: str) -> Choi
 
     # On this machine, the one that fits best
     if fitting.is_here:
-        return Choice(fitting.name, f"{fitting.name}, which is in the cache")
+        return ChosenWeights(fitting.name, f"{fitting.name}, which is in the cache")
 
     # By download
     if hub_answers():
@@ -288,18 +288,18 @@ def choose_pretrained(minutes: float, device: torch.device, naming: str) -> Choi
             f"{fitting.name}, the largest of its family that trains in {minutes:g} minutes here; "
             f"{fitting.megabytes} MB are downloaded once"
         )
-        return Choice(fitting.name, why)
+        return ChosenWeights(fitting.name, why)
 
     # Another of this machine: the next smaller one, then the next larger
     larger = family[: family.index(fitting)][::-1]
     for published in (*smaller, *larger):
         if published.is_here:
             why = f"{published.name}, which is in the cache; the Hugging Face hub cannot be reached"
-            return Choice(published.name, why)
+            return ChosenWeights(published.name, why)
         file = Path(_file_of(published))
         if file.is_file():
             why = f"{file}, which is in this directory; the Hugging Face hub cannot be reached"
-            return Choice(str(file), why)
+            return ChosenWeights(str(file), why)
     raise BadSettings(
         "no pre-trained weights: the Hugging Face hub cannot be reached, and none of vitkit's "
         f"choice are in its cache. Say which: {naming}, where the model is a file "

@@ -14,7 +14,7 @@ SIDES = (128, 384)  # of the images of the presets, in pixels, if the model's pa
 
 
 @dataclass(frozen=True)
-class Task:
+class TransferTask:
     """How a model is fine-tuned on one data set: a row of Table 4, with what the paper's text and
     the official code add."""
 
@@ -39,26 +39,26 @@ class Task:
 
 
 TABLE_4 = {
-    "imagenet": Task(20_000, 500, 0.03, (0.003, 0.01, 0.03, 0.06), hold_out=0.01),
-    "cifar100": Task(10_000, 500, 0.01, hold_out=0.02),
-    "cifar10": Task(10_000, 500, 0.01, hold_out=0.02),
-    "pets": Task(500, 100, 0.003),
-    "flowers": Task(500, 100, 0.003),
-    "vtab": Task(2_500, 500, 0.01, (0.01,), hold_out=0.2),
+    "imagenet": TransferTask(20_000, 500, 0.03, (0.003, 0.01, 0.03, 0.06), hold_out=0.01),
+    "cifar100": TransferTask(10_000, 500, 0.01, hold_out=0.02),
+    "cifar10": TransferTask(10_000, 500, 0.01, hold_out=0.02),
+    "pets": TransferTask(500, 100, 0.003),
+    "flowers": TransferTask(500, 100, 0.003),
+    "vtab": TransferTask(2_500, 500, 0.01, (0.01,), hold_out=0.2),
 }
 
 
-def bit_hyper_rule(images: Source) -> Task:
+def bit_hyper_rule(images: Source) -> TransferTask:
     """BiT's rule: steps and mixup follow from the number of images, the
     image size from the size of some of them."""
     # A small, a medium or a large data set
     count = len(images)
     if count < 20_000:
-        task = Task(500, 100, 0.003, staircase=True)
+        task = TransferTask(500, 100, 0.003, staircase=True)
     elif count < 500_000:
-        task = Task(10_000, 500, 0.003, staircase=True, mixup=0.1)
+        task = TransferTask(10_000, 500, 0.003, staircase=True, mixup=0.1)
     else:
-        task = Task(20_000, 500, 0.003, staircase=True, mixup=0.1)
+        task = TransferTask(20_000, 500, 0.003, staircase=True, mixup=0.1)
 
     # Of small images 128 pixels
     small, large = SIDES

@@ -35,7 +35,7 @@ class MetadataError(BadWeights):
     """The description in a file is not that of a model."""
 
 
-class Limits(NamedTuple):
+class ExportedLimits(NamedTuple):
     """The limits for unknown images in a file (weights/unknown.py). Those that make an image
     unknown are in the network: an image is if the file's second output is above 0."""
 
@@ -66,7 +66,7 @@ class Exported:
     weight_bits: int = 8
     """Of int8 weights: 7 if no processor saturates their products, as of a calibrated file; 8 of a file
     without calibration, which need not, and of calibrated ones that earlier versions wrote for OpenVINO."""
-    limits: Limits | None = None
+    limits: ExportedLimits | None = None
     """Those for unknown images; None of a model without them, and of a file of an earlier version."""
 
     @property
@@ -135,12 +135,12 @@ class Exported:
         )
 
 
-def _limits(values: dict | None) -> Limits | None:
+def _limits(values: dict | None) -> ExportedLimits | None:
     """The limits in a file's metadata. Raises VitkitError, TypeError or KeyError for anything else."""
     if values is None:
         return None
     least = tuple(float(value) for value in values["least"])
-    limits = Limits(least, float(values["rejected"]), float(values["coverage"]))
+    limits = ExportedLimits(least, float(values["rejected"]), float(values["coverage"]))
     numbers = (*least, limits.rejected, limits.coverage)
     if not all(0 <= number <= 1 for number in numbers):
         raise BadWeights(f"limits for unknown images that are no probabilities: {limits}"[:100])
@@ -153,7 +153,7 @@ def _check(name: str, value: Any, is_right: bool) -> None:
         raise MetadataError(f"its metadata has the {name} {repr(value)[:100]}")
 
 
-class Opened(NamedTuple):
+class OpenedFile(NamedTuple):
     """A file as a library has opened it."""
 
     metadata: str | None

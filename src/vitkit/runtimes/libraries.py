@@ -15,7 +15,7 @@ from vitkit.runtimes.exported import (
     Exported,
     FileRuntime,
     MetadataError,
-    Opened,
+    OpenedFile,
     PictureRuntime,
     threads,
 )
@@ -107,7 +107,7 @@ def open_model_file(
     return opened
 
 
-def _open(path: Path, library: str, precision: str) -> Opened:
+def _open(path: Path, library: str, precision: str) -> OpenedFile:
     """The file, opened by a library."""
     if library == "onnx":
         check_onnx_precision(precision)
@@ -157,7 +157,7 @@ def check_installed(library: str) -> None:
 # Each library
 
 
-def open_onnx(path: Path) -> Opened:
+def open_onnx(path: Path) -> OpenedFile:
     """Open a .onnx file. Raises VitkitError for one that cannot be opened, and ImportError
     without ONNX Runtime."""
     import onnxruntime
@@ -177,7 +177,7 @@ def open_onnx(path: Path) -> Opened:
     def compute(images: np.ndarray) -> list[np.ndarray]:
         return session.run(None, {input_name: images})
 
-    return Opened(metadata, compute, is_calibrated=True)  # its int8 always is
+    return OpenedFile(metadata, compute, is_calibrated=True)  # its int8 always is
 
 
 DIGEST_KEY = "vitkit_digest"  # of what a .xml file says of itself and the .bin file beside it
@@ -187,7 +187,7 @@ BFLOAT16 = "bf16"
 FLOAT32 = "f32"
 
 
-def open_openvino(path: Path, precision: str = "auto") -> Opened:
+def open_openvino(path: Path, precision: str = "auto") -> OpenedFile:
     """A .xml file with its .bin beside it, or a .onnx file. Raises VitkitError for one that cannot be
     opened, and ImportError without OpenVINO.
 
@@ -218,7 +218,7 @@ def open_openvino(path: Path, precision: str = "auto") -> Opened:
         return [outputs[output].copy() for output in compiled.outputs]
 
     kinds = {node.get_type_name() for node in model.get_ordered_ops()}
-    return Opened(metadata, compute, is_calibrated="FakeQuantize" in kinds)
+    return OpenedFile(metadata, compute, is_calibrated="FakeQuantize" in kinds)
 
 
 def with_digest(path: Path) -> bytes:
@@ -294,7 +294,7 @@ def _metadata(model) -> str | None:
     return None
 
 
-def open_program(path: Path) -> Opened:
+def open_program(path: Path) -> OpenedFile:
     """Open an exported program of PyTorch, a .pt2 file.
 
     Reading one may run what its author has put there: it holds expressions that are evaluated, and may
@@ -318,4 +318,4 @@ def open_program(path: Path) -> Opened:
             outputs = (outputs,)
         return [output.numpy() for output in outputs]
 
-    return Opened(extra[KEY] or None, compute)
+    return OpenedFile(extra[KEY] or None, compute)

@@ -25,7 +25,7 @@ from vitkit.system.errors import Diverged, VitkitError
 from vitkit.system.processes.ranks import any_rank, from_every_rank, from_rank_0, local_tensor
 from vitkit.training.run import Run
 from vitkit.training.state.checkpoints import checkpoints, on_schedule
-from vitkit.training.step import Outcome, is_finite
+from vitkit.training.step import StepOutcome, is_finite
 
 LAG = {"cuda": 2}  # steps, by kind of device: others compute what they are told at once
 BAD_STEPS = 3  # in a row, after which the run goes back to the last good checkpoint
@@ -59,7 +59,7 @@ class Outcomes:
         """The outcomes of a run on this device that begins or continues."""
         return cls(LAG.get(device.type, 0))
 
-    def add(self, step: int, batch: Batch, outcome: Outcome) -> None:
+    def add(self, step: int, batch: Batch, outcome: StepOutcome) -> None:
         """A step that was done, with this rank's share of its batch."""
         numbers = torch.stack(outcome)
         arrived = None

@@ -62,7 +62,7 @@ class Machine:
             )
 
 
-class Memory(NamedTuple):
+class PeakMemory(NamedTuple):
     """Peak memory of each GPU, in bytes."""
 
     weights: float
@@ -88,7 +88,7 @@ class Memory(NamedTuple):
         return sum(self)
 
 
-def memory(recipe: Recipe, gpus: int, counted: "Count") -> Memory:
+def memory(recipe: Recipe, gpus: int, counted: "Count") -> PeakMemory:
     """The memory that a resolved recipe needs on each of `gpus`, from what `count` says of its
     learner."""
     # Shards of float32 numbers: parameters, and what is only there for those that are trained
@@ -113,7 +113,7 @@ def memory(recipe: Recipe, gpus: int, counted: "Count") -> Memory:
 
     # A micro-batch
     of_image = counted.image_recomputed if recipe.recompute else counted.image
-    return Memory(
+    return PeakMemory(
         weights=weights,
         gradients=trained,
         optimizer=moments * trained,

@@ -51,7 +51,7 @@ class Deadline(NamedTuple):
     """Steps that a run may make, however fast it is."""
 
 
-class Plan(NamedTuple):
+class PlannedEnd(NamedTuple):
     """From `step` on, the run ends at the step `last`."""
 
     step: int
@@ -66,7 +66,7 @@ class Schedule:
         self.path = run_dir / SCHEDULE
         self.length = length
         self.deadline = deadline
-        self.plans = [Plan(0, length), *from_rank_0(lambda: _read_plans(self.path, say))]
+        self.plans = [PlannedEnd(0, length), *from_rank_0(lambda: _read_plans(self.path, say))]
         self.times = []
         """When a step was done, (step, seconds of a clock): the first of this call, whose workers
         are just beginning, and those at which the pace was looked at."""
@@ -82,7 +82,7 @@ class Schedule:
         # Each plan divides what was left of the schedule evenly over the steps up to its last
         position = 0.0
         followed = [plan for plan in self.plans if plan.step < step] or self.plans[:1]
-        for plan, following in pairwise([*followed, Plan(step, step)]):
+        for plan, following in pairwise([*followed, PlannedEnd(step, step)]):
             share = (self.length - position) / (plan.last - plan.step)
             position += (following.step - plan.step) * share
         return position
@@ -106,7 +106,7 @@ class Schedule:
             if plan is not None:
                 self.plans.append(plan)
 
-    def _plan(self, step: int) -> Plan | None:
+    def _plan(self, step: int) -> PlannedEnd | None:
         """Another plan, written down; None if the present one will do."""
         # The pace of the later half of the steps, with the evaluations among them
         now = time.monotonic()
@@ -120,15 +120,15 @@ class Schedule:
         last = min(step + max(fitting, 1), max(self.deadline.most, step + 1))
         if abs(last - self.last) < max(CHANGE * (self.last - step), FEWEST):
             return None
-        plan = Plan(step, last)
+        plan = PlannedEnd(step, last)
         write_sealed(self.path, {"plans": [*self.plans[1:], plan]})
         return plan
 
 
-def _read_plans(path: Path, say: Say) -> list[Plan]:
+def _read_plans(path: Path, say: Say) -> list[PlannedEnd]:
     """The plans in a run's directory, if there are any. Says so if they are damaged."""
     try:
-        return [Plan(*plan) for plan in read_sealed(path)["plans"]]
+        return [PlannedEnd(*plan) for plan in read_sealed(path)["plans"]]
     except FileNotFoundError:
         return []
     except (OSError, ValueError, KeyError, TypeError):

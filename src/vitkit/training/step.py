@@ -37,7 +37,7 @@ SEED_STRIDE = 1_000_003
 ROW_STRIDE = 0x9E3779B1
 
 
-class Outcome(NamedTuple):
+class StepOutcome(NamedTuple):
     """The outcome of a step, over all ranks, on the device: () each."""
 
     loss: Tensor
@@ -60,7 +60,7 @@ def set_rates(recipe: Recipe, state: State, position: float) -> float:
     return rate
 
 
-def gradient(recipe: Recipe, state: State, batch: Batch, stop: Stop | None = None) -> Outcome:
+def gradient(recipe: Recipe, state: State, batch: Batch, stop: Stop | None = None) -> StepOutcome:
     """The loss of a whole batch, of which `batch` is this rank's share, and the norm of its
     gradient before clipping. The clipped gradient is left on the parameters. All ranks learn in the
     same exchange how many of them were asked to `stop`.
@@ -114,7 +114,7 @@ def gradient(recipe: Recipe, state: State, batch: Batch, stop: Stop | None = Non
     asked = float(stop is not None and stop.asked)
     beside = torch.stack([loss, torch.full((), asked, device=device)])
     norm = clip_gradient(state.parameters.values(), recipe.optim, beside)
-    return Outcome(beside[0], norm, beside[1])
+    return StepOutcome(beside[0], norm, beside[1])
 
 
 def _sent(tensors: list[Tensor], device: torch.device) -> list[Tensor]:
@@ -195,7 +195,9 @@ def is_finite(loss: Tensor, norm: Tensor) -> Tensor:
     return torch.isfinite(loss + norm)
 
 
-def advance(recipe: Recipe, state: State, outcome: Outcome, position: float, at_once: bool) -> None:
+def advance(
+    recipe: Recipe, state: State, outcome: StepOutcome, position: float, at_once: bool
+) -> None:
     """Change the weights by their gradient, which goes, then what follows the weights: a teacher,
     the average. If the step is not finite nothing changes.
 

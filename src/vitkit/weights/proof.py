@@ -50,7 +50,7 @@ class Proof(NamedTuple):
     images, in levels of 255; None without the library, or if the files describe no preprocessing."""
 
 
-class Reading(NamedTuple):
+class LibraryReading(NamedTuple):
     """How a directory of another library's is read here, beside the library's own reading of it."""
 
     library: str
@@ -61,7 +61,7 @@ class Reading(NamedTuple):
     """Largest logit, for comparison."""
 
 
-def check_reading(source: Path | str, tolerance: float = TOLERANCE) -> Reading | None:
+def check_reading(source: Path | str, tolerance: float = TOLERANCE) -> LibraryReading | None:
     """Compare what vitkit reads in a model directory with what the library that wrote it makes of its own
     config.json there, in float32. None if there is nothing to compare: a file of weights, or a pickle,
     which no other library opens here; a directory that vitkit wrote; a model in a class of somebody's
@@ -102,7 +102,7 @@ def check_reading(source: Path | str, tolerance: float = TOLERANCE) -> Reading |
             "or vitkit misreads it: then please report it with its config.json. `approximate` converts it "
             "as it was read"
         )
-    return Reading(elsewhere.library, largest, scale)
+    return LibraryReading(elsewhere.library, largest, scale)
 
 
 def convert_weights(

@@ -20,7 +20,7 @@ from served import make_classifier
 
 import vitkit
 from vitkit.apps.batch import parts
-from vitkit.apps.batch.parts import Chosen, Parts
+from vitkit.apps.batch.parts import Chosen, PartFolder
 from vitkit.apps.serve.models import warm_up
 from vitkit.cli.entry import main
 from vitkit.data import Preprocessing
@@ -168,7 +168,7 @@ def test_torchruns_ranks_are_shards(model, photos, tmp_path, monkeypatch):
 
 def test_a_data_set_is_gone_on_with_too(model, photos, tmp_path):
     items = pictures([str(photos)])
-    some = Parts.begin(tmp_path / "answers", items, eager(MODEL, "cpu"), 5)
+    some = PartFolder.begin(tmp_path / "answers", items, eager(MODEL, "cpu"), 5)
     chosen = Chosen.of(items, some, [0, 10])
     assert [chosen[i].name for i in range(len(chosen))] == [items[i].name for i in (0, 1, 2, 3, 40)]
 
@@ -218,9 +218,9 @@ def test_what_computes_the_model_is_part_of_what_the_answers_are(model, photos, 
 def test_of_two_that_begin_a_folder_at_once_one_goes_on(photos, tmp_path):
     items = pictures([str(photos)])
     answers = tmp_path / "answers"
-    first = Parts.begin(answers, items, eager(MODEL, "cpu"), 5)
+    first = PartFolder.begin(answers, items, eager(MODEL, "cpu"), 5)
     (answers / "_answers.json").unlink()  # the other one has not seen it
-    Parts.begin(answers, items, eager(nearly(MODEL), "cpu"), 5)
+    PartFolder.begin(answers, items, eager(nearly(MODEL), "cpu"), 5)
     predictions = list(vitkit.prediction.predict_items(MODEL, photos, device="cpu", workers=0))[:4]
     with pytest.raises(ValueError, match="begun by another process at the same moment"):
         first.write(0, predictions)

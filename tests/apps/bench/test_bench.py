@@ -25,8 +25,8 @@ from vitkit.evaluation import compute_features, fit_probe, with_probe
 from vitkit.exporting import (
     Agreement,
     Contender,
-    Plan,
     Speed,
+    Turns,
     is_worth_measuring,
     isolated_files,
     measure,
@@ -183,7 +183,7 @@ def test_all_are_measured_in_turns():
         return Contender(name, "float32", compute)
 
     images = np.zeros((2, 3, 4, 6), np.uint8)  # fewer than a batch: they are repeated
-    speeds = measure([contender("a"), contender("b")], images, Plan((1, 3), 3, 1e-9))
+    speeds = measure([contender("a"), contender("b")], images, Turns((1, 3), 3, 1e-9))
     turns = [name for name, shape in calls[4:] if shape[0] == 3]
     # A pass to warm up and two that count; who came last begins the next round
     assert "".join(turns) == "aaabbb" + "bbbaaa" + "aaabbb"
@@ -256,7 +256,7 @@ def test_what_cannot_be_is_a_sentence(model, capsys, words, sentence):
 
 
 def test_what_is_written_names_no_folder_and_no_empty_column(capsys, monkeypatch):
-    plan = Plan()
+    plan = Turns()
     facts = described("/home/me/my models/fast.onnx", plan, [], [], "images")
     assert facts["model"] == "fast.onnx"
     monkeypatch.setenv("COLUMNS", "60")
@@ -333,12 +333,12 @@ def test_a_file_in_a_process_of_its_own_gives_the_same_answers_and_may_die(expor
         process = open_isolated(exported, "onnx")
         np.testing.assert_array_equal(process.runtime.logits(images), expected)
         found = [of_exported(process), Contender("PyTorch", "float32", here)]
-        speeds = measure(found, images, Plan((1, 3), 1, 1e-9))
+        speeds = measure(found, images, Turns((1, 3), 1, 1e-9))
         assert all(set(speed.images_per_second) == {1, 3} for speed in speeds)
 
         # As a library's segmentation fault ends it
         process._process.kill()
-        dead, alive = measure(found, images, Plan((1, 3), 1, 1e-9))
+        dead, alive = measure(found, images, Turns((1, 3), 1, 1e-9))
         assert dead.images_per_second == {} and set(alive.images_per_second) == {1, 3}
         with pytest.raises(WorkerDied, match=r"computes model\.onnx ended by SIGKILL"):
             process.runtime.logits(images)

@@ -25,7 +25,7 @@ from vitkit.apps.faster.bodies import (
 )
 from vitkit.apps.faster.function import duration
 from vitkit.apps.faster.heads import head_of, keeps_head
-from vitkit.apps.faster.races import Race, Round, Wanted
+from vitkit.apps.faster.races import Race, Round, SearchGoal
 from vitkit.apps.faster.searching import search
 from vitkit.apps.faster.subjects import of_data, of_run
 from vitkit.cli.entry import main
@@ -108,7 +108,7 @@ def subject(place):
 
 
 def searched(place, seconds=600.0):
-    return search(subject(place), Wanted("latency", seconds, ("torch",)))
+    return search(subject(place), SearchGoal("latency", seconds, ("torch",)))
 
 
 @pytest.mark.slow

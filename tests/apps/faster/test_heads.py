@@ -11,9 +11,9 @@ from PIL import Image
 from vitkit.apps.faster.bodies import Arithmetic, Shape
 from vitkit.apps.faster.heads import head_of
 from vitkit.apps.faster.losses import SAME
-from vitkit.apps.faster.pareto import Line, Point
+from vitkit.apps.faster.pareto import ParetoLine, Point
 from vitkit.apps.faster.searching import Found
-from vitkit.apps.faster.subjects import Subject
+from vitkit.apps.faster.subjects import SearchSubject
 from vitkit.apps.faster.writing import write
 from vitkit.data import Preprocessing, open_source
 from vitkit.evaluation import Probing
@@ -53,7 +53,7 @@ def subject(tmp_path, monkeypatch):
     torch.nn.init.normal_(network.head.weight, generator=torch.Generator().manual_seed(0))
     network.head.bias.data[:] = torch.tensor([300.0, 200.0])
     classifier = Classifier(network, Preprocessing((16, 16)), ("a", "b"))
-    return Subject(classifier, source, source, None, "photos")
+    return SearchSubject(classifier, source, source, None, "photos")
 
 
 def test_a_head_on_fewer_blocks_answers_as_the_classifier(subject):
@@ -74,7 +74,9 @@ def test_only_a_point_of_the_same_numbers_is_the_model_itself(
     subject = replace(subject, asked=Probing.of(subject.judged))
     loss = SAME._replace(at_most=at_most)
     point = Point("whole", "torch", "float32", (16, 16), 2, 0, 1.0, 1.0, 1.0, loss)
-    found = Found(Line(point, (point,), 12, "", 12, 1), {"whole": (TORCH, WHOLE)}, TORCH, {}, 12.0)
+    found = Found(
+        ParetoLine(point, (point,), 12, "", 12, 1), {"whole": (TORCH, WHOLE)}, TORCH, {}, 12.0
+    )
     write(subject, found, point, tmp_path / "fast")
     written = load(tmp_path / "fast", quiet=True)
     assert written.origin["faster"] == "whole"

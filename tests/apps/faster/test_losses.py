@@ -9,8 +9,8 @@ from vitkit.apps.faster.losses import (
     SAME,
     Evidence,
     Judge,
-    Judged,
     Loss,
+    LossEvidence,
     limit,
     limit_by_probabilities,
     losses,
@@ -19,7 +19,7 @@ from vitkit.apps.faster.losses import (
     sum_at_most,
     times_more,
 )
-from vitkit.apps.faster.pareto import Line, Point
+from vitkit.apps.faster.pareto import ParetoLine, Point
 
 CLASSES = 5
 
@@ -61,7 +61,7 @@ def line_of(losses):
     points = [reference]
     for number, loss in enumerate(losses):
         points.append(point(str(number), 90.0 * 0.9**number, loss))
-    return Line(reference, tuple(points), 100, "photos", 80, 1)
+    return ParetoLine(reference, tuple(points), 100, "photos", 80, 1)
 
 
 @pytest.mark.slow
@@ -114,7 +114,11 @@ def test_which_limit_is_taken_is_decided_by_other_images():
     )  # it wins many: only the right answers show that
     worse_there = Evidence(3, 0, nothing, 200)
     better_there = Evidence(0, 8, np.full(9, 0.2), 200)
-    assert limit(Judged(better, better_there, 0.0)) < 0 < limit(Judged(better, worse_there, 0.0))
+    assert (
+        limit(LossEvidence(better, better_there, 0.0))
+        < 0
+        < limit(LossEvidence(better, worse_there, 0.0))
+    )
 
 
 @pytest.mark.parametrize(
@@ -125,18 +129,22 @@ def test_which_limit_is_taken_is_decided_by_other_images():
     ],
 )
 def test_right_answers_count_only_where_they_show_a_win_that_probabilities_do_not(ordering):
-    assert limit(Judged(ordering, ordering, 0.0)) == limit_by_probabilities(ordering)
+    assert limit(LossEvidence(ordering, ordering, 0.0)) == limit_by_probabilities(ordering)
 
 
 def test_how_many_images_would_promise_it():
     evidence = Evidence(2, 1, np.full(5, 0.1), 400)
-    judged = Judged(evidence, Evidence(1, 0, np.full(1, 0.1), 100), 0.001)
+    judged = LossEvidence(evidence, Evidence(1, 0, np.full(1, 0.1), 100), 0.001)
     images = needed(judged, 0.005)
     assert 500 < images < 5000
     times = images * 0.8 / 400
     assert limit(judged, share=times) <= 0.005 < limit(judged, share=0.9 * times)
-    assert needed(Judged(Evidence(40, 0, np.full(40, 0.9), 400), evidence, 0.1), 0.005) is None
-    wins = Judged(Evidence(2, 20, np.full(30, 0.2), 400), Evidence(1, 1, np.full(2, 0.2), 100), 0.0)
+    assert (
+        needed(LossEvidence(Evidence(40, 0, np.full(40, 0.9), 400), evidence, 0.1), 0.005) is None
+    )
+    wins = LossEvidence(
+        Evidence(2, 20, np.full(30, 0.2), 400), Evidence(1, 1, np.full(2, 0.2), 100), 0.0
+    )
     assert limit(wins) > 0.005 and needed(wins, 0.005) == 500  # other images may show it
 
 
@@ -172,7 +180,7 @@ def test_what_is_hardly_faster_is_not_tested():
     good = loss._replace(expected=0.002, at_most=0.001)
     reference = point("exact", 100.0, SAME)
     points = (reference, point("hardly", 99.0, loss), point("faster", 50.0, good))
-    assert Line(reference, points, 100, "photos", 80, 1).fastest(0.005).name == "faster"
+    assert ParetoLine(reference, points, 100, "photos", 80, 1).fastest(0.005).name == "faster"
 
 
 @pytest.mark.parametrize(("images", "lost", "won"), [(120, 0.03, 0.01), (400, 0.025, 0.005)])
@@ -198,11 +206,13 @@ def test_what_one_candidate_wins_is_no_consolation_for_another():
 
 def test_what_the_right_answers_refute_is_not_promised():
     """Probabilities that hold for all candidates together may hide what one of them loses."""
-    hiding = Judged(
+    hiding = LossEvidence(
         Evidence(12, 0, np.full(12, 0.05), 800), Evidence(3, 0, np.full(3, 0.05), 200), 0.001
     )
     others = [
-        Judged(Evidence(9, 5, np.full(20, 0.4), 800), Evidence(3, 2, np.full(5, 0.4), 200), 0.01)
+        LossEvidence(
+            Evidence(9, 5, np.full(20, 0.4), 800), Evidence(3, 2, np.full(5, 0.4), 200), 0.01
+        )
     ] * 10
     (found, *_) = losses([hiding, *others], 1000)
     assert found.low > 0.005 and found.at_most > found.lost

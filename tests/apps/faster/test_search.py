@@ -11,8 +11,8 @@ import vitkit
 from vitkit.apps.faster.bodies import Shape, operations, shapes
 from vitkit.apps.faster.figures import cells, line_figure
 from vitkit.apps.faster.losses import SAME, Loss
-from vitkit.apps.faster.pareto import Line, Point
-from vitkit.apps.faster.races import Round, Wanted
+from vitkit.apps.faster.pareto import ParetoLine, Point
+from vitkit.apps.faster.races import Round, SearchGoal
 from vitkit.apps.faster.searching import search
 from vitkit.apps.faster.subjects import of_data
 from vitkit.apps.faster.writing import write
@@ -78,7 +78,7 @@ def of_blocks(tmp_path_factory):
 @pytest.fixture(scope="module")
 def found(subject, of_blocks):
     """What the search finds."""
-    return search(subject, Wanted("latency", 600.0, ("torch",)))
+    return search(subject, SearchGoal("latency", 600.0, ("torch",)))
 
 
 def test_shapes_have_fewer_blocks_smaller_images_or_merged_tokens(subject):
@@ -185,7 +185,7 @@ def test_a_line_is_drawn_from_the_whole_model_to_the_fastest():
     whole = point("whole", 8.0, 0, 0, 0, 0, 0, 0)
     half = point("half", 4.0, 0.02, 0.03, 0.01, 0.05, 0.06, 0.1)
     worse = point("worse", 5.0, 0.2, 0.3, 0.25, 0.35, 0.4, 0.5)
-    line = Line(whole, (whole, worse, half), 500, "photos", 400, 32)
+    line = ParetoLine(whole, (whole, worse, half), 500, "photos", 400, 32)
     assert figure_in_words(line_figure(line, half)) == [
         "axes |  | milliseconds of an image, 32 at a time "
         "| points of accuracy lost, on 400 images | log | linear",

@@ -6,7 +6,7 @@ import json
 import pytest
 from sklearn.metrics import cohen_kappa_score
 
-from vitkit.apps.label.answers import JOURNAL, Answer, Answers, Journal, kappa, write_labels
+from vitkit.apps.label.answers import JOURNAL, Answer, CurrentAnswers, Journal, kappa, write_labels
 from vitkit.apps.label.checking import Check, Checking
 from vitkit.training import LABELS
 
@@ -96,7 +96,7 @@ def test_a_full_disk_leaves_the_journal_whole(tmp_path, monkeypatch):
 
 
 def test_people_who_do_not_agree():
-    answers = Answers(
+    answers = CurrentAnswers(
         [
             said(1, "class", "cat", "1.jpg", by="a"),
             said(2, "class", "dog", "1.jpg", by="b"),
@@ -126,7 +126,7 @@ def test_kappa():
 
 
 def test_table_of_labels(tmp_path):
-    answers = Answers(
+    answers = CurrentAnswers(
         [said(1, "class", 'a "cat", or so', "b,1.jpg"), said(2, "class", "dog", "a.jpg", by="b")]
     )
     write_labels(tmp_path / LABELS, "photographs", answers)
@@ -164,7 +164,7 @@ def test_a_line_that_fits_in_part_is_not_written(tmp_path):
 
 
 def test_classes_keep_their_order(tmp_path):
-    answers = Answers(
+    answers = CurrentAnswers(
         [
             said(1, "class", "cat", "1.jpg"),
             said(2, "class", "dog", "2.jpg"),
@@ -181,7 +181,9 @@ def test_classes_keep_their_order(tmp_path):
 
 
 def test_a_class_of_one_and_no_class_of_another():
-    answers = Answers([said(1, "class", "cat", "1.jpg"), said(2, "not sure", "", "1.jpg", by="b")])
+    answers = CurrentAnswers(
+        [said(1, "class", "cat", "1.jpg"), said(2, "not sure", "", "1.jpg", by="b")]
+    )
     assert labels_of(answers) == {"1.jpg": "cat"}
     assert not answers.set_aside
     answers.add(said(3, "leave out", "", "1.jpg", by="c"))

@@ -10,7 +10,7 @@ import pytest
 from pictures import encoded, photograph
 from PIL import Image
 
-from vitkit.apps.label.http import Table, application
+from vitkit.apps.label.http import Operations, application
 from vitkit.apps.label.sitting import Sitting
 from vitkit.web import Guard
 
@@ -31,7 +31,7 @@ class Page:
         self.root = root
         self.sitting = Sitting(NAMES, folder / "run")
         self.finished = []
-        table = Table(self.sitting, root, self._finish, lambda: "")
+        table = Operations(self.sitting, root, self._finish, lambda: "")
         self.app = Guard(application(table), "127.0.0.1", secret=SECRET)
 
     def _finish(self, links):

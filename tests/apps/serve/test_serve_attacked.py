@@ -12,7 +12,7 @@ from pictures import encoded, photograph
 from served import form, make_classifier, running, with_model
 
 from vitkit.apps.serve.http.body import Limits
-from vitkit.apps.serve.http.server import Plan, Server, server_socket
+from vitkit.apps.serve.http.server import Server, StartSettings, server_socket
 from vitkit.apps.serve.http.service import Settings
 from vitkit.runtimes import eager
 
@@ -148,7 +148,7 @@ def test_of_two_servers_that_begin_at_one_address_the_second_ends_with_a_sentenc
     second = server_socket(*first.getsockname())  # nobody listens yet
     first.listen()
     words = []
-    server = Server(Plan("tiny", open_small, Settings(Limits())), second, words.append)
+    server = Server(StartSettings("tiny", open_small, Settings(Limits())), second, words.append)
     with pytest.raises(ValueError, match="cannot be served at any more: .*; choose another `port`"):
         server.run()
     assert words == []
@@ -168,7 +168,7 @@ def test_a_model_that_changes_while_a_server_begins_is_loaded_again():
 
     words = []
     bound = server_socket("127.0.0.1", 0)
-    server = Server(Plan("tiny", open_model, Settings(Limits())), bound, words.append)
+    server = Server(StartSettings("tiny", open_model, Settings(Limits())), bound, words.append)
 
     def end():
         while "reloaded" not in words:

@@ -33,9 +33,9 @@ from vitkit.apps.studies.base import (
     resnet_like,
     small_vit,
 )
-from vitkit.apps.studies.budget import Budget, Plan, plan
+from vitkit.apps.studies.budget import Budget, BudgetPlan, plan
 from vitkit.apps.studies.drawing import write_figure
-from vitkit.apps.studies.function import Place, _check, _words, write
+from vitkit.apps.studies.function import StudyPlace, _check, _words, write
 from vitkit.apps.studies.paper import compute, data_size, image_size
 from vitkit.apps.studies.protocol import (
     Ask,
@@ -81,7 +81,7 @@ def invented(study, ask, tmp_path):
         value = 0.4 + 0.01 * (number % 7) + 0.001 * (number % 3)
         metric = Metric("test/top1", value, SHARE)
         rows.append(Row(cell.name, cell.settings, metric, True, 30))
-    return Results(ask, Plan(30, len(rows), 1e-6, 1.0), rows, rows)
+    return Results(ask, BudgetPlan(30, len(rows), 1e-6, 1.0), rows, rows)
 
 
 @pytest.mark.parametrize("text, amount, unit", [
@@ -778,7 +778,7 @@ def test_what_a_study_writes_says_its_size_and_its_limits(shown_study, tmp_path,
 
 
 def test_a_job_gets_the_words_that_ask_for_the_same(tmp_path):
-    place = Place("transfer", tmp_path, "cpu", (0, 1), 2, "local", (), False)
+    place = StudyPlace("transfer", tmp_path, "cpu", (0, 1), 2, "local", (), False)
     asked = Ask(
         data="photos", fewshot="few", pretrain=("one", "two"), targets=("digits",), model="model",
         models=("Ti/16",), sizes=(64, 128), memory=0.5, seeds=4, regularise=True,
@@ -809,7 +809,7 @@ def test_settings_of_jobs_that_do_not_go_together(
     changes, has_shard, sentence, tmp_path, monkeypatch
 ):
     monkeypatch.setitem(_check.__globals__, "check_submitit", lambda: None)
-    place = Place("pooling", tmp_path, "cpu", (0, 1), 0, "local", (), False)
+    place = StudyPlace("pooling", tmp_path, "cpu", (0, 1), 0, "local", (), False)
     expected = nullcontext()
     if sentence:
         expected = pytest.raises(ValueError, match=sentence)

@@ -7,7 +7,7 @@ import pytest
 
 from vitkit.apps.studies import STUDIES
 from vitkit.apps.studies.base import small_vit
-from vitkit.apps.studies.budget import Plan
+from vitkit.apps.studies.budget import BudgetPlan
 from vitkit.apps.studies.paper import compute, data_size
 from vitkit.apps.studies.protocol import Ask, Results, begin, run_study
 from vitkit.apps.studies.targets import by_target
@@ -37,7 +37,7 @@ def reached(study, ask, tmp_path, without=()):
         metric = Metric("test/top1", value + 0.01 * cell.settings.get("seed", 0), SHARE)
         if cell.name not in without:
             rows.append(Row(cell.name, cell.settings, metric, True, 30))
-    return Results(ask, Plan(30, len(rows), 1e-6, 1.0), rows, rows)
+    return Results(ask, BudgetPlan(30, len(rows), 1e-6, 1.0), rows, rows)
 
 
 @pytest.mark.parametrize("name, runs", [("data-size", 4 * 3), ("compute", 2 * 8)])

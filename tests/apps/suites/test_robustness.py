@@ -16,7 +16,7 @@ from vitkit.apps.suites.table import lines, sentences
 from vitkit.data import Preprocessing
 from vitkit.evaluation import ALEXNET, COMMON, Metric, relative_error, share_right
 from vitkit.evaluation.benchmarks.imagenet import IMAGES
-from vitkit.evaluation.benchmarks.imagenet_c import Corrupted
+from vitkit.evaluation.benchmarks.imagenet_c import CorruptedSet
 from vitkit.evaluation.benchmarks.labels import imagenet_wordnet
 from vitkit.evaluation.metrics.metric import RELATIVE_ERROR
 from vitkit.models import create, vit
@@ -166,7 +166,9 @@ def test_images_of_a_corruption_are_not_cropped(tmp_path, monkeypatch):
         measurements, "load_as", lambda *_, **__: Classifier(network, own, ("a", "b"))
     )
     monkeypatch.setattr(measurements, "open_named", lambda *_: None)
-    monkeypatch.setattr(measurements, "open_corruption", lambda *_: Corrupted("fog", (None,) * 5))
+    monkeypatch.setattr(
+        measurements, "open_corruption", lambda *_: CorruptedSet("fog", (None,) * 5)
+    )
     monkeypatch.setattr(measurements, "_ask", ask)
     for corruption in ("fog", None):
         measured = measurements.AsPublished("m", "", "", "", "imagenet", corruption)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Unpack
 
-from vitkit.apps.batch.parts import Chosen, Parts, write_parts
+from vitkit.apps.batch.parts import Chosen, PartFolder, write_parts
 from vitkit.prediction import (
     BATCH,
     INPUT,
@@ -133,7 +133,7 @@ def batch(
     # What there is to do
     runtime = runtime_of(asked, in_batches=True)
     items = images_of(asked, runtime.labels)
-    parts = Parts.begin(into, items, runtime, asked.top, _less(asked, runtime))
+    parts = PartFolder.begin(into, items, runtime, asked.top, _less(asked, runtime))
     missing = parts.missing(part, processes)
     chosen = Chosen.of(items, parts, missing)
 

@@ -26,10 +26,10 @@ import numpy as np
 from vitkit.data import fingerprint
 from vitkit.prediction import (
     Answered,
-    Examples,
+    DataSetItems,
     FileNames,
     Item,
-    ParquetRows,
+    ParquetWriter,
     Pictures,
     Prediction,
     least_open,
@@ -45,7 +45,7 @@ SAME = 0.1  # of the outputs' deviation, in folders that have no digest of their
 
 
 @dataclass(frozen=True, eq=False)
-class Parts:
+class PartFolder:
     """A folder of answers, some of which may be there."""
 
     folder: Path
@@ -62,7 +62,7 @@ class Parts:
     @classmethod
     def begin(
         cls, folder: Path, items: Pictures, runtime: Runtime, top: int, less: str = ""
-    ) -> "Parts":
+    ) -> "PartFolder":
         """Begin the parts of these images in a new folder, or continue those of an earlier call.
 
         less: what work is left out, such as "--merge 8".
@@ -139,7 +139,7 @@ class Parts:
                 "runtime or precision; give another folder"
             )
         file = io.BytesIO()
-        rows = ParquetRows(file, self.top, self.extra)
+        rows = ParquetWriter(file, self.top, self.extra)
         rows.write(predictions, [{}] * len(predictions))
         rows.close()
         write_whole(self.path(part), file.getvalue())
@@ -180,7 +180,7 @@ class Chosen(Sequence[Item]):
     """int64: which of the items they are."""
 
     @classmethod
-    def of(cls, items: Pictures, parts: Parts, numbers: Iterable[int]) -> "Chosen":
+    def of(cls, items: Pictures, parts: PartFolder, numbers: Iterable[int]) -> "Chosen":
         """The images of the parts with these numbers."""
         rows = chain.from_iterable(parts.rows(part) for part in numbers)
         return cls(items, np.fromiter(rows, dtype=np.int64))
@@ -194,7 +194,7 @@ class Chosen(Sequence[Item]):
 
 
 def write_parts(
-    parts: Parts, missing: Sequence[int], answered: Iterable[Answered]
+    parts: PartFolder, missing: Sequence[int], answered: Iterable[Answered]
 ) -> Iterator[list[Prediction]]:
     """Write parts as their answers come, in batches, in order. Yields the predictions of each
     batch."""
@@ -221,7 +221,7 @@ def digest_of(items: Pictures) -> str:
         if isinstance(group, FileNames):
             digest.update(group.names.block)
             digest.update(group.names.ends.tobytes())
-        elif isinstance(group, Examples):
+        elif isinstance(group, DataSetItems):
             digest.update(fingerprint(group.source).encode())
     return digest.hexdigest()
 

@@ -26,9 +26,9 @@ from vitkit.exporting import (
     PHOTOGRAPH,
     Contender,
     OpenFile,
-    Plan,
     Speed,
     Trial,
+    Turns,
     contenders,
     isolated_files,
     measure,
@@ -194,7 +194,7 @@ def bench(
             was given.
         BadWeights: If the model cannot be read.
     """
-    plan = Plan(batch, rounds, seconds)
+    plan = Turns(batch, rounds, seconds)
     hints = hints_of(overrides)
     _check(plan, limit, data, calibrate, report)
     if _is_file(model):
@@ -294,7 +294,7 @@ def _of_model(
     classifier: Classifier,
     trial: Trial,
     candidates: Candidates,
-    plan: Plan,
+    plan: Turns,
     start_up: bool,
 ) -> Measured:
     """Measure how fast a model is, in every runtime and precision."""
@@ -316,7 +316,7 @@ def _of_file(
     hints: Hints,
     libraries: tuple[Library, ...],
     timm: tuple[str, ...],
-    plan: Plan,
+    plan: Turns,
     start_up: bool,
 ) -> Measured:
     """Measure how fast an exported file is, in every library that computes such files; there is no model
@@ -339,7 +339,7 @@ def _of_file_in(
     file: Path,
     libraries: Sequence[Library | Literal["auto"]],
     timm: tuple[str, ...],
-    plan: Plan,
+    plan: Turns,
     start_up: bool,
 ) -> Measured:
     """Measure how fast an exported file is in these libraries, each in a process of its own. Raises
@@ -382,7 +382,7 @@ def _of_file_in(
 
 
 def _measured(
-    found: Sequence[Contender], images: np.ndarray, plan: Plan
+    found: Sequence[Contender], images: np.ndarray, plan: Turns
 ) -> tuple[tuple[Contender, ...], list[Speed]]:
     """Those that were measured, and their speeds; those whose process ended are left out. Raises
     WorkerDied if none is left."""
@@ -404,7 +404,7 @@ def _starts(models: Sequence[Path | str]) -> list[tuple[float, float | None]]:
         return []
 
 
-def _turns(plan: Plan, found: Sequence[Contender]) -> float:
+def _turns(plan: Turns, found: Sequence[Contender]) -> float:
     """Seconds of all turns, at least."""
     return len(found) * len(plan.batches) * plan.rounds * plan.seconds
 
@@ -417,7 +417,7 @@ def _of_one_size(classifier: Classifier, images: np.ndarray) -> np.ndarray:
     return np.stack([alone[number] for number in of_one_size([image.shape for image in alone])])
 
 
-def _check(plan: Plan, limit: int, data: str, calibrate: str, report: tuple[Path, ...]) -> None:
+def _check(plan: Turns, limit: int, data: str, calibrate: str, report: tuple[Path, ...]) -> None:
     """Raises BadSettings if numbers are out of range, or if files cannot be written."""
     if not plan.batches or min(plan.batches) < 1:
         raise BadSettings(f"`batch` is {plan.batches}; it is one or more numbers of images")
@@ -499,7 +499,7 @@ def versions() -> dict[str, str]:
 
 def described(
     model: str | Classifier,
-    plan: Plan,
+    plan: Turns,
     found: Sequence[Contender],
     speeds: Sequence[Speed],
     images: str,

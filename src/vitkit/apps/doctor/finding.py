@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 
-class Finding(NamedTuple):
+class Fact(NamedTuple):
     """A fact from an examination, with advice if something could be better."""
 
     name: str

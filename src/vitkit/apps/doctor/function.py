@@ -12,7 +12,7 @@ from typing import Unpack
 from rich.markup import escape
 from rich.table import Table
 
-from vitkit.apps.doctor.finding import Finding
+from vitkit.apps.doctor.finding import Fact
 from vitkit.system.functions.public import public
 from vitkit.system.functions.results import Rows
 from vitkit.system.functions.steps import step
@@ -24,7 +24,7 @@ from vitkit.weights import ModelLike
 class Diagnosis(Rows):
     """Facts, each with advice if something could be better."""
 
-    findings: tuple[Finding, ...]
+    findings: tuple[Fact, ...]
     of_machine: bool = True
     """Whether they are about this machine, and not about a run, images or a model."""
     json: bool = False
@@ -95,7 +95,7 @@ def doctor(
     return Diagnosis(tuple(examine_machine()), True, json)
 
 
-def _examinations(data: str, model: ModelLike, run: Path | None, device: str) -> Iterator[Finding]:
+def _examinations(data: str, model: ModelLike, run: Path | None, device: str) -> Iterator[Fact]:
     """What is asked for of a run, images and a model."""
     if run:
         from vitkit.apps.doctor.run import examine_run

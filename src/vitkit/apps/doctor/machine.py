@@ -11,10 +11,10 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from urllib.request import getproxies
 
-from vitkit.apps.doctor.finding import Finding
+from vitkit.apps.doctor.finding import Fact
 
 
-def examine_machine() -> Iterator[Finding]:
+def examine_machine() -> Iterator[Fact]:
     """Everything about the machine and the installation."""
     yield from _software()
     yield from _processor()
@@ -26,23 +26,23 @@ def examine_machine() -> Iterator[Finding]:
     yield from _settings()
 
 
-def _software() -> Iterator[Finding]:
+def _software() -> Iterator[Fact]:
     """Versions of what computes."""
     import torch
 
     from vitkit import __version__
 
-    yield Finding("vitkit", __version__)
-    yield Finding("Python", f"{platform.python_version()} on {platform.platform(terse=True)}")
-    yield Finding("PyTorch", torch.__version__)
+    yield Fact("vitkit", __version__)
+    yield Fact("Python", f"{platform.python_version()} on {platform.platform(terse=True)}")
+    yield Fact("PyTorch", torch.__version__)
     compiler = shutil.which(os.environ.get("CXX", "g++")) or shutil.which("clang++")
     advice = ""
     if compiler is None and sys.platform.startswith("linux"):
         advice = "install a C++ compiler (g++) if you want `compile`, which cannot work without one"
-    yield Finding("compile", "can work" if compiler else "has no C++ compiler", advice)
+    yield Fact("compile", "can work" if compiler else "has no C++ compiler", advice)
 
 
-def _processor() -> Iterator[Finding]:
+def _processor() -> Iterator[Fact]:
     """The CPU, its threads, and the arithmetic that is fast on it."""
     import torch
 
@@ -52,7 +52,7 @@ def _processor() -> Iterator[Finding]:
     advice = ""
     if not has_avx2():
         advice = NO_AVX2
-    yield Finding("processor", processor(), advice)
+    yield Fact("processor", processor(), advice)
     threads = torch.get_num_threads()
     usable = cpus()
     advice = ""
@@ -62,23 +62,23 @@ def _processor() -> Iterator[Finding]:
         advice = (
             f"OMP_NUM_THREADS={usable} would stop PyTorch's threads from waiting for each other"
         )
-    yield Finding("CPUs", f"{usable} for this process; PyTorch computes on {threads}", advice)
+    yield Fact("CPUs", f"{usable} for this process; PyTorch computes on {threads}", advice)
     bfloat16 = "imitated: no faster than float32"
     if has_bfloat16(torch.device("cpu")):
         bfloat16 = "about twice as fast as float32: predict, finetune and others use it"
     elif slow(torch.device("cpu"), "bfloat16"):
         bfloat16 = "many times slower than float32"
-    yield Finding("bfloat16 on the CPU", bfloat16)
+    yield Fact("bfloat16 on the CPU", bfloat16)
     choice = matmul.choose(again=True)
     reason = "measured just now, and kept"
     if matmul.chosen_by_user():
         reason = f"as {matmul.VARIABLE} says"
     if not matmul.available():
         reason = "this PyTorch has no oneDNN"
-    yield Finding("dense layers on the CPU", f"{choice} ({reason})")
+    yield Fact("dense layers on the CPU", f"{choice} ({reason})")
 
 
-def _devices() -> Iterator[Finding]:
+def _devices() -> Iterator[Fact]:
     """The GPUs that PyTorch can use, and one that it cannot."""
     import torch
 
@@ -86,10 +86,10 @@ def _devices() -> Iterator[Finding]:
         for i in range(torch.cuda.device_count()):
             facts = torch.cuda.get_device_properties(i)
             size = facts.total_memory / 2**30
-            yield Finding(f"cuda:{i}", f"{facts.name}, {size:.0f} GiB")
+            yield Fact(f"cuda:{i}", f"{facts.name}, {size:.0f} GiB")
         return
     if torch.backends.mps.is_available():
-        yield Finding("GPU", "mps, Apple's")
+        yield Fact("GPU", "mps, Apple's")
         return
     advice = ""
     if shutil.which("nvidia-smi"):
@@ -97,10 +97,10 @@ def _devices() -> Iterator[Finding]:
             "this machine has an NVIDIA driver, and PyTorch finds no GPU: nvidia-smi says whether "
             "the driver works, and pytorch.org which build of PyTorch suits it"
         )
-    yield Finding("GPU", "none that PyTorch can use", advice)
+    yield Fact("GPU", "none that PyTorch can use", advice)
 
 
-def _memory() -> Iterator[Finding]:
+def _memory() -> Iterator[Fact]:
     """Memory, and what processes can share of it."""
     facts = {}
     with suppress(OSError):
@@ -109,7 +109,7 @@ def _memory() -> Iterator[Finding]:
             facts[name] = int(value.split()[0]) * 1024
     if "MemAvailable" in facts:
         free, total = facts["MemAvailable"] / 2**30, facts["MemTotal"] / 2**30
-        yield Finding("memory", f"{free:.1f} GiB free of {total:.1f}")
+        yield Fact("memory", f"{free:.1f} GiB free of {total:.1f}")
     with suppress(OSError):
         shared = shutil.disk_usage("/dev/shm").free
         advice = ""
@@ -118,23 +118,23 @@ def _memory() -> Iterator[Finding]:
                 "batches travel from data workers through /dev/shm, which is small here; in Docker, "
                 "give --shm-size 8g"
             )
-        yield Finding("shared memory", f"{shared / 2**30:.1f} GiB free", advice)
+        yield Fact("shared memory", f"{shared / 2**30:.1f} GiB free", advice)
 
 
-def _images() -> Iterator[Finding]:
+def _images() -> Iterator[Fact]:
     """How photographs are decoded."""
     from vitkit.data import available
 
     if available():
-        yield Finding("JPEG", "decoded in part, by libjpeg-turbo")
+        yield Fact("JPEG", "decoded in part, by libjpeg-turbo")
         return
     advice = "TurboJPEG 3 (libjpeg-turbo) reads JPEG photographs up to 1.6 times as fast"
     if not _is_installed("vitkit") or _requirements("fast"):  # there are wheels for this machine
         advice = "pip install 'vitkit[fast]' reads JPEG photographs up to 1.6 times as fast"
-    yield Finding("JPEG", "decoded whole, by torchvision", advice)
+    yield Fact("JPEG", "decoded whole, by torchvision", advice)
 
 
-def _packages() -> Iterator[Finding]:
+def _packages() -> Iterator[Fact]:
     """Each extra of vitkit, and what of it is not installed."""
     if not _is_installed("vitkit"):
         return  # run from its source, whose extras nobody has written down
@@ -148,7 +148,7 @@ def _packages() -> Iterator[Finding]:
             value = "has nothing for this machine"
         if missing:
             value = f"pip install 'vitkit[{extra}]' adds {', '.join(missing)}"
-        yield Finding(f"extra {extra}", value)
+        yield Fact(f"extra {extra}", value)
 
 
 def _requirements(extra: str, package: str = "vitkit") -> list[str]:
@@ -177,7 +177,7 @@ def _is_installed(package: str) -> bool:
     return True
 
 
-def _places() -> Iterator[Finding]:
+def _places() -> Iterator[Fact]:
     """Where downloads are kept, and where they come from."""
     from vitkit.system.storage.files import cache_dir
 
@@ -191,7 +191,7 @@ def _places() -> Iterator[Finding]:
         advice = f"{folder} cannot be written to; VITKIT_CACHE=DIR keeps downloads in DIR instead"
     elif free < 2:
         advice = f"{folder} has little room; VITKIT_CACHE=DIR keeps downloads in DIR instead"
-    yield Finding("cache", f"{folder}, {free:.1f} GiB free", advice)
+    yield Fact("cache", f"{folder}, {free:.1f} GiB free", advice)
 
     yield _hub()
 
@@ -206,30 +206,30 @@ def _takes_files(folder: Path) -> bool:
         return False
 
 
-def _hub() -> Finding:
+def _hub() -> Fact:
     """Whether the Hugging Face hub answers."""
     from vitkit.weights import hub_answers, hub_host
 
     title = "Hugging Face hub"
     if os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0"):
-        return Finding(title, "HF_HUB_OFFLINE is set: only what is in the cache")
+        return Fact(title, "HF_HUB_OFFLINE is set: only what is in the cache")
     if "https" in getproxies():
-        return Finding(title, "through a proxy, which was not tried")
+        return Fact(title, "through a proxy, which was not tried")
     if not hub_answers():
         advice = (
             "published models and data sets cannot be downloaded here: give files and folders of "
             "this machine, or what the cache has"
         )
-        return Finding(title, f"{hub_host()} cannot be reached", advice)
-    return Finding(title, f"{hub_host()} answers")
+        return Fact(title, f"{hub_host()} cannot be reached", advice)
+    return Fact(title, f"{hub_host()} answers")
 
 
-def _settings() -> Iterator[Finding]:
+def _settings() -> Iterator[Fact]:
     """The environment variables that are set and change what vitkit does, and those that vitkit does
     not know though they have its prefix."""
     from vitkit.system.environment import unknown_variables, variables_set
 
     for name, value in variables_set().items():
-        yield Finding(name, value)
+        yield Fact(name, value)
     for name, sentence in unknown_variables().items():
-        yield Finding(name, "vitkit does not know it", sentence)
+        yield Fact(name, "vitkit does not know it", sentence)

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from vitkit.apps.doctor.finding import Finding
+from vitkit.apps.doctor.finding import Fact
 from vitkit.data import (
     Augmentation,
     Preprocessing,
@@ -50,19 +50,19 @@ class Examined:
     device: torch.device
 
 
-def examine_model(name: str, classifier: Classifier, account: list[str]) -> Iterator[Finding]:
+def examine_model(name: str, classifier: Classifier, account: list[str]) -> Iterator[Fact]:
     """The findings on the preprocessing in a model's file. `account` is what loading it told."""
     guessed = [line for line in account if "`statistics=" in line]
     told = [line for line in account if line not in guessed]
-    yield Finding("model", told[0])
+    yield Fact("model", told[0])
     advice = ""
     if guessed:
         advice = f"{name} does not say how images are normalised: {guessed[0]}"
-    yield Finding("preprocessing", str(classifier.preprocessing), advice)
+    yield Fact("preprocessing", str(classifier.preprocessing), advice)
     yield from _beside_origin(classifier)
 
 
-def _beside_origin(classifier: Classifier) -> Iterator[Finding]:
+def _beside_origin(classifier: Classifier) -> Iterator[Fact]:
     """Whether a model's images are normalised as those of the weights that it began with."""
     from vitkit.weights import load
 
@@ -72,16 +72,16 @@ def _beside_origin(classifier: Classifier) -> Iterator[Finding]:
     theirs = load(origin, quiet=True).preprocessing
     ours = classifier.preprocessing
     if (theirs.mean, theirs.std) == (ours.mean, ours.std):
-        yield Finding("mean and deviation", f"as {origin} has them, where it began")
+        yield Fact("mean and deviation", f"as {origin} has them, where it began")
         return
     advice = (
         f"the weights of {origin} are for mean {theirs.mean} and std {theirs.std}, these for "
         f"{ours.mean} and {ours.std}: train again without `data.preprocessing.mean` and .std"
     )
-    yield Finding("mean and deviation", f"other than in {origin}, where it began", advice)
+    yield Fact("mean and deviation", f"other than in {origin}, where it began", advice)
 
 
-def examine_learning(examined: Examined) -> Iterator[Finding]:
+def examine_learning(examined: Examined) -> Iterator[Fact]:
     """Whether the model learns a few of the images by heart, and whether it would wait for them."""
     from vitkit.objectives import Supervised
     from vitkit.weights import adopt
@@ -91,7 +91,7 @@ def examine_learning(examined: Examined) -> Iterator[Finding]:
     if train is None or splits.target_kind == "none":
         return
     if examined.classifier.preprocessing.is_native:
-        yield Finding(
+        yield Fact(
             "learning", "not tried: a training reads images of one size, and this model others"
         )
         return
@@ -113,7 +113,7 @@ def examine_learning(examined: Examined) -> Iterator[Finding]:
 
 
 @torch.inference_mode()
-def _normalised_right(examined: Examined) -> Iterator[Finding]:
+def _normalised_right(examined: Examined) -> Iterator[Fact]:
     """Whether the model, if it knows these classes, answers better to images that are normalised in
     another usual way: the commonest mistake with published weights."""
     classifier = examined.classifier
@@ -142,12 +142,10 @@ def _normalised_right(examined: Examined) -> Iterator[Finding]:
                 f"with the mean and deviation called {name}, {other:.0%} are answered right: give "
                 f"`statistics={name!r}`"
             )
-    yield Finding("as it normalises images", value, advice)
+    yield Fact("as it normalises images", value, advice)
 
 
-def _by_heart(
-    examined: Examined, learner: torch.nn.Module, preprocessing: Preprocessing
-) -> Finding:
+def _by_heart(examined: Examined, learner: torch.nn.Module, preprocessing: Preprocessing) -> Fact:
     """Whether the loss of one batch goes to nearly nothing."""
     train = examined.splits.train
     unchanged = Augmentation(crop="none", flip=False)
@@ -178,10 +176,10 @@ def _by_heart(
             "before any question of rates: look at the labels (vitkit data review), at identical "
             "images with other labels, and at the model's preprocessing"
         )
-    return Finding(f"learning {len(images)} images by heart", value, advice)
+    return Fact(f"learning {len(images)} images by heart", value, advice)
 
 
-def _speeds(examined: Examined, learner: torch.nn.Module, preprocessing: Preprocessing) -> Finding:
+def _speeds(examined: Examined, learner: torch.nn.Module, preprocessing: Preprocessing) -> Fact:
     """Images per second of loading and of computing, and which of them a training waits for."""
     # Loading, as a training does it
     train = examined.splits.train
@@ -215,7 +213,7 @@ def _speeds(examined: Examined, learner: torch.nn.Module, preprocessing: Preproc
             f"{step('pack', examined.data, Placeholder('dest'), side=256)} shrinks them once, and "
             f"`data.workers` (it is {workers}) decodes more at a time where there are more CPUs"
         )
-    return Finding("speed", value, advice)
+    return Fact("speed", value, advice)
 
 
 def _rate(batches: Iterator) -> float:
@@ -233,21 +231,21 @@ LOOKED_AT = 4_000  # images of a part that are decoded to look for duplicates
 UNEVEN = 10  # times as many images in the largest class as in the smallest
 
 
-def examine_data(data: str, splits: Splits) -> Iterator[Finding]:
+def examine_data(data: str, splits: Splits) -> Iterator[Fact]:
     """Numbers, balance, broken images and duplicates of a data set."""
     parts = splits.sources
     word = as_word(data)
     counts = ", ".join(f"{len(part):,} {name}" for name, part in parts.items())
-    yield Finding("images", counts)
+    yield Fact("images", counts)
     train = splits.train
     if train is None:
-        yield Finding("training images", "none", f"{data} has nothing to train on")
+        yield Fact("training images", "none", f"{data} has nothing to train on")
         return
     yield from _classes(word, train)
     yield from _looks(data, parts)
 
 
-def _classes(word: str, train: Source) -> Iterator[Finding]:
+def _classes(word: str, train: Source) -> Iterator[Fact]:
     """How many classes there are, and how even they are."""
     from vitkit.curation import class_counts
 
@@ -256,10 +254,10 @@ def _classes(word: str, train: Source) -> Iterator[Finding]:
             f"put the images of {word} into a folder for each class to train a classifier; without, "
             f"vitkit train paper.masked_patches {word} learns from them"
         )
-        yield Finding("labels", "none", advice)
+        yield Fact("labels", "none", advice)
         return
     if train.target_kind != "class":
-        yield Finding(
+        yield Fact(
             "labels", {"classes": "several an image", "number": "a number each"}[train.target_kind]
         )
         return
@@ -277,10 +275,10 @@ def _classes(word: str, train: Source) -> Iterator[Finding]:
             f"{common} has {most // least} times as many images as {rare}: judge by "
             "balanced_accuracy, which vitkit evaluate prints, and add images of the rare classes"
         )
-    yield Finding("classes", value, advice)
+    yield Fact("classes", value, advice)
 
 
-def _looks(data: str, parts: dict[str, Source]) -> Iterator[Finding]:
+def _looks(data: str, parts: dict[str, Source]) -> Iterator[Fact]:
     """Broken images, and duplicates between the training part and the others, among up to
     LOOKED_AT of each part."""
     from vitkit.curation import near_duplicates, survey
@@ -302,7 +300,7 @@ def _looks(data: str, parts: dict[str, Source]) -> Iterator[Finding]:
         advice = (
             f"{step('stats', data)} names the broken images; `on_bad_image='skip'` leaves them out"
         )
-    yield Finding("broken images", f"{broken:,} of {looked:,}", advice)
+    yield Fact("broken images", f"{broken:,} of {looked:,}", advice)
 
     pairs = 0
     for name in surveys:
@@ -315,4 +313,4 @@ def _looks(data: str, parts: dict[str, Source]) -> Iterator[Finding]:
             f"flatters the accuracy: {step('stats', data, exclude=FILE)} lists them for "
             "`data.exclude=FILE`"
         )
-    yield Finding("duplicates between parts", f"{pairs:,} of {looked:,}", advice)
+    yield Fact("duplicates between parts", f"{pairs:,} of {looked:,}", advice)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from vitkit.apps.doctor.finding import Finding
+from vitkit.apps.doctor.finding import Fact
 from vitkit.data import leads_elsewhere
 from vitkit.system.functions.steps import Placeholder, step
 from vitkit.training import Recorded, read_run
@@ -17,7 +17,7 @@ RESTLESS = 0.5  # of the later losses' mean: a standard deviation above it is no
 FEW = 8  # points of a curve, below which nothing can be said of its form
 
 
-def examine_run(run_dir: Path) -> Iterator[Finding]:
+def examine_run(run_dir: Path) -> Iterator[Fact]:
     """The findings in recipe.json and metrics.jsonl. Raises VitkitError if it is not a run."""
     run = read_run(run_dir)
     lines = [line for line in run.lines if line["event"] == "training"]
@@ -31,20 +31,20 @@ def examine_run(run_dir: Path) -> Iterator[Finding]:
     yield from _preprocessing(run)
 
 
-def _progress(run: Recorded) -> Finding:
+def _progress(run: Recorded) -> Fact:
     """How far it is."""
     done = run.steps()
     total = int(float(run.recipe["length"].split()[0]))
     value = f"{done:,} of {total:,} steps of {run.recipe['batch']:,}"
     advice = ""
     if not total:
-        return Finding("run", "a quick one: what was fine-tuned is in fine-tuned/")
+        return Fact("run", "a quick one: what was fine-tuned is in fine-tuned/")
     if done < total:
         advice = f"{run.run_dir} is not finished: the same command as before continues it"
-    return Finding("run", value, advice)
+    return Fact("run", value, advice)
 
 
-def _loss(run: Recorded, losses: Sequence[float]) -> Finding:
+def _loss(run: Recorded, losses: Sequence[float]) -> Fact:
     """Whether the training loss falls, and how steadily."""
     first, last = losses[0], _mean(losses[-3:])
     value = f"{first:.4g} at first, {last:.4g} at last"
@@ -69,14 +69,14 @@ def _loss(run: Recorded, losses: Sequence[float]) -> Finding:
             f"the loss hardly falls: look at the labels (vitkit data review), then raise "
             f"`optim.lr`, which is {rate:g}, threefold"
         )
-    return Finding("training loss", value, advice)
+    return Fact("training loss", value, advice)
 
 
-def _gradients(run: Recorded, norms: Sequence[float]) -> Finding:
+def _gradients(run: Recorded, norms: Sequence[float]) -> Fact:
     """How large gradients are, and how often they are clipped."""
     finite = sorted(norm for norm in norms if math.isfinite(norm))
     if not finite:
-        return Finding("gradient norm", "never a number")
+        return Fact("gradient norm", "never a number")
     clip = run.recipe["optim"]["clip"]
     value = f"{finite[len(finite) // 2]:.3g} in the middle, {finite[-1]:.3g} at most"
     advice = ""
@@ -88,10 +88,10 @@ def _gradients(run: Recorded, norms: Sequence[float]) -> Finding:
                 f"nearly every gradient is clipped to {clip:g}, so its size is lost and "
                 f"`optim.lr` alone decides the step: lower it, or raise `optim.clip`"
             )
-    return Finding("gradient norm", value, advice)
+    return Fact("gradient norm", value, advice)
 
 
-def _data(run: Recorded, waits: Sequence[float]) -> Finding:
+def _data(run: Recorded, waits: Sequence[float]) -> Fact:
     """Whether the model waits for its images."""
     wait = _mean(waits)
     advice = ""
@@ -103,10 +103,10 @@ def _data(run: Recorded, waits: Sequence[float]) -> Finding:
             f"{workers}), give `data.keep_decoded` the memory in GB that the images need, or "
             f"shrink them once with {step('pack', source, Placeholder('dest'), side=256)}"
         )
-    return Finding("waiting for data", f"{wait:.0%} of the time", advice)
+    return Fact("waiting for data", f"{wait:.0%} of the time", advice)
 
 
-def _skipped(run: Recorded) -> Finding:
+def _skipped(run: Recorded) -> Fact:
     """Steps that were not finite."""
     skipped = sum(line["event"] == "skipped" for line in run.lines)
     rollbacks = sum(line["event"] == "rollback" for line in run.lines)
@@ -118,14 +118,14 @@ def _skipped(run: Recorded) -> Finding:
             f"{skipped:,} steps were not finite: lower `optim.lr`, which is {rate:g}, or compute "
             f"in `precision='float32'`"
         )
-    return Finding("skipped steps", value, advice)
+    return Fact("skipped steps", value, advice)
 
 
-def _held_out(run: Recorded) -> Iterator[Finding]:
+def _held_out(run: Recorded) -> Iterator[Fact]:
     """Whether it became worse on held-out images while it trained on."""
     points = run.points()
     if not points:
-        yield Finding(
+        yield Fact(
             "held-out images", "none", "give DATA a test part, or nobody knows how good it is"
         )
         return
@@ -142,10 +142,10 @@ def _held_out(run: Recorded) -> Iterator[Finding]:
             f"{name} was better at step {best_step:,} ({best.unit.text(best.value)}) than at the "
             f"end: a shorter `length`, or more augmentation, keeps it from learning by heart"
         )
-    yield Finding(name, last.text(), advice)
+    yield Fact(name, last.text(), advice)
 
 
-def _preprocessing(run: Recorded) -> Iterator[Finding]:
+def _preprocessing(run: Recorded) -> Iterator[Fact]:
     """Whether images go through what the weights that it began with were trained on."""
     from vitkit.weights import load
 
@@ -166,7 +166,7 @@ def _preprocessing(run: Recorded) -> Iterator[Finding]:
             f"images are normalised otherwise than those of {init}, which costs accuracy: leave "
             "out `data.preprocessing.mean` and .std"
         )
-    yield Finding("mean and deviation", value, advice)
+    yield Fact("mean and deviation", value, advice)
 
 
 def _numbers(values: Sequence[float]) -> str:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from vitkit.apps.faster.subjects import Subject
+from vitkit.apps.faster.subjects import SearchSubject
 from vitkit.data import Source, content_digest
 from vitkit.evaluation import compute_features, features_within, rounded
 from vitkit.exporting import Trial, calibration_images, size_of
@@ -30,7 +30,7 @@ from vitkit.models import (
     parameters,
     tokens_left,
 )
-from vitkit.prediction import Examples
+from vitkit.prediction import DataSetItems
 from vitkit.runtimes import (
     ENDINGS,
     Export,
@@ -92,7 +92,7 @@ class Shape(NamedTuple):
         return ", ".join(words) or "the whole model"
 
 
-class Candidate(NamedTuple):
+class Variant(NamedTuple):
     """A model that may be faster."""
 
     arithmetic: Arithmetic
@@ -232,7 +232,7 @@ def _with_reading(classifier: Classifier, reads: FeatureSet) -> Classifier:
 class Body:
     """A model below the head, of all blocks, in one arithmetic, for one size of images."""
 
-    subject: Subject
+    subject: SearchSubject
     arithmetic: Arithmetic
     image: tuple[int, int]
     merge: int = 0
@@ -302,9 +302,9 @@ class _WhenAsked:
         return self.runtime.logits(images)
 
 
-def calibration(subject: Subject, most: int | None = None) -> Trial:
+def calibration(subject: SearchSubject, most: int | None = None) -> Trial:
     """The images that give the ranges of int8, the first of them or all, as an export takes them."""
-    items = Examples(subject.for_calibration, {}).items()[:most]
+    items = DataSetItems(subject.for_calibration, {}).items()[:most]
     return Trial(subject.where, items, items, learned=True)
 
 

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vitkit.apps.faster.pareto import Line, Point
+from vitkit.apps.faster.pareto import ParetoLine, Point
 from vitkit.inspection import (
     LIGHT,
-    Block,
+    Markup,
     Theme,
     paragraph,
     section,
@@ -29,7 +29,7 @@ OFFSET = (5, 5)  # points from a dot to its number
 HEADER = ("model", "ms an image", "times", "MB", "points lost", "at most")
 
 
-def line_figure(line: Line, chosen: Point, theme: Theme = LIGHT) -> "Figure":
+def line_figure(line: ParetoLine, chosen: Point, theme: Theme = LIGHT) -> "Figure":
     """Points lost against the time of an image: every model that was measured, the line of the best,
     numbered from the slowest on, the interval of each, and its limit."""
     from matplotlib.figure import Figure
@@ -98,19 +98,19 @@ def cells(point: Point) -> tuple[str, ...]:
     )
 
 
-def draw(path: Path, line: Line, chosen: Point) -> Path:
+def draw(path: Path, line: ParetoLine, chosen: Point) -> Path:
     """Write the picture, as PNG or SVG. Raises OSError, and VitkitError for a file that vitkit did not
     write."""
     return write_figure(line_figure(line, chosen), path)
 
 
-def write_page(path: Path, line: Line, chosen: Point, sentences: list[str]) -> Path:
+def write_page(path: Path, line: ParetoLine, chosen: Point, sentences: list[str]) -> Path:
     """Write the page: what was chosen, the picture, and every model that was measured. Raises OSError, and
     VitkitError for a file that vitkit did not write."""
     return write_html(path, "Faster", _blocks(line, chosen, sentences))
 
 
-def _blocks(line: Line, chosen: Point, sentences: list[str]) -> Iterator[Block]:
+def _blocks(line: ParetoLine, chosen: Point, sentences: list[str]) -> Iterator[Markup]:
     """What is on the page."""
     for sentence in sentences:
         yield paragraph(sentence)

@@ -12,10 +12,10 @@ from rich.table import Table
 
 from vitkit.apps.faster.figures import HEADER, cells, draw, write_page
 from vitkit.apps.faster.losses import on_others
-from vitkit.apps.faster.pareto import Line, Point
-from vitkit.apps.faster.races import LIBRARIES, Wanted
+from vitkit.apps.faster.pareto import ParetoLine, Point
+from vitkit.apps.faster.races import LIBRARIES, SearchGoal
 from vitkit.apps.faster.searching import Found, check, search
-from vitkit.apps.faster.subjects import Subject, is_data_of, of_data, of_run
+from vitkit.apps.faster.subjects import SearchSubject, is_data_of, of_data, of_run
 from vitkit.apps.faster.writing import ending_of, library_of, write
 from vitkit.runtimes import run_of
 from vitkit.system.console.messages import say
@@ -51,7 +51,7 @@ class Goal:
     """Percentage points of accuracy that it may lose."""
     most: float | None = None
     """Instead: milliseconds that it may take for an image."""
-    search: Wanted = field(default_factory=Wanted)
+    search: SearchGoal = field(default_factory=SearchGoal)
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class FasterModel(Rows, MadeModel):
     search: dict[str, Any]
     """The arguments of `vitkit.faster` that decided which models were measured, if they were given: data,
     purpose, output."""
-    line: Line
+    line: ParetoLine
     chosen: Point
     path: Path
     """What was written."""
@@ -201,7 +201,7 @@ def faster(
     for path in report:
         if path.suffix.lower() not in WRITTEN:
             raise BadSettings(f"`report` is {path}; its name ends in {', '.join(WRITTEN)}")
-    goal = Goal(lose, most, Wanted(purpose, seconds, libraries))
+    goal = Goal(lose, most, SearchGoal(purpose, seconds, libraries))
     run_dir = run_of(model)
     places = places_for(run_dir, output, report)
 
@@ -242,7 +242,11 @@ def places_for(run_dir: Path | None, output: Path | None, report: tuple[Path, ..
 
 
 def _found(
-    model: str | Classifier, subject: Subject, goal: Goal, places: Places, asked: dict[str, Any]
+    model: str | Classifier,
+    subject: SearchSubject,
+    goal: Goal,
+    places: Places,
+    asked: dict[str, Any],
 ) -> FasterModel:
     """Search, and write the chosen model and the reports."""
     say(f"judging by {subject.where}")
@@ -269,7 +273,7 @@ def duration(text: str, option: str, example: str) -> float:
     return float(match[1]) * SECONDS[match[2]]
 
 
-def choose(line: Line, lose: float, most: float | None) -> Point:
+def choose(line: ParetoLine, lose: float, most: float | None) -> Point:
     """The fastest for which a loss below this share can be promised; or the most accurate within
     this many milliseconds. Raises VitkitError if nothing is as fast."""
     if most is None:
@@ -285,7 +289,7 @@ def choose(line: Line, lose: float, most: float | None) -> Point:
     return chosen
 
 
-def _left_out(line: Line) -> str:
+def _left_out(line: ParetoLine) -> str:
     """What there was no time for."""
     return (
         f"there was no time for {counted(len(line.left_out), 'part')} of the search, such as "
@@ -350,7 +354,7 @@ def _points(lose: float) -> str:
     return f"{lose:g} point" if lose == 1 else f"{lose:g} points"
 
 
-def _report(path: Path, lose: float, line: Line, chosen: Point, sentences: list[str]) -> None:
+def _report(path: Path, lose: float, line: ParetoLine, chosen: Point, sentences: list[str]) -> None:
     """A page, a picture or the numbers."""
     ending = path.suffix.lower()
     if ending == ".html":

@@ -23,7 +23,7 @@ from vitkit.apps.faster.bodies import (
     reading_of,
     whole,
 )
-from vitkit.apps.faster.subjects import Subject
+from vitkit.apps.faster.subjects import SearchSubject
 from vitkit.evaluation import (
     Features,
     Probe,
@@ -42,7 +42,7 @@ LEAST_OWN = 0.95  # share of a run's images with the answer of the head that is 
 
 
 @dataclass(frozen=True, eq=False)
-class Head:
+class BodyHead:
     """A head on the states of a shape's body."""
 
     reads: FeatureSet
@@ -63,7 +63,7 @@ class Head:
         return torch.tensor(x).double() @ self.weight.mT + self.bias
 
 
-def head_of(subject: Subject, body: Body, shape: Shape, exact: Arithmetic) -> Head:
+def head_of(subject: SearchSubject, body: Body, shape: Shape, exact: Arithmetic) -> BodyHead:
     """The head of a shape on its body, and its answers. exact: what computes the classifier's own
     answers, for a head that is distilled."""
     images = len(subject.fitted)
@@ -72,12 +72,12 @@ def head_of(subject: Subject, body: Body, shape: Shape, exact: Arithmetic) -> He
     if subject.asked is not None:
         learned = Features(judged, subject.judged.targets)
         probe = solved(subject.asked, learned, subject.judged.groups)
-        return Head(reads, probe.weight, probe.bias, probe.left_out, probe)
+        return BodyHead(reads, probe.weight, probe.bias, probe.left_out, probe)
     if keeps_head(subject.classifier, shape, reads):
-        return Head(reads, None, None, head_on(subject.classifier, judged))
+        return BodyHead(reads, None, None, head_on(subject.classifier, judged))
     fitted = body.read(body.states(subject.fitted), shape, reads)
     weight, bias = distilled(torch.tensor(fitted), own_answers(subject, exact))
-    return Head(reads, weight, bias, torch.tensor(judged).double() @ weight.mT + bias)
+    return BodyHead(reads, weight, bias, torch.tensor(judged).double() @ weight.mT + bias)
 
 
 def keeps_head(classifier: Classifier, shape: Shape, reads: FeatureSet) -> bool:
@@ -85,7 +85,7 @@ def keeps_head(classifier: Classifier, shape: Shape, reads: FeatureSet) -> bool:
     return shape.blocks == whole(classifier).blocks and reads == own_reading(classifier)
 
 
-def own_answers(subject: Subject, exact: Arithmetic) -> Tensor:
+def own_answers(subject: SearchSubject, exact: Arithmetic) -> Tensor:
     """The classifier's own logits of the images that heads are fitted to, (N, K)."""
     full = whole(subject.classifier)
     body = Body(subject, exact, full.image)
@@ -93,7 +93,7 @@ def own_answers(subject: Subject, exact: Arithmetic) -> Tensor:
     return head_on(subject.classifier, x)
 
 
-def check_own(subject: Subject, head: Head, x: np.ndarray) -> None:
+def check_own(subject: SearchSubject, head: BodyHead, x: np.ndarray) -> None:
     """Raises VitkitError if a run's model is not the one that was solved for on its images, and so has
     answers of its own: somebody has taught it, or put another one there.
 
@@ -112,7 +112,7 @@ def check_own(subject: Subject, head: Head, x: np.ndarray) -> None:
         )
 
 
-def with_head(subject: Subject, shape: Shape, head: Head, x: np.ndarray) -> Classifier:
+def with_head(subject: SearchSubject, shape: Shape, head: BodyHead, x: np.ndarray) -> Classifier:
     """The classifier of a shape with its head, as it is written to a file.
 
     x: what the head reads of the judged images, (N, D): by it the limits for unknown images are fitted
@@ -140,7 +140,7 @@ def with_head(subject: Subject, shape: Shape, head: Head, x: np.ndarray) -> Clas
 
 
 @torch.no_grad()
-def _with_weights(classifier: Classifier, head: Head) -> Classifier:
+def _with_weights(classifier: Classifier, head: BodyHead) -> Classifier:
     """The classifier, whose head is one of zeros, with this head's weights, in place."""
     classifier.model.head.weight.copy_(head.weight.float())
     classifier.model.head.bias.copy_(head.bias.float())

@@ -85,7 +85,7 @@ class Evidence(NamedTuple):
         return cls(**values | {"costs": np.array(values["costs"], np.float64)})
 
 
-class Judged(NamedTuple):
+class LossEvidence(NamedTuple):
     """The evidence of all images about a candidate, before a limit of its loss is computed."""
 
     tested: Evidence
@@ -103,7 +103,7 @@ class Judged(NamedTuple):
         }
 
     @classmethod
-    def from_json(cls, values: dict) -> "Judged":
+    def from_json(cls, values: dict) -> "LossEvidence":
         """The object that `to_json` described."""
         tested = Evidence.from_json(values["tested"])
         return cls(tested, Evidence.from_json(values["ordering"]), values["expected"])
@@ -129,13 +129,13 @@ class Judge:
         self.soft = (scaled / SOFT).softmax(1).numpy()
         self.is_ordering = is_ordering(len(truth), groups)
 
-    def judged(self, logits: Tensor) -> Judged:
+    def judged(self, logits: Tensor) -> LossEvidence:
         """The evidence of the images about a candidate with these logits, (N, K)."""
         answers = logits.argmax(1).numpy()
         temperature = fit_temperature(logits.double(), torch.from_numpy(self.truth))
         soft = (logits.double() / temperature / SOFT).softmax(1).numpy()
         expected = ((self.soft - soft) * self.probabilities).sum(1)[self.is_ordering].mean()
-        return Judged(
+        return LossEvidence(
             self._evidence(answers, ~self.is_ordering),
             self._evidence(answers, self.is_ordering),
             float(expected),
@@ -165,7 +165,7 @@ def _numbers(images: int, groups: np.ndarray | None) -> np.ndarray:
     return np.unique(groups, return_inverse=True)[1]
 
 
-def losses(judged: list[Judged], images: int, groups: np.ndarray | None = None) -> list[Loss]:
+def losses(judged: list[LossEvidence], images: int, groups: np.ndarray | None = None) -> list[Loss]:
     """The loss of each candidate, and its limit. Images with the same number in `groups`, (N,), are
     no more than one."""
     times = times_more([each.tested for each in judged])
@@ -178,7 +178,7 @@ def independent(images: int, groups: np.ndarray | None = None) -> float:
     return len(np.unique(_numbers(images, groups))) / images
 
 
-def _loss(judged: Judged, times: float, share: float) -> Loss:
+def _loss(judged: LossEvidence, times: float, share: float) -> Loss:
     """What a candidate loses."""
     lost, won, costs, count = judged.tested
     low, high = tango(share * lost, share * won, share * count)
@@ -207,7 +207,7 @@ def times_more(evidence: list[Evidence]) -> float:
     return max(1.0, seen / expected)
 
 
-def limit(judged: Judged, times: float = 1.0, share: float = 1.0) -> float:
+def limit(judged: LossEvidence, times: float = 1.0, share: float = 1.0) -> float:
     """The upper limit of a candidate's loss, in 95 % of cases.
 
     times: how many times more is lost than the probabilities say. share: how many images each of these
@@ -256,7 +256,7 @@ def sum_at_most(total: float, squares: float, level: float) -> float:
     return float(variance / (2 * mean) * chi2.ppf(1 - level, 2 * mean**2 / variance))
 
 
-def needed(judged: Judged, lose: float, times: float = 1.0, share: float = 1.0) -> int | None:
+def needed(judged: LossEvidence, lose: float, times: float = 1.0, share: float = 1.0) -> int | None:
     """How many images would promise that a candidate loses less than that, to two digits, if it did on
     all as on these; None if it seems to lose as much. One in ORDERING of them puts candidates in order.
 

@@ -35,7 +35,7 @@ class Point(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Line:
+class ParetoLine:
     """All models that were measured, the slowest first."""
 
     reference: Point

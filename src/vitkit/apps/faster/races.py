@@ -13,7 +13,7 @@ import numpy as np
 
 from vitkit.apps.faster.bodies import (
     Arithmetic,
-    Candidate,
+    Variant,
     calibration,
     model_of,
     opened,
@@ -23,8 +23,8 @@ from vitkit.apps.faster.bodies import (
 )
 from vitkit.apps.faster.losses import SAME, Loss
 from vitkit.apps.faster.pareto import Point
-from vitkit.apps.faster.subjects import Known, Subject
-from vitkit.exporting import Contender, Plan, is_worth_measuring, measure
+from vitkit.apps.faster.subjects import Known, SearchSubject
+from vitkit.exporting import Contender, Turns, is_worth_measuring, measure
 from vitkit.system.console.progress import bar
 from vitkit.system.errors import Unsupported
 
@@ -54,7 +54,7 @@ ROUNDS = (Round(2, 0.15, 1.2), Round(3, 0.3, 1.08), Round(5, 0.4, 1.0))
 
 
 @dataclass(frozen=True)
-class Wanted:
+class SearchGoal:
     """The goal of the search."""
 
     purpose: Purpose = "latency"
@@ -86,18 +86,18 @@ class Speeds:
     """Measures speeds in turns, each race for one turn at least. Turns that are known are not run
     again."""
 
-    def __init__(self, subject: Subject, wanted: Wanted, known: Known, files: Path):
+    def __init__(self, subject: SearchSubject, wanted: SearchGoal, known: Known, files: Path):
         """files: a folder for exported candidates, while they are measured. The time begins now."""
         self.began = time.monotonic()
         self.subject = subject
         self.wanted = wanted
         self.full = whole(subject.classifier)
         self.files = files
-        self.contenders: dict[Candidate, tuple[Contender, float]] = {}
+        self.contenders: dict[Variant, tuple[Contender, float]] = {}
         self.left_out: list[str] = []
         self.known = known
 
-    def name(self, candidate: Candidate) -> str:
+    def name(self, candidate: Variant) -> str:
         """The name of a candidate."""
         if candidate.shape == self.full:
             return str(candidate.arithmetic)
@@ -108,7 +108,7 @@ class Speeds:
         they are faster than float32. Raises VitkitError if nothing can compute the model."""
         candidates = []
         for arithmetic in arithmetics_here(self.wanted.libraries):
-            candidates.append(Candidate(arithmetic, self.full))
+            candidates.append(Variant(arithmetic, self.full))
         if not any(each.arithmetic.precision == EXACT for each in candidates):
             raise Unsupported(
                 f"nothing that is installed computes {' or '.join(self.wanted.libraries)}: pip install "
@@ -127,21 +127,21 @@ class Speeds:
         return chosen
 
     def of_candidates(
-        self, loss_of: dict[Candidate, Loss], arithmetics: Sequence[Arithmetic], opened_until: float
+        self, loss_of: dict[Variant, Loss], arithmetics: Sequence[Arithmetic], opened_until: float
     ) -> tuple[Point, list[Point]]:
         """The whole model in PyTorch, and the points of the candidates that may be on the line, by
         successive halving. What is not written to a file until then is left out."""
         # Those that their operations foretell to be near the line
-        wholes = [Candidate(arithmetic, self.full) for arithmetic in arithmetics]
+        wholes = [Variant(arithmetic, self.full) for arithmetic in arithmetics]
         everything = arithmetics_here(self.wanted.libraries)  # those of the first race
         ends = self.began + self.wanted.seconds
-        first = self._race([Candidate(each, self.full) for each in everything], RACE, ends)
+        first = self._race([Variant(each, self.full) for each in everything], RACE, ends)
         is_short = first.turns < RACE.turns
         of_full = operations(self.subject.classifier, self.full)
         foretold = {}
         for candidate in loss_of:
             share = operations(self.subject.classifier, candidate.shape) / of_full
-            of_whole = first.milliseconds(Candidate(candidate.arithmetic, self.full))
+            of_whole = first.milliseconds(Variant(candidate.arithmetic, self.full))
             foretold[candidate] = of_whole * share
         staying = _near_line(foretold, loss_of, FORETOLD)
         staying = [each for each in loss_of if each in staying or each in wholes]
@@ -160,10 +160,10 @@ class Speeds:
                 staying = [each for each in staying if each in near or each in wholes]
         if is_short:
             self.left_out.append("measuring for longer")
-        reference = self._point(Candidate(REFERENCE, self.full), race, SAME)
+        reference = self._point(Variant(REFERENCE, self.full), race, SAME)
         return reference, [self._point(each, race, loss_of[each]) for each in staying]
 
-    def _point(self, candidate: Candidate, race: "Race", loss: Loss) -> Point:
+    def _point(self, candidate: Variant, race: "Race", loss: Loss) -> Point:
         """A candidate that was measured."""
         arithmetic, shape = candidate
         return Point(
@@ -183,7 +183,7 @@ class Speeds:
 
     def _race(
         self,
-        candidates: Sequence[Candidate],
+        candidates: Sequence[Variant],
         each_round: Round,
         until: float,
         opened_until: float | None = None,
@@ -191,7 +191,7 @@ class Speeds:
         """Measure candidates in turns, beside the whole model in PyTorch, as far as that was not done
         before. No turn but the first begins after `until`, and what cannot be written to a file until
         `opened_until` does not take part."""
-        named = {each.key: each for each in [Candidate(REFERENCE, self.full), *candidates]}
+        named = {each.key: each for each in [Variant(REFERENCE, self.full), *candidates]}
         facts = [self.wanted.batch, each_round.seconds]
         race = self._known(named, facts)
         if race is not None and race.turns >= each_round.turns:
@@ -214,7 +214,7 @@ class Speeds:
 
         # Then in turns
         black = np.zeros((self.wanted.batch, 3, *self.full.image), np.uint8)  # each has its own
-        plan = Plan((self.wanted.batch,), 1, each_round.seconds)
+        plan = Turns((self.wanted.batch,), 1, each_round.seconds)
         turns = range(race.turns, each_round.turns)
         for turn in bar("measuring in turns")(turns, len(turns)):
             if race.turns and time.monotonic() > until:
@@ -229,7 +229,7 @@ class Speeds:
                 self._keep(race, named, facts)
         return race
 
-    def _known(self, named: dict[str, Candidate], facts: list) -> "Race | None":
+    def _known(self, named: dict[str, Variant], facts: list) -> "Race | None":
         """The turns of these candidates, by their keys, that were measured before: those with others
         beside them are as good. None if there are none."""
         races = []
@@ -239,7 +239,7 @@ class Speeds:
                 races.append(Race.from_json(known, named))
         return max(races, key=lambda race: race.turns, default=None)
 
-    def _keep(self, race: "Race", named: dict[str, Candidate], facts: list) -> None:
+    def _keep(self, race: "Race", named: dict[str, Variant], facts: list) -> None:
         """Write down the turns of a race."""
         key = hashlib.sha256(
             repr([facts, sorted(named)]).encode("utf-8", "surrogateescape")
@@ -247,7 +247,7 @@ class Speeds:
         self.known.races[key] = race.to_json() | {"facts": facts}
         self.known.keep()
 
-    def _open(self, candidate: Candidate) -> None:
+    def _open(self, candidate: Variant) -> None:
         """Open what computes a candidate, with a head of zeros if it has one of its own: the numbers do
         not change its speed."""
         if candidate in self.contenders:
@@ -271,24 +271,24 @@ class Speeds:
 class Race:
     """The results of measuring in turns."""
 
-    reference: Candidate
+    reference: Variant
     """The whole model in PyTorch."""
-    seconds: dict[Candidate, list[float]]
+    seconds: dict[Variant, list[float]]
     """Of an image, in each turn."""
-    megabytes: dict[Candidate, float]
+    megabytes: dict[Variant, float]
 
     @property
     def turns(self) -> int:
         """The number of turns."""
         return len(self.seconds[self.reference])
 
-    def ratio(self, candidate: Candidate) -> float:
+    def ratio(self, candidate: Variant) -> float:
         """The ratio of its time to that of the reference: the median over all turns, in each of
         which other work affects both alike."""
         pairs = zip(self.seconds[candidate], self.seconds[self.reference], strict=True)
         return median(own / other for own, other in pairs)
 
-    def milliseconds(self, candidate: Candidate) -> float:
+    def milliseconds(self, candidate: Variant) -> float:
         """Milliseconds per image."""
         return 1000 * median(self.seconds[self.reference]) * self.ratio(candidate)
 
@@ -300,7 +300,7 @@ class Race:
         }
 
     @classmethod
-    def from_json(cls, values: dict, named: dict[str, Candidate]) -> "Race":
+    def from_json(cls, values: dict, named: dict[str, Variant]) -> "Race":
         """The way back, for the candidates of `named`, which has them by their keys, the reference
         first."""
         seconds = {each: list(values["seconds"][key]) for key, each in named.items()}
@@ -309,8 +309,8 @@ class Race:
 
 
 def _near_line(
-    milliseconds: dict[Candidate, float], loss_of: dict[Candidate, Loss], slower: float
-) -> set[Candidate]:
+    milliseconds: dict[Variant, float], loss_of: dict[Variant, Loss], slower: float
+) -> set[Variant]:
     """The candidates that no other, which loses no more, beats by more than so many times."""
     near = set()
     for candidate, own in milliseconds.items():

@@ -19,21 +19,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from vitkit.apps.faster.bodies import Arithmetic, Body, Candidate, Shape, shapes, whole
+from vitkit.apps.faster.bodies import Arithmetic, Body, Shape, Variant, shapes, whole
 from vitkit.apps.faster.heads import check_own, head_of
 from vitkit.apps.faster.losses import (
     SAME,
     Judge,
-    Judged,
+    LossEvidence,
     independent,
     is_ordering,
     losses,
     needed,
     times_more,
 )
-from vitkit.apps.faster.pareto import Line, Point
-from vitkit.apps.faster.races import EXACT, Speeds, Wanted
-from vitkit.apps.faster.subjects import Known, Subject
+from vitkit.apps.faster.pareto import ParetoLine, Point
+from vitkit.apps.faster.races import EXACT, SearchGoal, Speeds
+from vitkit.apps.faster.subjects import Known, SearchSubject
 from vitkit.system.console.progress import bar
 from vitkit.system.console.text import counted
 from vitkit.system.errors import Unsupported
@@ -69,12 +69,12 @@ def check(classifier: Classifier) -> None:
 class Found:
     """The line of models, and the way to make each of them."""
 
-    line: Line
-    candidates: dict[str, Candidate]
+    line: ParetoLine
+    candidates: dict[str, Variant]
     """By the name of a point."""
     exact: Arithmetic
     """What computes the answers that the others are judged by."""
-    judged: dict[str, Judged]
+    judged: dict[str, LossEvidence]
     """What the images say, by the name of a point; nothing of what computes the same numbers."""
     independent: float
     """How many images each of them stands for: fewer than one of groups."""
@@ -89,7 +89,7 @@ class Found:
         return needed(judged, lose, times, self.independent)
 
 
-def search(subject: Subject, wanted: Wanted) -> Found:
+def search(subject: SearchSubject, wanted: SearchGoal) -> Found:
     """Look for faster models; see the file's docstring. Raises VitkitError if nothing can compute the
     model."""
     check(subject.classifier)
@@ -99,7 +99,7 @@ def search(subject: Subject, wanted: Wanted) -> Found:
         return _searched(subject, wanted, known, speeds)
 
 
-def _searched(subject: Subject, wanted: Wanted, known: Known, speeds: Speeds) -> Found:
+def _searched(subject: SearchSubject, wanted: SearchGoal, known: Known, speeds: Speeds) -> Found:
     """The same, with what measures speeds."""
     began = time.monotonic()
 
@@ -115,13 +115,13 @@ def _searched(subject: Subject, wanted: Wanted, known: Known, speeds: Speeds) ->
     images = len(subject.judged)
     groups = subject.judged.groups
     of_judged = losses(list(judged.values()), images, groups)
-    loss_of = {Candidate(exact, full): SAME} | dict(zip(judged, of_judged, strict=True))
+    loss_of = {Variant(exact, full): SAME} | dict(zip(judged, of_judged, strict=True))
 
     # 3. How fast they are
     until = began + FOR_FILES * wanted.seconds
     reference_point, points = speeds.of_candidates(loss_of, arithmetics, until)
     candidates = {speeds.name(candidate): candidate for candidate in loss_of}
-    line = Line(
+    line = ParetoLine(
         reference_point,
         tuple(sorted(points, key=lambda point: -point.milliseconds)),
         images,
@@ -135,7 +135,7 @@ def _searched(subject: Subject, wanted: Wanted, known: Known, speeds: Speeds) ->
 
 
 def _bodies(
-    subject: Subject, arithmetics: Sequence[Arithmetic], exact: Arithmetic
+    subject: SearchSubject, arithmetics: Sequence[Arithmetic], exact: Arithmetic
 ) -> list[tuple[Body, list[Shape]]]:
     """Every pass, with the shapes that it judges, in their order: the exact one first, by which the
     others are judged; then the whole body in every arithmetic; then smaller ones, the fastest first."""
@@ -158,12 +158,12 @@ def _bodies(
 
 
 def _judge_all(
-    subject: Subject,
+    subject: SearchSubject,
     known: Known,
     bodies: Sequence[tuple[Body, list[Shape]]],
     exact: Arithmetic,
     until: float,
-) -> tuple[dict[Candidate, Judged], list[str]]:
+) -> tuple[dict[Variant, LossEvidence], list[str]]:
     """What the images say about every shape of every body but the whole one, until the time is up; and
     what was left out, for people. The first body is judged in any case."""
     full = whole(subject.classifier)
@@ -176,14 +176,14 @@ def _judge_all(
             left_out.append(f"{body.arithmetic}, {what}")
             continue
         for shape in of_body:
-            candidate = Candidate(body.arithmetic, shape)
-            if candidate == Candidate(exact, full):
+            candidate = Variant(body.arithmetic, shape)
+            if candidate == Variant(exact, full):
                 continue
             if candidate.key not in known.judged:
                 judge = judge or _judge(subject, bodies[0][0], exact)
                 head = head_of(subject, body, shape, exact)
                 known.judged[candidate.key] = judge.judged(head.answers).to_json()
-            judged[candidate] = Judged.from_json(known.judged[candidate.key])
+            judged[candidate] = LossEvidence.from_json(known.judged[candidate.key])
             ordering = judged[candidate].ordering
             if ordering.costs.sum() > HOPELESS * ordering.images:
                 break
@@ -191,7 +191,7 @@ def _judge_all(
     return judged, left_out
 
 
-def _judge(subject: Subject, body: Body, exact: Arithmetic) -> Judge:
+def _judge(subject: SearchSubject, body: Body, exact: Arithmetic) -> Judge:
     """What judges by the answers of the whole model. Raises VitkitError if they are not those of a run's
     model any more."""
     full = whole(subject.classifier)

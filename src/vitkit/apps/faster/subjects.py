@@ -38,7 +38,7 @@ FEWEST = 20  # images that anything can be said about
 
 
 @dataclass(frozen=True, eq=False)
-class Subject:
+class SearchSubject:
     """A classifier, and the images of a search."""
 
     classifier: Classifier
@@ -68,7 +68,7 @@ class Subject:
         return f"{fingerprint(self.judged)} {fingerprint(self.fitted)} {self.is_left_out}"
 
 
-def of_run(classifier: Classifier, run_dir: Path, typed: Sequence[str] = ()) -> Subject:
+def of_run(classifier: Classifier, run_dir: Path, typed: Sequence[str] = ()) -> SearchSubject:
     """A run's model on the images of the run.
 
     typed: names of data sets that a person typed, as `read_run` takes them. Raises VitkitError if the
@@ -94,7 +94,7 @@ def of_run(classifier: Classifier, run_dir: Path, typed: Sequence[str] = ()) -> 
         balanced = run.recipe.get("objective", {}).get("class_weights") == "balanced"
         asked = question("class", learned.labels, balanced)
         where = f"{len(learned):,} images of {run_dir}, each answered by a fit without it"
-        return Subject(classifier, learned, learned, asked, where)
+        return SearchSubject(classifier, learned, learned, asked, where)
 
     # Its weights have learned from the training part, or there are more images than are needed
     if not parts:
@@ -108,7 +108,7 @@ def of_run(classifier: Classifier, run_dir: Path, typed: Sequence[str] = ()) -> 
     _check_target(judged, str(run_dir))
     judged = _spread(judged, JUDGED)
     where = f"{len(judged):,} images that {run_dir} has not learned from ({parts[0]})"
-    return Subject(classifier, judged, _spread(train, FITTED), None, where)
+    return SearchSubject(classifier, judged, _spread(train, FITTED), None, where)
 
 
 @contextmanager
@@ -132,7 +132,7 @@ def is_data_of(run_dir: Path, data: str) -> bool:
         return False
 
 
-def of_data(classifier: Classifier, data: str, run_dir: Path | None = None) -> Subject:
+def of_data(classifier: Classifier, data: str, run_dir: Path | None = None) -> SearchSubject:
     """A model on images that it has not learned from: the test part of a data set, whose name a person
     typed.
 
@@ -156,7 +156,7 @@ def of_data(classifier: Classifier, data: str, run_dir: Path | None = None) -> S
         learned, judged = _halves(judged)
     judged = _spread(_in_classes_of(judged, classifier, data), JUDGED)
     where = f"{len(judged):,} images of {data}"
-    return Subject(classifier, judged, _spread(learned, FITTED), None, where)
+    return SearchSubject(classifier, judged, _spread(learned, FITTED), None, where)
 
 
 def _learned_by(run_dir: Path, data: str) -> Source | None:
@@ -240,7 +240,7 @@ class Known:
     """The losses and speeds of a model's candidates on some images, kept in a file of the cache:
     of this machine, as `folder_of` tells machines apart."""
 
-    def __init__(self, subject: Subject):
+    def __init__(self, subject: SearchSubject):
         digest = hashlib.sha256(subject.digest().encode("utf-8", "surrogateescape")).hexdigest()[
             :16
         ]

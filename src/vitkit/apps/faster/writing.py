@@ -13,11 +13,11 @@ from vitkit.apps.faster.heads import head_of, with_head
 from vitkit.apps.faster.pareto import Point
 from vitkit.apps.faster.races import LIBRARIES
 from vitkit.apps.faster.searching import Found
-from vitkit.apps.faster.subjects import Subject
+from vitkit.apps.faster.subjects import SearchSubject
 from vitkit.data import subset
 from vitkit.evaluation import tied_answers
 from vitkit.exporting import check, write_export
-from vitkit.prediction import Examples, Item, prepared_images
+from vitkit.prediction import DataSetItems, Item, prepared_images
 from vitkit.runtimes import ENDINGS, Runtime, eager, open_file
 from vitkit.system.errors import BadSettings
 from vitkit.system.storage.files import whole_files
@@ -47,7 +47,7 @@ def library_of(output: Path) -> str:
     return library
 
 
-def write(subject: Subject, found: Found, point: Point, output: Path) -> Classifier:
+def write(subject: SearchSubject, found: Found, point: Point, output: Path) -> Classifier:
     """Write a model of the line, and return it as PyTorch computes it.
 
     Raises VitkitError, with nothing written, for a name that does not end as such a file does, for
@@ -73,7 +73,9 @@ def write(subject: Subject, found: Found, point: Point, output: Path) -> Classif
     tried = np.linspace(0, len(subject.judged) - 1, min(TRIED, len(subject.judged))).astype(int)
     expected = activate_array(head.logits(classifier, x[tried]).numpy(), classifier.activation)
     labels = subject.judged.labels
-    items = Examples(subset(subject.judged, tried), dict(zip(labels, labels, strict=True))).items()
+    items = DataSetItems(
+        subset(subject.judged, tried), dict(zip(labels, labels, strict=True))
+    ).items()
 
     # The file
     if point.library == "torch":

@@ -14,8 +14,8 @@ from vitkit.data import Picture, of_one_size, open_image
 from vitkit.inspection import (
     THEMES,
     FigureKind,
+    InspectedModel,
     Plate,
-    Subject,
     check_transformer,
     figure_section,
     layer_names,
@@ -101,7 +101,7 @@ def subject_of(
     class_name: str,
     layer: int,
     patch: tuple[int, int] | None,
-) -> Subject:
+) -> InspectedModel:
     """The subject of the figures: the models, the images, a class, a layer and a patch. Raises
     BadSettings for a class, a layer or a patch that does not exist."""
     classifier = models[0]
@@ -110,7 +110,7 @@ def subject_of(
     if given.shown:
         shown = given.prepared[0][: len(given.shown)]
         names = _captions(classifier, shown, given.shown, target)
-    return Subject(
+    return InspectedModel(
         classifier,
         given.prepared[0],
         names,
@@ -203,7 +203,7 @@ ON_THE_PAGE_ALREADY = ("rollout", "attention")  # it shows them layer by layer
 
 
 @dataclass(frozen=True, eq=False)
-class Drawn:
+class DrawnFigure:
     """A figure, or why there is none."""
 
     kind: FigureKind
@@ -235,11 +235,11 @@ class FigureFiles:
 
 def draw_all(
     kinds: Sequence[FigureKind],
-    subject: Subject,
+    subject: InspectedModel,
     files: FigureFiles,
     model: str,
     required: Sequence[str] = (),
-) -> list[Drawn]:
+) -> list[DrawnFigure]:
     """Compute each figure and write it. A figure that has no meaning for the model is left out with a
     sentence. `model` is the model's name, for the files. Raises BadSettings if a figure in `required`,
     by name, has no meaning; OSError."""
@@ -251,16 +251,16 @@ def draw_all(
         except VitkitError as error:
             if kind.name in required:
                 raise BadSettings(f"{kind.name} cannot be drawn: {error}") from error
-            every.append(Drawn(kind, None, str(error)))
+            every.append(DrawnFigure(kind, None, str(error)))
             continue
         except Exception as error:  # a bug in one figure: the others are drawn
             log_bug(f"the figure {kind.name} failed (bug)")
-            every.append(Drawn(kind, None, f"failed (bug): {reason(error)}"))
+            every.append(DrawnFigure(kind, None, f"failed (bug): {reason(error)}"))
             continue
         written = [write_figure(figure, files.figure(kind))]
         if files.arrays:
             written.append(_write_arrays(model, plate, files.numbers(kind)))
-        every.append(Drawn(kind, plate, files=written))
+        every.append(DrawnFigure(kind, plate, files=written))
     # A sentence for each reason why figures are left out
     names_by_reason = {}
     for each in every:
@@ -283,9 +283,9 @@ def _write_arrays(model: str, plate: Plate, path: Path) -> Path:
 def write_page(
     model: str,
     path: Path,
-    subject: Subject,
+    subject: InspectedModel,
     pictures: Sequence[Picture],
-    drawn: Sequence[Drawn],
+    drawn: Sequence[DrawnFigure],
 ) -> Path:
     """Write the page about a model: the photographs, whose attention can be explored, and the figures."""
     sections = []

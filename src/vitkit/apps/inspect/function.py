@@ -10,7 +10,7 @@ from typing import Annotated, Literal, Unpack
 import numpy as np
 
 from vitkit.apps.inspect.drawing import (
-    Drawn,
+    DrawnFigure,
     FigureFiles,
     draw_all,
     images_of,
@@ -45,7 +45,7 @@ class Inspected(Rows):
     classifier: Classifier
     folder: Path
     """Where they were written."""
-    figures: tuple[Drawn, ...]
+    figures: tuple[DrawnFigure, ...]
     """Each figure with its numbers, or why there is none."""
     path: Path | None
     """The page; None if none was asked for."""

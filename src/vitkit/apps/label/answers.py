@@ -59,14 +59,14 @@ class Label(NamedTuple):
     by: str
 
 
-class Difference(NamedTuple):
+class DifferentLabels(NamedTuple):
     """A photograph to which two people gave different classes."""
 
     photograph: str
     labels: tuple[Label, Label]
 
 
-class Answers:
+class CurrentAnswers:
     """All current answers, and the labels that follow from them."""
 
     def __init__(self, standing: Iterable[Answer] = (), last: int = 0):
@@ -107,9 +107,9 @@ class Answers:
         for photograph in answer.others:
             self.refused.setdefault(photograph, set()).add(answer.label)
 
-    def without(self, answer: Answer) -> "Answers":
+    def without(self, answer: Answer) -> "CurrentAnswers":
         """The answers without one of them."""
-        return Answers((each for each in self.standing if each is not answer), self.last)
+        return CurrentAnswers((each for each in self.standing if each is not answer), self.last)
 
     @property
     def labels(self) -> dict[str, Label]:
@@ -138,14 +138,14 @@ class Answers:
                 label = answer.label
         return label
 
-    def differences(self) -> list[Difference]:
+    def differences(self) -> list[DifferentLabels]:
         """The photographs that people do not agree about."""
         found = []
         for photograph, said in self._said.items():
             *others, last = said.values()
             for other in others:
                 if other.label != last.label:
-                    found.append(Difference(photograph, (other, last)))
+                    found.append(DifferentLabels(photograph, (other, last)))
                     break
         return found
 
@@ -228,10 +228,10 @@ class Journal:
                 raise
 
 
-def _read(path: Path) -> tuple[Answers, int]:
+def _read(path: Path) -> tuple[CurrentAnswers, int]:
     """The answers of a journal that stand, and the bytes of its whole lines."""
     if not path.exists():
-        return Answers(), 0
+        return CurrentAnswers(), 0
     data = path.read_bytes()
     size = data.rfind(b"\n") + 1
     standing: dict[int, Answer] = {}
@@ -251,7 +251,7 @@ def _read(path: Path) -> tuple[Answers, int]:
             ) from error
         standing[answer.number] = answer
         last = max(last, answer.number)
-    return Answers(standing.values(), last), size
+    return CurrentAnswers(standing.values(), last), size
 
 
 def _check(answer: Answer) -> None:
@@ -274,7 +274,7 @@ def _check(answer: Answer) -> None:
             raise BadRun(f"it lacks {what}")
 
 
-def write_labels(file: Path, photographs: str, answers: Answers) -> None:
+def write_labels(file: Path, photographs: str, answers: CurrentAnswers) -> None:
     """Write a table of the labels, which `vitkit finetune` and others read: the path of each photograph, its
     class, how that was given and by whom. Whole or not at all. Raises OSError.
 

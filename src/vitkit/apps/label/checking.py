@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from vitkit.apps.label.answers import Answer, Answers, Difference, Journal
+from vitkit.apps.label.answers import Answer, CurrentAnswers, DifferentLabels, Journal
 from vitkit.apps.label.questions import GivenOut, Question
 from vitkit.apps.label.sitting import Decision, SittingProgress, class_name
 from vitkit.curation import LEAVE_OUT, RELABEL
@@ -67,7 +67,7 @@ class Checking:
         self._given_out = GivenOut(clock)
 
     @property
-    def answers(self) -> Answers:
+    def answers(self) -> CurrentAnswers:
         """All current decisions."""
         return self.journal.answers
 
@@ -153,7 +153,7 @@ class Checking:
         """Returns None: unreadable photographs are questions here."""
         return {}
 
-    def differences(self) -> list[Difference]:
+    def differences(self) -> list[DifferentLabels]:
         """The photographs that people do not agree about."""
         with self._lock:
             return self.answers.differences()

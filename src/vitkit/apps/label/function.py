@@ -14,7 +14,7 @@ from typing import Annotated, Any, NamedTuple, Unpack
 from vitkit.apps.label.checking import Check, Checking
 from vitkit.apps.label.directory import folder_of_sitting, open_for_one, record_sitting
 from vitkit.apps.label.feature_thread import FeatureThread
-from vitkit.apps.label.http import Table, application, sentences
+from vitkit.apps.label.http import Operations, application, sentences
 from vitkit.apps.label.saving import save_model, sort_into
 from vitkit.apps.label.sitting import Sitting, SittingProgress
 from vitkit.data import Source, find_images, heading_of_list, note_left_out, splits_at
@@ -133,7 +133,7 @@ class Checked(Rows):
             yield f"to go on: {self.session.again(check=True)}"
 
 
-class Looking(NamedTuple):
+class FeatureModel(NamedTuple):
     """The model that looks at the photographs, and how it computes."""
 
     photographs: str
@@ -218,7 +218,7 @@ def label(
         BadData: If `check` is given and the folder has no folders of classes.
     """
     # What can be wrong, before anything is loaded
-    looking = Looking(photographs, model, hints_of(overrides), precision, device)
+    looking = FeatureModel(photographs, model, hints_of(overrides), precision, device)
     _check(photographs, classes, check, sort_into)
     root = Path(tidied(photographs))
     folder = workdir or folder_of_sitting(root, "check" if check else "labels")
@@ -278,7 +278,7 @@ def _labelled(
     sitting: Sitting,
     root: Path,
     find: Callable[[], list[str]],
-    looking: Looking,
+    looking: FeatureModel,
     sorted_into: Path | None,
     page: Page,
 ) -> Labelled:
@@ -312,7 +312,7 @@ def _labelled(
 
     feature_thread.start()
     try:
-        _serve(page, Table(sitting, root, finish, lambda: feature_thread.problem))
+        _serve(page, Operations(sitting, root, finish, lambda: feature_thread.problem))
     finally:
         with suppress(KeyboardInterrupt):
             feature_thread.end()
@@ -321,7 +321,9 @@ def _labelled(
     return Labelled(session, sitting.folder / LABELS, model, sitting.progress(), unreadable)
 
 
-def _checked(session: Session, folder: Path, root: Path, looking: Looking, page: Page) -> Checked:
+def _checked(
+    session: Session, folder: Path, root: Path, looking: FeatureModel, page: Page
+) -> Checked:
     """Serve the page of what a review found; when it is ended, return what was decided."""
     splits = splits_at(str(root))
     if splits.target_kind != "class":
@@ -342,7 +344,7 @@ def _checked(session: Session, folder: Path, root: Path, looking: Looking, page:
         purpose = _what_the_list_is_for(session.photographs, checking.file)
         return [f"wrote {checking.file}", purpose]
 
-    _serve(page, Table(checking, Path(), finish, lambda: ""))
+    _serve(page, Operations(checking, Path(), finish, lambda: ""))
     return Checked(session, checking.file, checking.progress())
 
 
@@ -378,7 +380,7 @@ def _what_the_list_is_for(photographs: str, path: Path) -> str:
     return f"next: {reviewing} says which files it would move, and with `yes` moves them; or {finetuning}"
 
 
-def _serve(page: Page, table: Table) -> None:
+def _serve(page: Page, table: Operations) -> None:
     """Serve the page until it is ended."""
     port = page.listener.getsockname()[1]
 

@@ -39,7 +39,7 @@ NAME = 40  # characters of a person's name
 
 
 @dataclass(frozen=True)
-class Table:
+class Operations:
     """The operations that a sitting's page needs."""
 
     sitting: Sitting | Checking
@@ -55,7 +55,7 @@ class Wrong(Exception):
     """The request of a page is invalid; the text says why."""
 
 
-def application(table: Table) -> "Starlette":
+def application(table: Operations) -> "Starlette":
     """The ASGI application of a sitting."""
     from starlette.applications import Starlette
     from starlette.responses import JSONResponse, Response
@@ -76,7 +76,7 @@ def application(table: Table) -> "Starlette":
     def progress(request: "Request") -> Response:
         return JSONResponse(_progress(table), headers={"Cache-Control": "no-store"})
 
-    def said(what: Callable[[Table, str, dict], dict]) -> Callable:
+    def said(what: Callable[[Operations, str, dict], dict]) -> Callable:
         async def post(request: "Request") -> Response:
             from starlette.concurrency import run_in_threadpool
 
@@ -106,11 +106,11 @@ def application(table: Table) -> "Starlette":
 # What a page says
 
 
-def _ask(table: Table, by: str, values: dict) -> dict:
+def _ask(table: Operations, by: str, values: dict) -> dict:
     return _next(table, by)
 
 
-def _answer(table: Table, by: str, values: dict) -> dict:
+def _answer(table: Operations, by: str, values: dict) -> dict:
     decision = values.get("decision")
     if decision not in ("class", "leave out", "not sure"):
         raise Wrong(f"the decision is {decision!r}; it is 'class', 'leave out' or 'not sure'")
@@ -125,7 +125,7 @@ def _answer(table: Table, by: str, values: dict) -> dict:
     return _next(table, by) | {"said": _words(answer)}
 
 
-def _undo(table: Table, by: str, values: dict) -> dict:
+def _undo(table: Operations, by: str, values: dict) -> dict:
     answer = table.sitting.undo(by)
     words = "there is nothing to take back"
     if answer is not None:
@@ -133,7 +133,7 @@ def _undo(table: Table, by: str, values: dict) -> dict:
     return _next(table, by) | {"said": words}
 
 
-def _rename(table: Table, by: str, values: dict) -> dict:
+def _rename(table: Operations, by: str, values: dict) -> dict:
     old, new = values.get("old"), values.get("new")
     if not isinstance(old, str) or not isinstance(new, str):
         raise Wrong("a class is renamed from one name to another")
@@ -141,11 +141,11 @@ def _rename(table: Table, by: str, values: dict) -> dict:
     return _next(table, by) | {"said": _words(answer)}
 
 
-def _finish(table: Table, by: str, values: dict) -> dict:
+def _finish(table: Operations, by: str, values: dict) -> dict:
     return {"sentences": table.finish(values.get("links") is True)}
 
 
-POSTS: dict[str, Callable[[Table, str, dict], dict]] = {
+POSTS: dict[str, Callable[[Operations, str, dict], dict]] = {
     "ask": _ask,
     "answer": _answer,
     "undo": _undo,
@@ -178,7 +178,7 @@ def _person(values: dict) -> str:
 # What it is told
 
 
-def _next(table: Table, by: str) -> dict:
+def _next(table: Operations, by: str) -> dict:
     """The next question, and the classes."""
     question = table.sitting.ask(by)
     return {"question": _asked(question), "classes": table.sitting.classes()}
@@ -216,7 +216,7 @@ def _words(answer: Answer) -> str:
     return f"{name}: {answer.decision}"
 
 
-def _progress(table: Table) -> dict:
+def _progress(table: Operations) -> dict:
     progress = table.sitting.progress()
     return {
         "checks": isinstance(table.sitting, Checking),

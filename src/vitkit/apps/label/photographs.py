@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 
-class Photographs:
+class PhotographFolder:
     """The photographs of a folder, by rows. Not for several threads at once."""
 
     def __init__(self) -> None:

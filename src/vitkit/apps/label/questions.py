@@ -18,9 +18,9 @@ import numpy as np
 import torch
 
 from vitkit.apps.label.active_learning import Cover
-from vitkit.apps.label.answers import Answers, How, Journal
+from vitkit.apps.label.answers import CurrentAnswers, How, Journal
 from vitkit.apps.label.head import Head, solve, unsureness
-from vitkit.apps.label.photographs import Photographs
+from vitkit.apps.label.photographs import PhotographFolder
 from vitkit.system.errors import BadSettings
 
 SCREEN = 24  # photographs of a screen
@@ -56,14 +56,14 @@ class Question(NamedTuple):
 class Questions:
     """Chooses the next question for each person. Not for several threads at once."""
 
-    def __init__(self, photographs: Photographs, journal: Journal):
+    def __init__(self, photographs: PhotographFolder, journal: Journal):
         self.photographs = photographs
         self.journal = journal
         self._cover: tuple[Cover, np.ndarray] | None = None
         self._head: tuple[Head | None, np.ndarray] | None = None
 
     @property
-    def answers(self) -> Answers:
+    def answers(self) -> CurrentAnswers:
         """All current answers."""
         return self.journal.answers
 
@@ -220,7 +220,7 @@ class Questions:
 
     def solved(self) -> tuple[Head | None, np.ndarray]:
         """The head of all answers, None for fewer than two classes; and the rows that it was solved from.
-        Its classes are numbers of `Answers.classes`."""
+        Its classes are numbers of `CurrentAnswers.classes`."""
         if self._head is None:
             names = [name for name in self.answers.labels if self.photographs.was_seen(name)]
             rows = np.array([self.photographs.row[name] for name in names], dtype=np.int64)

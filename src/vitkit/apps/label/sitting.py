@@ -16,10 +16,17 @@ from typing import Literal
 
 import numpy as np
 
-from vitkit.apps.label.answers import LONGEST, Answer, Answers, Difference, Journal, write_labels
+from vitkit.apps.label.answers import (
+    LONGEST,
+    Answer,
+    CurrentAnswers,
+    DifferentLabels,
+    Journal,
+    write_labels,
+)
 from vitkit.apps.label.estimate import LATEST, Drawn, Estimate, share_right
 from vitkit.apps.label.head import Head, unsureness
-from vitkit.apps.label.photographs import Photographs
+from vitkit.apps.label.photographs import PhotographFolder
 from vitkit.apps.label.questions import LOOKED_AT, GivenOut, Question, Questions
 from vitkit.system.console.text import printable
 from vitkit.system.errors import BadSettings
@@ -82,7 +89,7 @@ class Sitting:
         self._classes = tuple(map(class_name, names_of_classes))
         _refuse_repeated(self._classes)
         self._lock = threading.RLock()
-        self._photographs = Photographs()
+        self._photographs = PhotographFolder()
         self._questions = Questions(self._photographs, self.journal)
         self._given_out = GivenOut(clock)
         self._estimated: Estimate | None = None
@@ -152,11 +159,11 @@ class Sitting:
     # Answers
 
     @property
-    def answers(self) -> Answers:
+    def answers(self) -> CurrentAnswers:
         """All current answers."""
         return self.journal.answers
 
-    def differences(self) -> list[Difference]:
+    def differences(self) -> list[DifferentLabels]:
         """The photographs that people do not agree about."""
         with self._lock:
             return self.answers.differences()

@@ -51,7 +51,7 @@ class Looked(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class View:
+class AttentionView:
     """An image as the model gets it."""
 
     images: torch.Tensor
@@ -100,13 +100,13 @@ class Looker:
         picture = drawn(view.pixels, drawn_weights, self.tiling, choice.patch)
         return Looked(weights, rows, columns, picture, self._caption(choice))
 
-    def view(self, image: Sent) -> View:
+    def view(self, image: Sent) -> AttentionView:
         """Decode an image. Raises BadImage."""
         picture = in_memory(open_image(image.data, image.name))  # decoded once
         preprocessing = self.classifier.preprocessing
         rows, columns = whole_pixels(preprocessing.visible(picture), picture.size)
         visible = picture_for_people(picture)[rows, columns]
-        return View(self.classifier.batch([picture]), _to_be_shown(visible))
+        return AttentionView(self.classifier.batch([picture]), _to_be_shown(visible))
 
     def _check_layer(self, choice: Choice) -> None:
         """Raises BadSettings for a layer or a head that is not there, or that needs a layer."""

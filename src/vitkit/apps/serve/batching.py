@@ -87,7 +87,7 @@ class Wanted(NamedTuple):
     """Classes to name."""
 
 
-class Answering:
+class ServedModel:
     """A served model with the thread that computes its batches. When another takes its place, it
     is closed, and finishes what it has."""
 

@@ -62,7 +62,7 @@ class Budget:
         )
 
 
-class Plan(NamedTuple):
+class BudgetPlan(NamedTuple):
     """The plan that follows from a budget."""
 
     steps: int
@@ -77,7 +77,7 @@ class Plan(NamedTuple):
 
 def plan(
     cells_for: Callable[[int], Sequence[Cell]], budget: Budget, splits: Splits, device: str
-) -> Plan:
+) -> BudgetPlan:
     """The length of the runs of a grid, for a budget: `cells_for(steps)` is the grid. A few steps
     of every model are made here, to know how long they take. Raises VitkitError for a budget that
     leaves nothing to train for."""
@@ -101,10 +101,10 @@ def plan(
             "smaller `recipe`"
         )
     share = steps / TRIAL
-    return Plan(steps, cost.runs, cost.exaflops * share, cost.fixed + cost.seconds * share)
+    return BudgetPlan(steps, cost.runs, cost.exaflops * share, cost.fixed + cost.seconds * share)
 
 
-class Cost(NamedTuple):
+class GridCost(NamedTuple):
     """The cost of a grid."""
 
     runs: int
@@ -117,7 +117,7 @@ class Cost(NamedTuple):
     """What does not depend on the number of steps: evaluations, measurements, opening and saving."""
 
 
-def _cost(grid: Sequence[Cell], splits: Splits, device: str) -> Cost:
+def _cost(grid: Sequence[Cell], splits: Splits, device: str) -> GridCost:
     """What the cells of a grid cost, by a few steps of each model."""
     facts = Facts(len(splits.train), splits.labels, splits.target_kind)
     runs = {cell.name: cell.run() for cell in grid if cell.run() is not None}
@@ -145,7 +145,7 @@ def _cost(grid: Sequence[Cell], splits: Splits, device: str) -> Cost:
             recipe = resolve(passes.recipe, facts)
             step = _seconds(recipe, known, device)
             fixed += step * EVALUATION * passes.images / recipe.batch
-    return Cost(len(runs), exaflops, seconds, fixed)
+    return GridCost(len(runs), exaflops, seconds, fixed)
 
 
 def _images_measured(recipe: Recipe, splits: Splits) -> int:

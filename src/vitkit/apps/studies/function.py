@@ -14,7 +14,7 @@ from rich.box import SIMPLE
 from rich.markup import escape
 from rich.table import Table
 
-from vitkit.apps.studies.budget import Plan, duration
+from vitkit.apps.studies.budget import BudgetPlan, duration
 from vitkit.apps.studies.jobs import check_submitit, run_jobs
 from vitkit.apps.studies.paper import STUDIES
 from vitkit.apps.studies.protocol import RECORD, Ask, Results, Study, begin, results, run_study
@@ -125,7 +125,7 @@ class Studies(Rows):
 
 
 @dataclass(frozen=True)
-class Place:
+class StudyPlace:
     """Which study runs where, and how its runs are shared."""
 
     name: str
@@ -223,7 +223,7 @@ def study(
     if predict and chosen.predict is None:
         raise BadSettings(f"the study {name} fits no law; `predict` is for data-size and compute")
     study_dir = workdir or Path("runs") / _directory_name(name, data)
-    place = Place(name, study_dir, device, read_shard(shard), jobs, on, job_options, draw)
+    place = StudyPlace(name, study_dir, device, read_shard(shard), jobs, on, job_options, draw)
     _check(place, bool(shard))
 
     # What is asked for
@@ -260,7 +260,9 @@ def study(
     return outcome
 
 
-def _reached(place: Place, chosen: Study, ask: Ask, plan: Plan, words: list[str]) -> Results | None:
+def _reached(
+    place: StudyPlace, chosen: Study, ask: Ask, plan: BudgetPlan, words: list[str]
+) -> Results | None:
     """What the study has reached when it has run: here, in jobs of their own, or not at all. None for a
     shard that has no cells. words: the command of a job, without its shard."""
     if place.draw:
@@ -279,7 +281,7 @@ def _reached(place: Place, chosen: Study, ask: Ask, plan: Plan, words: list[str]
     return run_study(chosen, ask, plan, place.study_dir, place.device, place.shard)
 
 
-def _check(place: Place, has_shard: bool) -> None:
+def _check(place: StudyPlace, has_shard: bool) -> None:
     """Raises BadSettings if settings do not go together."""
     if place.jobs < 0:
         raise BadSettings(f"`jobs` is {place.jobs}; it is a number of processes, 0 to run it here")
@@ -299,7 +301,7 @@ def _directory_name(name: str, data: str) -> str:
     return re.sub(r"[^\w.-]+", "-", f"study-{name}-{images}").strip("-")
 
 
-def _words(place: Place, asked: Ask, budget: str, recipe: str) -> list[str]:
+def _words(place: StudyPlace, asked: Ask, budget: str, recipe: str) -> list[str]:
     """The words of the command that one job runs, without its shard."""
     words = ["study", place.name]
     single = {
@@ -350,7 +352,7 @@ def listing() -> str:
     )
 
 
-def say_plan(place: Place, chosen: Study, ask: Ask, plan: Plan) -> None:
+def say_plan(place: StudyPlace, chosen: Study, ask: Ask, plan: BudgetPlan) -> None:
     """Print the planned runs, and what they can show."""
     say(f"{chosen.name}: {chosen.summary}")
     say(_size(chosen, ask, plan, place.study_dir))
@@ -362,7 +364,7 @@ def say_plan(place: Place, chosen: Study, ask: Ask, plan: Plan) -> None:
     say(f"in {place.study_dir}; the same command continues it, `draw` only draws it")
 
 
-def _size(chosen: Study, ask: Ask, plan: Plan, study_dir: Path) -> str:
+def _size(chosen: Study, ask: Ask, plan: BudgetPlan, study_dir: Path) -> str:
     """How large a study is, in a sentence."""
     cells = chosen.cells(ask, plan.steps, study_dir)
     if not plan.runs:

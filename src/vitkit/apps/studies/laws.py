@@ -45,7 +45,7 @@ class Law(NamedTuple):
         return self.floor + self.scale * (np.asarray(x) / self.unit) ** -self.power
 
 
-class Measured(NamedTuple):
+class RunMeans(NamedTuple):
     """The results of the runs, a value for each of P points."""
 
     xs: np.ndarray
@@ -66,7 +66,7 @@ class Fit(NamedTuple):
 
     law: Law
     """The one of least squares."""
-    measured: Measured
+    measured: RunMeans
     """What it was fitted to."""
     powers: np.ndarray
     """The powers of other laws that are tried, (G,)."""
@@ -156,7 +156,7 @@ def fit(points: Points) -> Fit | None:
         return None
     runs = [np.asarray(points[x], float) for x in xs]
     means = np.array([values.mean() for values in runs])
-    measured = Measured(xs, means, np.array([len(values) for values in runs]))
+    measured = RunMeans(xs, means, np.array([len(values) for values in runs]))
 
     # The law: the best power of a table, then between its neighbours
     near = POWERS[_squares(measured, POWERS).argmin()]
@@ -221,7 +221,7 @@ class StraightLines(NamedTuple):
         return np.concatenate(ends)
 
 
-def _straight_lines(measured: Measured, powers: np.ndarray, x: float) -> list[StraightLines]:
+def _straight_lines(measured: RunMeans, powers: np.ndarray, x: float) -> list[StraightLines]:
     """With floor and scale, with scale alone and with floor alone."""
     falling = (measured.xs / measured.unit) ** -powers[:, None]  # (G, P)
     constant = np.ones_like(falling)
@@ -234,7 +234,7 @@ def _straight_lines(measured: Measured, powers: np.ndarray, x: float) -> list[St
     return [both, scale, floor]
 
 
-def _least_squares(measured: Measured, design: np.ndarray, at: np.ndarray) -> StraightLines:
+def _least_squares(measured: RunMeans, design: np.ndarray, at: np.ndarray) -> StraightLines:
     """The least squares of the means for designs (G, P, K), each mean with the weight of its runs."""
     weighted = design * measured.runs[:, None]
     spread = np.linalg.inv(np.einsum("gpi,gpj->gij", weighted, design))
@@ -245,13 +245,13 @@ def _least_squares(measured: Measured, design: np.ndarray, at: np.ndarray) -> St
     return StraightLines(best, squares, plain_squares, spread, at)
 
 
-def _squares(measured: Measured, powers: np.ndarray) -> np.ndarray:
+def _squares(measured: RunMeans, powers: np.ndarray) -> np.ndarray:
     """The least sum of squares with each power, (G,)."""
     several = [lines.squares for lines in _straight_lines(measured, powers, measured.unit)]
     return np.minimum(np.minimum(several[0], several[1]), several[2])
 
 
-def _law(measured: Measured, power: float) -> Law:
+def _law(measured: RunMeans, power: float) -> Law:
     """The law of least squares with a power."""
     both, scale, floor = _straight_lines(measured, np.array([power]), measured.unit)
     numbers = {

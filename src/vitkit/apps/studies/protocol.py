@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from vitkit.apps.studies.base import five_shot, small_vit
-from vitkit.apps.studies.budget import Budget, Plan, plan
+from vitkit.apps.studies.budget import Budget, BudgetPlan, plan
 from vitkit.data import Splits, check_images, splits_at
 from vitkit.evaluation import Metric, Survival
 from vitkit.objectives import Supervised
@@ -77,7 +77,7 @@ class Ask:
     """Whether weight decay, dropout and label smoothing are chosen for each small set (Figure 3)."""
 
 
-class Table(NamedTuple):
+class PaperTable(NamedTuple):
     """A table in the paper's form."""
 
     title: str
@@ -104,7 +104,7 @@ class Results(NamedTuple):
 
     ask: Ask
     """What was asked."""
-    plan: Plan
+    plan: BudgetPlan
     """What the budget came to."""
     rows: list[Row]
     """What every cell measured, at its last evaluation."""
@@ -167,7 +167,7 @@ class Study:
     """What a small budget can and cannot show."""
     cells: Callable[[Ask, int, Path], list[Cell]]
     """The grid, for ordinary runs of so many steps in a directory."""
-    table: Callable[[Results], Table]
+    table: Callable[[Results], PaperTable]
     """The table."""
     draw: Callable[[Results], "Figure"]
     """The figure."""
@@ -185,7 +185,9 @@ class Study:
     """For a study that fits a law: what it expects of so many images or exaFLOPs, or of a model."""
 
 
-def begin(study: Study, ask: Ask, budget: str, study_dir: Path, device: str) -> tuple[Ask, Plan]:
+def begin(
+    study: Study, ask: Ask, budget: str, study_dir: Path, device: str
+) -> tuple[Ask, BudgetPlan]:
     """What will run: as the directory says, if the study has begun there, else by the budget, which
     is then written down. Every later call, and every other shard, does the same. Raises VitkitError
     for a directory with another study, or another ask, and as `plan` does."""
@@ -258,7 +260,7 @@ def _given(ask: Ask) -> list[str]:
     return [field.name for field in fields(ask) if getattr(ask, field.name) != field.default]
 
 
-def _recorded(study: Study, ask: Ask, budget: str, study_dir: Path) -> Plan | None:
+def _recorded(study: Study, ask: Ask, budget: str, study_dir: Path) -> BudgetPlan | None:
     """The plan that a directory has, or None. Raises VitkitError for another study's."""
     path = study_dir / RECORD
     if not path.exists():
@@ -272,7 +274,7 @@ def _recorded(study: Study, ask: Ask, budget: str, study_dir: Path) -> Plan | No
         ) from None
     try:
         check_types(record, {"study": str, "budget": str, "ask": dict, "plan": dict})
-        recorded = record_of(Plan, record["plan"])
+        recorded = record_of(BudgetPlan, record["plan"])
         if min(recorded) < 0:
             raise BadRun("a number of its plan is negative")
         budget_then = Budget.parse(record["budget"])
@@ -298,12 +300,12 @@ def _recorded(study: Study, ask: Ask, budget: str, study_dir: Path) -> Plan | No
     if runs == recorded.runs or not recorded.runs:
         return recorded
     share = runs / recorded.runs
-    return Plan(recorded.steps, runs, recorded.exaflops * share, recorded.seconds * share)
+    return BudgetPlan(recorded.steps, runs, recorded.exaflops * share, recorded.seconds * share)
 
 
 def _decide(
     study: Study, ask: Ask, budget: str, splits: Splits | None, study_dir: Path, device: str
-) -> Plan:
+) -> BudgetPlan:
     """Decide on the length of the runs and write it down; the first process to do so wins."""
     if ask.fewshot:
         try:
@@ -315,7 +317,7 @@ def _decide(
             ) from None
     check_can_be_made(study_dir)
     budget = budget or study.budget
-    decided = Plan(0, 0, 0.0, 0.0)
+    decided = BudgetPlan(0, 0, 0.0, 0.0)
     allowed = Budget.parse(budget)
     if splits is not None:
         if not ask.recipe.data.check:
@@ -354,7 +356,7 @@ def _put(own: Path, to: Path) -> bool:
 def run_study(
     study: Study,
     ask: Ask,
-    decided: Plan,
+    decided: BudgetPlan,
     study_dir: Path,
     device: str = "auto",
     shard: tuple[int, int] = (0, 1),
@@ -387,7 +389,7 @@ def _sparing(recipe: Recipe) -> Recipe:
     return replace(recipe, data=replace(recipe.data, keep_decoded=0.0))
 
 
-def results(study: Study, ask: Ask, decided: Plan, study_dir: Path) -> Results:
+def results(study: Study, ask: Ask, decided: BudgetPlan, study_dir: Path) -> Results:
     """The results of the cells so far, in the order of the grid; nothing is run."""
     order = {cell.name: i for i, cell in enumerate(study.cells(ask, decided.steps, study_dir))}
 

@@ -32,7 +32,7 @@ CHILD = "from vitkit.apps.studies.throughput import child; child()"
 
 
 @dataclass(frozen=True)
-class Fastest:
+class FastestSize:
     """A model at an image size, on random images."""
 
     model: str
@@ -79,7 +79,7 @@ class Fastest:
 
 
 @dataclass(frozen=True)
-class Speed:
+class ForwardSpeed:
     """Images per second of a model's forward pass in batches of BATCH, on random images."""
 
     model: ModelConfig
@@ -125,7 +125,7 @@ def child() -> None:
     per second]."""
     settings = json.loads(sys.stdin.read())
     device = pick_device(settings.pop("device"))
-    measured = Fastest(**settings)
+    measured = FastestSize(**settings)
     config = named(measured.model, classes=1000)
     model = create(config.resized((measured.side, measured.side)), device, 0)
     model = for_inference(model)

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from vitkit.apps.suites.running import Outcome
-from vitkit.apps.suites.table import Line, cell, columns, lines
+from vitkit.apps.suites.table import TableLine, cell, columns, lines
 from vitkit.apps.suites.task import Suite
 from vitkit.evaluation import SHARE, Metric
 from vitkit.system.errors import BadSettings
@@ -103,7 +103,7 @@ def _on(tasks: Sequence[str], outcome: Outcome) -> Outcome:
     return replace(outcome, metrics=first)
 
 
-def _published(line: Line, suite: Suite, is_whole: bool) -> list[Metric | None]:
+def _published(line: TableLine, suite: Suite, is_whole: bool) -> list[Metric | None]:
     """The published figures beside a line. Only those over the whole suite have an interval: Student's,
     as that of several seeds has, from the standard deviation of the paper's three runs."""
     if not line.published:

@@ -39,7 +39,7 @@ REMARK = (
 REAL = "https://github.com/google-research/reassessed-imagenet"
 
 
-class Images(NamedTuple):
+class TaskImages(NamedTuple):
     """The images of a task, as they are on this machine."""
 
     where: str
@@ -74,7 +74,7 @@ class Images(NamedTuple):
 
 def find_all(
     tasks: Sequence[Task], folder: str, run_dir: Path, from_hub: bool
-) -> tuple[dict[Task, Images], dict[str, str]]:
+) -> tuple[dict[Task, TaskImages], dict[str, str]]:
     """The tasks whose images are below a folder; and of the others, by name, why they cannot run.
 
     run_dir: where a task that is made of an original data set is written down.
@@ -96,7 +96,7 @@ def find_all(
     return found, absent
 
 
-def find(task: Task, folder: str, run_dir: Path, from_hub: bool = False) -> Images | None:
+def find(task: Task, folder: str, run_dir: Path, from_hub: bool = False) -> TaskImages | None:
     """The images of a task below a folder; None if they do not exist and the task says where to get
     them.
 
@@ -148,7 +148,7 @@ def _absence(task: Task, folder: str, from_hub: bool) -> str:
 # The images of a task that is learned
 
 
-def _images(where: str, columns: Columns) -> Images:
+def _images(where: str, columns: Columns) -> TaskImages:
     """The images of a data set. Raises VitkitError if it has not what a task needs."""
     sources = parts_at(where, columns).sources
     if "train" not in sources or "test" not in sources:
@@ -163,7 +163,7 @@ def _images(where: str, columns: Columns) -> Images:
     learned = len(train)
     if "val" in sources:
         learned += len(sources["val"])
-    return Images(where, learned, len(test), len(train.labels), " ".join(digests))
+    return TaskImages(where, learned, len(test), len(train.labels), " ".join(digests))
 
 
 def _where(task: Task, folder: str) -> str:
@@ -283,7 +283,7 @@ def _by_rule(original: Original, where: str, table: Table, rows: np.ndarray) -> 
 # Data sets that nothing is learned from, each under one of the names that it goes by
 
 
-def _published(task: Task, folder: str) -> Images | None:
+def _published(task: Task, folder: str) -> TaskImages | None:
     """The images of such a data set; None if they are not there. Raises VitkitError for images that
     are not of it, and if ReaL's file is missing."""
     for name in task.folders:
@@ -297,7 +297,7 @@ def _published(task: Task, folder: str) -> Images | None:
         if corrupted is None:
             return None
         digests = [fingerprint(named.source) for named in corrupted.severities]
-        return Images(where, 0, corrupted.images, 0, _digest(digests))
+        return TaskImages(where, 0, corrupted.images, 0, _digest(digests))
     source = open_named(task.named, where).source
     digests = [fingerprint(source)]
     real = ""
@@ -305,7 +305,7 @@ def _published(task: Task, folder: str) -> Images | None:
         real = _real_file(folder, where)
         check_names(source)
         digests.append(hashlib.sha256(Path(real).read_bytes()).hexdigest())
-    return Images(where, 0, len(source), 0, _digest(digests), real=real)
+    return TaskImages(where, 0, len(source), 0, _digest(digests), real=real)
 
 
 def _real_file(folder: str, where: str) -> str:

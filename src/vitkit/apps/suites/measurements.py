@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 import torch
 
-from vitkit.apps.suites.images import Images
+from vitkit.apps.suites.images import TaskImages
 from vitkit.apps.suites.task import Task
 from vitkit.data import Columns, merge_parts, parts_at
 from vitkit.evaluation import (
@@ -55,7 +55,7 @@ MEASURED = ("top1", "top5", "calibration_error")  # of answers to a named data s
 
 
 def frozen_cells(
-    model: str, tasks: dict[Task, Images], hints: Hints, precision: Precision
+    model: str, tasks: dict[Task, TaskImages], hints: Hints, precision: Precision
 ) -> list[Cell]:
     """A measurement of the model on each task. Raises VitkitError for a model that cannot be read."""
     # Another model under the same name is noticed by its weights

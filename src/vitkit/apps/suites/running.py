@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from vitkit.apps.suites.images import Images, find_all
+from vitkit.apps.suites.images import TaskImages, find_all
 from vitkit.apps.suites.measurements import frozen_cells
 from vitkit.apps.suites.task import Suite, Task
 from vitkit.evaluation import Metric
@@ -156,7 +156,7 @@ def _none_of(tasks: Sequence[Task], folder: str, absent: dict[str, str]) -> str:
 def _fine_tune(
     protocol: FineTuning,
     model: str,
-    tasks: dict[Task, Images],
+    tasks: dict[Task, TaskImages],
     hints: Hints,
     seeds: Sequence[int],
     run_dir: Path,
@@ -183,7 +183,7 @@ def _best(rows: Sequence[Row]) -> dict[str, tuple[float, int]]:
 
 
 def _selection_cells(
-    protocol: FineTuning, model: str, tasks: dict[Task, Images], hints: Hints
+    protocol: FineTuning, model: str, tasks: dict[Task, TaskImages], hints: Hints
 ) -> list[Cell]:
     """A run on the validation part for each setting and task; none for a single setting."""
     if len(protocol.settings) == 1:
@@ -206,7 +206,7 @@ def _selection_cells(
 def _final_cells(
     protocol: FineTuning,
     model: str,
-    tasks: dict[Task, Images],
+    tasks: dict[Task, TaskImages],
     hints: Hints,
     chosen: dict[str, tuple[float, int]],
     seeds: Sequence[int],
@@ -234,7 +234,7 @@ def _recipe(
     protocol: FineTuning,
     model: str,
     task: Task,
-    images: Images,
+    images: TaskImages,
     hints: Hints,
     rate: float,
     steps: int,
@@ -263,7 +263,7 @@ def _recipe(
 
 
 def _deviations(
-    suite: Suite, found: dict[Task, Images], protocol: ProtocolName | FineTuning, hints: Hints
+    suite: Suite, found: dict[Task, TaskImages], protocol: ProtocolName | FineTuning, hints: Hints
 ) -> dict[str, str]:
     """In what the images of tasks, or the protocol, are not the suite's; by task, "" for all."""
     deviations = {}

@@ -14,7 +14,7 @@ from vitkit.evaluation import Metric
 LOPSIDED = 0.1  # of an interval's width, from which its two sides are not printed as one
 
 
-class Line(NamedTuple):
+class TableLine(NamedTuple):
     """A line of the table."""
 
     name: str
@@ -38,7 +38,7 @@ def columns(outcome: Outcome) -> list[str]:
     return list(names)
 
 
-def lines(outcome: Outcome) -> list[Line]:
+def lines(outcome: Outcome) -> list[TableLine]:
     """All lines of the table. A mean is over the tasks that have a result, and says how many
     they are unless all have one; it has the suite's name only if `outcome.is_whole`."""
     suite = outcome.suite
@@ -53,7 +53,7 @@ def lines(outcome: Outcome) -> list[Line]:
             by_name = {seeds[0].name: over_seeds(seeds) for seeds in outcome.metrics[task.name]}
             line = tuple(by_name.get(name) for name in names)
             values[task] = line
-        table.append(Line(task.heading, task.group, line, published=task.published))
+        table.append(TableLine(task.heading, task.group, line, published=task.published))
 
     # Groups, in the order in which they come
     groups = list(dict.fromkeys(task.group for task in suite.tasks if task.group))
@@ -65,7 +65,7 @@ def lines(outcome: Outcome) -> list[Line]:
             name = f"all {len(members)}"
         independent = group not in suite.same_images
         beside = _published([task for task in members if task in values])
-        table.append(Line(name, group, mean(present, independent), True, beside))
+        table.append(TableLine(name, group, mean(present, independent), True, beside))
 
     # All tasks
     if not suite.averaged:
@@ -73,7 +73,7 @@ def lines(outcome: Outcome) -> list[Line]:
     name = _mean_of(len(values), len(suite.tasks))
     if outcome.is_whole:
         name = f"mean ({suite.name})"
-    table.append(Line(name, "", mean(list(values.values())), True, _published(list(values))))
+    table.append(TableLine(name, "", mean(list(values.values())), True, _published(list(values))))
     return table
 
 
@@ -147,7 +147,7 @@ def _possible(metric: Metric, low: float, high: float) -> tuple[float, float]:
     return max(low, 0.0), min(high, most)
 
 
-def cells(line: Line, count: int) -> list[str]:
+def cells(line: TableLine, count: int) -> list[str]:
     """The figures of a line as the table has them, in `count` columns."""
     if not line.values:
         return ["–"] * count

@@ -38,7 +38,7 @@ from vitkit.weights import Classifier
 MUCH = 1.0  # GiB of features, from which on it is said before they are computed
 
 
-class Batch(NamedTuple):
+class AddedPhotographs(NamedTuple):
     """Photographs that one word of `add` stands for."""
 
     source: Source
@@ -47,7 +47,7 @@ class Batch(NamedTuple):
     """What was decided on the way, for the user to read."""
 
 
-def photographs_of(word: str, memory: Memory) -> Batch:
+def photographs_of(word: str, memory: Memory) -> AddedPhotographs:
     """The photographs of a word of `add`: a folder that is a class, a folder of such, a photograph,
     or a data set; CLASS=PATH says which class they are.
 
@@ -65,7 +65,9 @@ def photographs_of(word: str, memory: Memory) -> Batch:
 
     # A photograph, whose class is the folder that it lies in if that is one
     if path.is_file() and path.suffix.lower() in IMAGE_SUFFIXES:
-        return Batch(_files(path.parent, [path.name], label or _class_of_folder(path, memory)))
+        return AddedPhotographs(
+            _files(path.parent, [path.name], label or _class_of_folder(path, memory))
+        )
 
     # All images of a folder, of one class
     if label is not None:
@@ -77,14 +79,14 @@ def photographs_of(word: str, memory: Memory) -> Batch:
         names, left_out = find_images(path)
         if not names:
             raise BadSettings(f"`add={word!r}`: {path} holds no images")
-        return Batch(_files(path, names, label), note_left_out(left_out))
+        return AddedPhotographs(_files(path, names, label), note_left_out(left_out))
 
     # A data set, or a folder that is one class
     sources, notes, _ = parts_at(word, typed=True)
     kind = next(iter(sources.values())).target_kind
     if kind == "none" and path.is_dir():
         names, left_out = find_images(path)
-        return Batch(_files(path, names, path.resolve().name), note_left_out(left_out))
+        return AddedPhotographs(_files(path, names, path.resolve().name), note_left_out(left_out))
     if kind != "class":
         raise BadSettings(
             f"`add={word!r}`: a taught model answers with one class, and the targets of {word} are of "
@@ -144,10 +146,10 @@ def _class_of_folder(path: Path, memory: Memory) -> str:
     )
 
 
-def _learned(word: str, sources: dict[str, Source], notes: tuple[str, ...]) -> Batch:
+def _learned(word: str, sources: dict[str, Source], notes: tuple[str, ...]) -> AddedPhotographs:
     """All parts of a data set but the one to test on."""
     if "" in sources:
-        return Batch(sources[""], notes)
+        return AddedPhotographs(sources[""], notes)
     held_out = "test" if "test" in sources else "val"
     learned = [source for name, source in sources.items() if name != held_out]
     if not learned:
@@ -159,7 +161,7 @@ def _learned(word: str, sources: dict[str, Source], notes: tuple[str, ...]) -> B
             f"its {held_out} part, {counted(len(sources[held_out]), 'image')}, is not learned from"
         )
         notes = (*notes, note)
-    return Batch(reduce(merge_parts, learned), notes)
+    return AddedPhotographs(reduce(merge_parts, learned), notes)
 
 
 def _is_called(memory: Memory, i: int, word: str) -> bool:

@@ -60,7 +60,7 @@ class Encoded:
     name: str
     jpeg_header: jpeg.Header | None = None
     """Of an upright JPEG that jpeg.py can decode without Pillow."""
-    tiff_header: stacks.Header | None = None
+    tiff_header: stacks.StackHeader | None = None
     """Of a TIFF, where the package is installed that reads it to the last bit."""
 
     @cached_property

@@ -34,7 +34,7 @@ UNCOMPRESSED = 1
 COMPRESSIONS = (UNCOMPRESSED, 5, 8, 32773, 32946, 34925, 50000)
 
 
-class Header(NamedTuple):
+class StackHeader(NamedTuple):
     """The description of an image in its file."""
 
     height: int
@@ -64,7 +64,7 @@ class Stack:
 
     data: bytes
     name: str
-    header: Header
+    header: StackHeader
 
     @property
     def kind(self) -> str:
@@ -124,7 +124,7 @@ def is_tiff(data: bytes) -> bool:
     return data.startswith(TIFF)
 
 
-def header(data: bytes) -> Header:
+def header(data: bytes) -> StackHeader:
     """The header of a .npy or TIFF file. Raises VitkitError, with a sentence, if it is
     not an image; other failures are tifffile's own."""
     if is_npy(data):
@@ -171,7 +171,7 @@ def _npy_header(data: bytes) -> tuple[tuple[int, ...], np.dtype, int]:
     return shape, dtype, start
 
 
-def _header_of(shape: tuple[int, ...], dtype: np.dtype) -> Header:
+def _header_of(shape: tuple[int, ...], dtype: np.dtype) -> StackHeader:
     """Of an array whose channels are its shortest axis, the first or the last. Raises
     VitkitError."""
     if len(shape) not in (2, 3) or 0 in shape:
@@ -180,10 +180,10 @@ def _header_of(shape: tuple[int, ...], dtype: np.dtype) -> Header:
             "(height, width, channels)"
         )
     if len(shape) == 2:
-        return Header(*shape, 1, dtype)
+        return StackHeader(*shape, 1, dtype)
     if shape[0] < shape[2]:
-        return Header(*shape[1:], shape[0], dtype)
-    return Header(*shape, dtype)
+        return StackHeader(*shape[1:], shape[0], dtype)
+    return StackHeader(*shape, dtype)
 
 
 def _channels_last(array: np.ndarray) -> np.ndarray:
@@ -235,7 +235,7 @@ def _check_chain(data: bytes) -> None:
         place = int.from_bytes(data[end : end + place_bytes], order)
 
 
-def _tiff_header(file: "TiffFile") -> Header:
+def _tiff_header(file: "TiffFile") -> StackHeader:
     series = file.series[0]
     page = file.pages[0]
     orientation = UPRIGHT
@@ -246,9 +246,9 @@ def _tiff_header(file: "TiffFile") -> Header:
         if "S" in series.axes:  # samples: tifffile knows which axis the channels are
             channels = shape[series.axes.index("S")]
             height, width = (n for n, axis in zip(shape, series.axes, strict=True) if axis != "S")
-            return Header(height, width, channels, series.dtype, orientation=orientation)
+            return StackHeader(height, width, channels, series.dtype, orientation=orientation)
         return _header_of(shape, series.dtype)._replace(orientation=orientation)
-    return Header(
+    return StackHeader(
         page.imagelength,
         page.imagewidth,
         page.samplesperpixel,

@@ -24,7 +24,7 @@ from vitkit.data.loading.order import AUGMENT, Stream, TrainingRows, rank_rows, 
 from vitkit.data.loading.resident import (
     DeviceImages,
     Fill,
-    Layout,
+    MemoryLayout,
     are_prepared,
     batches_in_order,
     can_augment_on_device,
@@ -119,7 +119,7 @@ def train_batches(
     if readers > 1 and source.chunks() is not None:
         return _read_by_workers(steps, augmentation, preprocessing, workers, on_gpu)
     fill = partial(_training_batch, source, augmentation, preprocessing, seed)
-    layout = Layout.of(preprocessing, len(own_rows))
+    layout = MemoryLayout.of(preprocessing, len(own_rows))
     other_bytes = len(own_rows) * _target_bytes(source)
     return batches_in_order(fill, steps, workers, layout, on_gpu, other_bytes)
 
@@ -164,7 +164,7 @@ def _in_pieces(
         fill,
         items,
         min(workers, len(pieces)),
-        Layout.of(preprocessing, most),
+        MemoryLayout.of(preprocessing, most),
         other_bytes=most * _target_bytes(source),
         ahead=AHEAD * len(pieces),
     )
@@ -235,7 +235,7 @@ class EvalBatches:
         need_nothing = are_prepared(self.source, self.preprocessing)
         fill = partial(_evaluation_batch, self.source, self.preprocessing, need_nothing)
         workers = min(self.workers, len(self))
-        layout = Layout.of(self.preprocessing, len(self.rank_rows))
+        layout = MemoryLayout.of(self.preprocessing, len(self.rank_rows))
         other_bytes = len(self.rank_rows) * _target_bytes(self.source)
         return batches_in_order(fill, items, workers, layout, self.pin, other_bytes)
 

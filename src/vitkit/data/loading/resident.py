@@ -273,7 +273,7 @@ def _draw_crops(
 # on, so it is the caller's own.
 
 
-class Layout(NamedTuple):
+class MemoryLayout(NamedTuple):
     """The images of a batch in memory."""
 
     shape: tuple[int, ...]
@@ -281,7 +281,7 @@ class Layout(NamedTuple):
     dtype: torch.dtype
 
     @classmethod
-    def of(cls, preprocessing: Preprocessing, rows: int) -> "Layout":
+    def of(cls, preprocessing: Preprocessing, rows: int) -> "MemoryLayout":
         """The layout of this many images, prepared by a preprocessing."""
         shape = (rows, *preprocessing.row_shape)
         return cls(shape, getattr(torch, preprocessing.values))
@@ -295,7 +295,7 @@ def batches_in_order(
     fill: Fill,
     items: Iterable,
     workers: int,
-    layout: Layout,
+    layout: MemoryLayout,
     pin: bool = False,
     other_bytes: int = 0,
     ahead: int = AHEAD,
@@ -314,7 +314,7 @@ def batches_in_order(
 
 
 def _through_buffers(
-    fill: Fill, items: Iterable, workers: int, layout: Layout, ahead: int
+    fill: Fill, items: Iterable, workers: int, layout: MemoryLayout, ahead: int
 ) -> Iterator:
     # Workers are at most `ahead` batches each beyond the one that was asked for last
     count = ahead * workers + 1
@@ -349,5 +349,5 @@ def _copy(images: Tensor) -> Tensor:
     return torch.frombuffer(memory, dtype=images.dtype).view(images.shape).copy_(images)
 
 
-def _into_new_memory(fill: Fill, layout: Layout, item: Any) -> NamedTuple:
+def _into_new_memory(fill: Fill, layout: MemoryLayout, item: Any) -> NamedTuple:
     return fill(torch.empty(layout.shape, dtype=layout.dtype), item)

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitkit.evaluation.benchmarks.labels import Alignment, align
+from vitkit.evaluation.benchmarks.labels import LabelAlignment, align
 
 NO_ANSWER = -1  # for a class of the model that may not be answered
 
@@ -134,7 +134,7 @@ def several_are_right(
     return Choice(labels, answer_of, torch.arange(len(data)), met.notes)
 
 
-def _inverse(met: Alignment, classes: int) -> Tensor:
+def _inverse(met: LabelAlignment, classes: int) -> Tensor:
     """Which of the data's classes each of a model's is; NO_ANSWER for one that is none."""
     answer_of = torch.full((classes,), NO_ANSWER)
     answer_of[met.classes] = torch.arange(len(met.classes))

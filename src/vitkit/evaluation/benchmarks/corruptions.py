@@ -37,7 +37,7 @@ MEMORY = 1 << 30  # bytes of prepared images that are kept: 7,133 of 224 x 224
 
 
 @dataclass(frozen=True, eq=False)
-class Prepared:
+class PreparedStore:
     """The images of a source as a model gets them: a Store."""
 
     source: Source
@@ -75,7 +75,7 @@ def prepare_once(
     height, width = preprocessing.size
     if len(source) * height * width * 3 > limit:
         return source
-    store = Prepared(source, preprocessing)
+    store = PreparedStore(source, preprocessing)
     prepared = replace(source, store=store, rows=np.arange(len(source)))
     kept = decoded(prepared, limit, workers, shown)
     if kept is prepared:  # it cannot be shared with processes, or is read in chunks
@@ -102,7 +102,7 @@ class Corrupted:
         if isinstance(self.source.store, Pixels):  # from `prepare_once`
             pixels = self.source[row][0]
         else:
-            pixels = Prepared(self.source, self.preprocessing).read(row)
+            pixels = PreparedStore(self.source, self.preprocessing).read(row)
         draw = int(np.random.SeedSequence((self.seed, row)).generate_state(1)[0])
         return corrupted(pixels, self.corruption, self.severity, draw)
 

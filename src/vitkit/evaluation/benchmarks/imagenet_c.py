@@ -50,7 +50,7 @@ ALEXNET: dict[Corruption, float] = {
 ALEXNET_CLEAN = 0.435  # its error on the images as they are (Table 1 of their paper)
 
 
-class Corrupted(NamedTuple):
+class CorruptedSet(NamedTuple):
     """The images of one corruption."""
 
     corruption: Corruption
@@ -63,7 +63,7 @@ class Corrupted(NamedTuple):
         return len(self.severities[0].source)
 
 
-def open_corruption(where: str, corruption: Corruption) -> Corrupted | None:
+def open_corruption(where: str, corruption: Corruption) -> CorruptedSet | None:
     """The images of a corruption; None if there is no folder of it. Raises VitkitError for a
     severity that is missing, for one that has other images than the first, and as `open_named`
     does."""
@@ -79,7 +79,7 @@ def open_corruption(where: str, corruption: Corruption) -> Corrupted | None:
     severities = [open_named("imagenet", str(folder / str(level))) for level in SEVERITIES]
     for level, named in zip(SEVERITIES, severities, strict=True):
         _check_same(severities[0].source, named.source, f"{folder / '1'}", f"{folder / str(level)}")
-    return Corrupted(corruption, tuple(severities))
+    return CorruptedSet(corruption, tuple(severities))
 
 
 def is_imagenet_c(where: str) -> bool:
@@ -88,7 +88,7 @@ def is_imagenet_c(where: str) -> bool:
     return any(folder is not None and (folder / "1").is_dir() for folder in folders)
 
 
-def open_imagenet_c(where: str) -> tuple[list[Corrupted], tuple[str, ...]]:
+def open_imagenet_c(where: str) -> tuple[list[CorruptedSet], tuple[str, ...]]:
     """The corruptions in a folder; and sentences on the protocol, and on missing corruptions.
     Raises VitkitError if none of the fifteen is there, if two have other images, and as
     `open_corruption` does."""
@@ -127,7 +127,7 @@ def open_imagenet_c(where: str) -> tuple[list[Corrupted], tuple[str, ...]]:
 
 
 def robustness_on_files(
-    found: Sequence[Corrupted], ask: Callable[[Named, str], Answers]
+    found: Sequence[CorruptedSet], ask: Callable[[Named, str], Answers]
 ) -> Robustness:
     """Measure every corruption at every severity. `ask` runs a model on the images of a folder, under
     a progress bar with a title."""

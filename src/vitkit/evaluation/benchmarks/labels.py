@@ -20,7 +20,7 @@ SYNSET = re.compile(r"n\d{8}")  # a class in WordNet, such as n01440764
 SHOWN = 5  # names in a sentence
 
 
-class Alignment(NamedTuple):
+class LabelAlignment(NamedTuple):
     """The positions of the data's classes among the model's."""
 
     classes: Tensor
@@ -31,7 +31,7 @@ class Alignment(NamedTuple):
 
 def align(
     data: Sequence[str], model: Sequence[str], needed: Container[int] | None = None
-) -> Alignment:
+) -> LabelAlignment:
     """Finds each of the data's classes among the model's, by its name.
 
     Names may be WordNet's on one side and ImageNet's on the other ("n01440764" is "tench"). They
@@ -50,7 +50,7 @@ def align(
             f"the images' classes have no names, only the numbers 0 to {len(data) - 1}; they are "
             f"taken for the model's classes in its own order ({some(model)})"
         )
-        return Alignment(torch.arange(len(data)), (note,))
+        return LabelAlignment(torch.arange(len(data)), (note,))
     _check_numbers(data, model)
     numbers, notes, names, model_names = _meeting(data, model)
     missing = [i for i in range(len(data)) if i not in numbers]
@@ -60,7 +60,7 @@ def align(
         raise BadData(_unknown({data[i]: names[i] for i in missing}, len(data), model_names))
     _check_distinct(data, model, numbers)
     classes = torch.tensor([numbers.get(i, -1) for i in range(len(data))])
-    return Alignment(classes, tuple(notes))
+    return LabelAlignment(classes, tuple(notes))
 
 
 def unknown(data: Sequence[str], model: Sequence[str]) -> list[int]:

@@ -28,7 +28,12 @@ from vitkit.evaluation.benchmarks.named import SETS, Named, SetName, open_named
 from vitkit.evaluation.evaluator import Evaluator, Part, Subject, batches_of, learns
 from vitkit.evaluation.evaluators import EVALUATORS, USUAL, EvaluatorName
 from vitkit.evaluation.functions.outcome import Evaluation, Measurement, check_files
-from vitkit.evaluation.functions.report import Request, check_imagenet_c, report_on, report_on_files
+from vitkit.evaluation.functions.report import (
+    ReportRequest,
+    check_imagenet_c,
+    report_on,
+    report_on_files,
+)
 from vitkit.evaluation.probes.fewshot import shot_notes
 from vitkit.evaluation.sources import without_broken, without_unknown
 from vitkit.runtimes import RuntimeName, classifier_on, is_exported
@@ -199,7 +204,7 @@ def _evaluate(asked: Measurement, device: torch.device) -> Evaluation:
 
     # Images with one class each get a whole report, all others their evaluators
     if source.target_kind == "class" and not asked.evals:
-        return report_on(Request(asked, loaded, source, title, named, device, notes))
+        return report_on(ReportRequest(asked, loaded, source, title, named, device, notes))
     for_reports = ("against", "report", "calibrate", "real", "named", "corruptions")
     if any(getattr(asked, name) for name in for_reports):
         raise BadSettings(

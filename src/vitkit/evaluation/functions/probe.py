@@ -21,7 +21,7 @@ from vitkit.evaluation.metrics.metric import Metric, share_right
 from vitkit.evaluation.probes.features import Features, compute_features
 from vitkit.evaluation.probes.neighbours import voted
 from vitkit.evaluation.probes.probe import Probe, with_probe
-from vitkit.evaluation.probes.probing import Measured, Probing
+from vitkit.evaluation.probes.probing import MeasuredOn, Probing
 from vitkit.evaluation.probes.teaching import Memory, remembered, rounded, write_memory
 from vitkit.evaluation.probes.unknown import fit_unknown, last_token
 from vitkit.evaluation.sources import splits_to_learn_from
@@ -207,7 +207,7 @@ def probe(
             learned = _features(deployed, probing, train)
             if test is not None:
                 found = _features(deployed, probing, test)
-                measured[name] = Measured(found, test.groups)
+                measured[name] = MeasuredOn(found, test.groups)
         title = _title(method, data, probing, len(train))
         if not on_rank_0():
             return Probed(method, None, (), title, 0.0, None, False, json)
@@ -314,7 +314,7 @@ def _refuse_broken(model: str, learned: Features, source: Source) -> None:
 
 
 def _neighbours(
-    k: int, learned: Features, measured: dict[str, Measured], groups: np.ndarray | None
+    k: int, learned: Features, measured: dict[str, MeasuredOn], groups: np.ndarray | None
 ) -> list[Metric]:
     """The accuracy of the neighbours' vote: of each image's among the others that are learned from,
     and of the other images'."""

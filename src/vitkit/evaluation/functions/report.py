@@ -51,7 +51,7 @@ FITTED_HERE = (
 
 
 @dataclass(frozen=True)
-class Request:
+class ReportRequest:
     """A measurement on images with one class each."""
 
     asked: Measurement
@@ -66,7 +66,7 @@ class Request:
     """What a reader should know of the images, such as which belong together."""
 
 
-def report_on(request: Request) -> Evaluation:
+def report_on(request: ReportRequest) -> Evaluation:
     """Measure all that the answers to the images tell, and write it to files."""
     # Read, and refuse, before anything is computed
     asked = request.asked
@@ -116,7 +116,7 @@ def report_on(request: Request) -> Evaluation:
     return deliver(asked, found, request.source)
 
 
-def _lists(request: Request):
+def _lists(request: ReportRequest):
     """ReaL's lists of labels, if `real` asks for them. Raises VitkitError for other images than
     ImageNet's."""
     if not request.asked.real:
@@ -126,7 +126,7 @@ def _lists(request: Request):
     return lists
 
 
-def _other(request: Request) -> Classifier | None:
+def _other(request: ReportRequest) -> Classifier | None:
     """The model that `against` names. Raises VitkitError, with its name, if its classes are not the
     images'."""
     name = request.asked.against
@@ -147,7 +147,7 @@ def _other(request: Request) -> Classifier | None:
 
 
 def _answers(
-    request: Request,
+    request: ReportRequest,
     classifier: Classifier,
     source: Source | None = None,
     text: str = "evaluating",
@@ -167,7 +167,7 @@ def _answers(
         return answers(ready, part, bool(asked.calibrate), choice)
 
 
-def _corrupted(request: Request, given: Answers):
+def _corrupted(request: ReportRequest, given: Answers):
     """The model's accuracy on corrupted images, beside that on these."""
     clean = next(accuracy(given))
     # Measure the corruptions that a command names, at every severity
@@ -193,7 +193,9 @@ def _corrupted(request: Request, given: Answers):
     return robustness(clean, names, corrupted)
 
 
-def _compared(request: Request, found: Report, given: Answers, other_given: Answers) -> Report:
+def _compared(
+    request: ReportRequest, found: Report, given: Answers, other_given: Answers
+) -> Report:
     """The report with the difference from the other model."""
     notes = list(found.notes)
     for note in other_given.notes:
@@ -207,7 +209,7 @@ def _compared(request: Request, found: Report, given: Answers, other_given: Answ
     )
 
 
-def _calibrated(request: Request, found: Report, given: Answers) -> Report:
+def _calibrated(request: ReportRequest, found: Report, given: Answers) -> Report:
     """The report with the temperature that was fitted; the model is saved with it."""
     calibration = calibrate(given)
     calibrated = with_temperature(request.classifier, calibration.temperature)

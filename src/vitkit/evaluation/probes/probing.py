@@ -29,7 +29,7 @@ ACTIVATIONS: dict[TargetKind, Activation] = {
 }
 
 
-class Measured(NamedTuple):
+class MeasuredOn(NamedTuple):
     """Images that a probe is measured on."""
 
     found: Features
@@ -140,7 +140,7 @@ class Probing:
         self,
         fitted: Probe,
         learned: Features,
-        measured: Mapping[str, Measured],
+        measured: Mapping[str, MeasuredOn],
         groups: np.ndarray | None = None,
     ) -> list[Metric]:
         """How good the left-out predictions are, for images in these groups, (N,); and those for other
@@ -154,7 +154,7 @@ class Probing:
     def chance(
         self,
         fitted: Probe,
-        measured: Mapping[str, Measured],
+        measured: Mapping[str, MeasuredOn],
         groups: np.ndarray | None = None,
     ) -> list[str]:
         """Sentences about what a perfectly calibrated model would show of a calibration error on the

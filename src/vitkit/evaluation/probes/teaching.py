@@ -55,7 +55,7 @@ def rounded(x: np.ndarray) -> np.ndarray:
     return np.clip(x, -most, most).astype(np.float16).astype(np.float32)
 
 
-class Example(NamedTuple):
+class AddedExample(NamedTuple):
     """A photograph that was added."""
 
     digest: str
@@ -96,7 +96,7 @@ class Memory:
 
     x: np.ndarray
     """The features of all examples: float32 (M, D)."""
-    examples: tuple[Example, ...] = ()
+    examples: tuple[AddedExample, ...] = ()
     """M of them, those that were removed too: they can come back."""
     labels: tuple[str, ...] = ()
     """The names of all classes that there ever were."""
@@ -164,7 +164,7 @@ def remembered(source: Source, learned: Features, labels: Sequence[str], precisi
     examples = []
     for i, label in enumerate(learned.y.tolist()):
         digest = digest_of(source.store.read(int(source.rows[i])))
-        examples.append(Example(digest, public(source.name(i)), label, 0))
+        examples.append(AddedExample(digest, public(source.name(i)), label, 0))
     return Memory(np.array(learned.x), tuple(examples), tuple(labels), precision=precision)
 
 
@@ -289,7 +289,7 @@ def _with(memory: Memory, photographs: NewExamples, number: int) -> Memory:
         if label not in position:
             position[label] = len(labels)
             labels.append(label)
-        examples.append(Example(digest, name, position[label], number))
+        examples.append(AddedExample(digest, name, position[label], number))
     x = photographs.x
     if len(memory.x):
         x = np.concatenate([memory.x, x])
@@ -412,10 +412,10 @@ def _read(file: Path) -> tuple[Memory, dict]:
     labels = value_of(tuple[str, ...], values["labels"], "labels")
     examples = []
     for example in value_of(list[list], values["examples"], "examples"):
-        named = dict(zip(Example._fields, example, strict=False))
+        named = dict(zip(AddedExample._fields, example, strict=False))
         if len(example) > len(named):
             raise BadWeights("an example has more values than vitkit writes")
-        examples.append(record_of(Example, named))
+        examples.append(record_of(AddedExample, named))
     changes = []
     for said, renamed in value_of(list[tuple[str, list]], values["changes"], "changes"):
         pairs = value_of(tuple[tuple[int, str], ...], renamed, "renamed classes")
@@ -430,7 +430,7 @@ def _read(file: Path) -> tuple[Memory, dict]:
 
 
 def _check_memory(
-    x: np.ndarray, examples: list[Example], changes: list[Change], labels: int
+    x: np.ndarray, examples: list[AddedExample], changes: list[Change], labels: int
 ) -> None:
     """Raises VitkitError for parts of a memory that do not fit together."""
     if x.ndim != 2 or len(x) != len(examples) or x.dtype not in (np.float16, np.float32):

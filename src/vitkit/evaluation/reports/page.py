@@ -13,8 +13,8 @@ from vitkit.evaluation.metrics.metric import MISFIT, SHARE, Metric
 from vitkit.evaluation.metrics.paired import Difference, Paired
 from vitkit.evaluation.reports.report import Report
 from vitkit.inspection import (
-    Block,
     Curve,
+    Markup,
     Panel,
     Tile,
     bullets,
@@ -81,7 +81,7 @@ def write_report(path: Path, report: Report, source: Source) -> Path:
     return write_page(path, _title(report.model), blocks)
 
 
-def headline(first: Metric) -> list[Block]:
+def headline(first: Metric) -> list[Markup]:
     """The headline of a page: "88.0 % right", with its interval."""
     value = first.unit.text(first.value)
     interval = first.name
@@ -110,7 +110,7 @@ def _metrics(report: Report) -> list[Metric]:
     return [metric for metric in report.metrics if metric.name not in elsewhere]
 
 
-def metrics_table(metrics: Sequence[Metric]) -> Block:
+def metrics_table(metrics: Sequence[Metric]) -> Markup:
     """A row for each metric, with its interval."""
     if not metrics:
         return paragraph("Nothing was measured.")
@@ -123,7 +123,7 @@ def metrics_table(metrics: Sequence[Metric]) -> Block:
 # Two models
 
 
-def _comparison(report: Report, paired: Paired, source: Source, folder: Path) -> Block:
+def _comparison(report: Report, paired: Paired, source: Source, folder: Path) -> Markup:
     """The differences between two models, and the images on which they disagree."""
     rows = [_difference_row(each) for each in paired.differences]
     header = ("metric", "first", "second", "difference", "95 % interval")
@@ -167,7 +167,7 @@ def disagreement_tiles(paired: Paired, source: Source, first_right: bool) -> lis
 # Probabilities
 
 
-def _probabilities(report: Report) -> Block:
+def _probabilities(report: Report) -> Markup:
     """The reliability diagram, and accuracy against coverage."""
     curves = {"perfect": Curve((0, 100), (0, 100), dashed=True)}
     bins_of = {"this model": report.reliability}
@@ -232,7 +232,7 @@ def _curve_of_shares(xs: Iterable[float], points: Sequence[Bin | Covered]) -> Cu
 # Classes
 
 
-def confusion_section(report: Report) -> Block:
+def confusion_section(report: Report) -> Markup:
     """The confusion matrix; and if it has not all classes, the pairs that are confused most often."""
     if not report.confused:
         return section("Which classes are confused", paragraph("None: every answer is right."))
@@ -272,7 +272,7 @@ def confusion_section(report: Report) -> Block:
     )
 
 
-def _classes(scores: Sequence[ClassScore]) -> Block:
+def _classes(scores: Sequence[ClassScore]) -> Markup:
     """A row for each class, those with the lowest recall first."""
     rows = []
     for score in sorted(scores, key=lambda score: score.recall):
@@ -293,10 +293,10 @@ def _classes(scores: Sequence[ClassScore]) -> Block:
     return join([table(rows[:ROWS], header), _rest(rows[ROWS:], header, "All other classes")])
 
 
-def _rest(rows: Sequence[Sequence[str]], header: Sequence[str], title: str) -> Block:
+def _rest(rows: Sequence[Sequence[str]], header: Sequence[str], title: str) -> Markup:
     """The end of a long table, folded; nothing if the table is short."""
     if not rows:
-        return Block()
+        return Markup()
     return folded(f"{title} ({len(rows):,})", table(rows, header))
 
 
@@ -305,7 +305,7 @@ def _rest(rows: Sequence[Sequence[str]], header: Sequence[str], title: str) -> B
 
 def mistakes_section(
     report: Report, source: Source, look: Look | None = None, folder: Path | None = None
-) -> Block:
+) -> Markup:
     """Pictures of the most confident mistakes; with `look`, as it draws them. folder: of the page, from
     which their names lead to the files."""
     text = (
@@ -338,7 +338,7 @@ def mistake_tiles(report: Report, source: Source, look: Look | None = None) -> l
 # Corrupted images
 
 
-def robustness_section(found: Robustness) -> Block:
+def robustness_section(found: Robustness) -> Markup:
     """Curves, and a table with a row for each corruption."""
     count = len(found.cells)
     mean = _curve(found.clean, found.by_severity)

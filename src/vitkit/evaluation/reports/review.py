@@ -13,7 +13,7 @@ import numpy as np
 from vitkit.data import Source, heading_of_list, picture_to_look_at
 from vitkit.inspection import (
     Active,
-    Block,
+    Markup,
     Tile,
     bullets,
     folded,
@@ -211,7 +211,7 @@ def _is_markable(finding: Finding) -> bool:
 
 def _section(
     kind: str, parts: dict[str, Source], findings: Sequence[Finding], folder: Path
-) -> Block:
+) -> Markup:
     """The findings of a kind: pictures of the first ones, and a table of all. folder: of the page, from
     which the names of photographs lead to their files."""
     tiles = [_tile(parts, finding) for finding in findings[:PICTURES]]

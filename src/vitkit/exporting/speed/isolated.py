@@ -186,7 +186,7 @@ def child() -> None:
     not vitkit's own ends it, with a traceback."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints is no answer
-    file = _File()
+    file = _IsolatedFile()
     while True:
         try:
             values, arrays = _receive(sys.stdin.buffer)
@@ -204,7 +204,7 @@ def child() -> None:
             return
 
 
-class _File:
+class _IsolatedFile:
     """The file in the other process."""
 
     runtime: FileRuntime | PictureRuntime

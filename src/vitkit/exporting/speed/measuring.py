@@ -37,7 +37,7 @@ PHOTOGRAPH = (480, 640)  # pixels of the image that a process answers
 
 
 @dataclass(frozen=True)
-class Plan:
+class Turns:
     """The measurements to make, and their length."""
 
     batches: tuple[int, ...] = (1, 8, 32)
@@ -70,7 +70,7 @@ class Speed:
         return asdict(self)
 
 
-def measure(contenders: Sequence[Contender], images: np.ndarray, plan: Plan) -> list[Speed]:
+def measure(contenders: Sequence[Contender], images: np.ndarray, plan: Turns) -> list[Speed]:
     """Measure all of them in turns, on images, uint8 (N, 3, h, w): how long an early exit takes
     depends on them. One whose process ends is measured no further, and a message says so; it has no
     figures if one of its batch sizes was not measured."""

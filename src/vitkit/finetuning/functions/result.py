@@ -12,7 +12,7 @@ from rich.table import Table
 from vitkit.evaluation import Metric, agreement, exchanged, groups_if_any, test_of
 from vitkit.finetuning.candidates import CLOSED_FORM, question, targets_of
 from vitkit.finetuning.first_model import guess
-from vitkit.finetuning.from_folder import Answer, answer, measured_by
+from vitkit.finetuning.from_folder import FolderResult, answer, measured_by
 from vitkit.finetuning.plan import OtherPlan, read_plan
 from vitkit.finetuning.record import weakest_class, write_page
 from vitkit.models import ViTConfig
@@ -65,7 +65,7 @@ class Finetuned(Rows, MadeModel):
     """Its directory: the model is in `model/`."""
     path: Path | None
     """The page about it; None if there were no images to measure it on."""
-    answer: Answer | None
+    answer: FolderResult | None
     """What was tried and what each reached, of the quick way."""
     transfer: Transfer | None
     """What was chosen and what each seed reached, of a protocol."""
@@ -163,7 +163,7 @@ def finetune_quick(
     return Finetuned(data, workdir, reached.classifier, run_dir, page, reached, None)
 
 
-def _other_targets(reached: Answer) -> Iterator[str]:
+def _other_targets(reached: FolderResult) -> Iterator[str]:
     """What the model reaches on images to test on that have several classes, or a number."""
     photographs = reached.photographs
     source = photographs.test
@@ -177,7 +177,7 @@ def _other_targets(reached: Answer) -> Iterator[str]:
         yield f"  {metric.name} {metric.text()}"
 
 
-def _candidates(reached: Answer) -> Iterator[str | Table]:
+def _candidates(reached: FolderResult) -> Iterator[str | Table]:
     """What each candidate reached, and why one was chosen."""
     held_out = reached.photographs.held_out
     if held_out is None or not reached.candidates:
@@ -209,7 +209,7 @@ def _candidates(reached: Answer) -> Iterator[str | Table]:
         yield too_good
 
 
-def _why(reached: Answer) -> str:
+def _why(reached: FolderResult) -> str:
     """Why the chosen model is kept, with what the held-out images say of it and the closed form."""
     others = [each for each in reached.candidates if each.name != CLOSED_FORM]
     picked = {each.name: each for each in others}.get(reached.chosen)
@@ -232,7 +232,7 @@ def _why(reached: Answer) -> str:
     )
 
 
-def _guessing(reached: Answer) -> Iterator[str]:
+def _guessing(reached: FolderResult) -> Iterator[str]:
     """Whether the chosen model is not clearly better than a guess, and what may help then."""
     photographs = reached.photographs
     metric = measured_by(reached)

@@ -5,8 +5,8 @@ from pathlib import Path
 from vitkit.inspection.architecture.resnet import draw_resnet
 from vitkit.inspection.architecture.scene import LARGE, Scene, Text, png, svg
 from vitkit.inspection.architecture.transformer import draw_transformer
-from vitkit.inspection.pages.html import Block, page, paragraph, section, table
-from vitkit.models import ModelConfig, Part, ResNetConfig, ViTConfig, called, cost, parts
+from vitkit.inspection.pages.html import Markup, page, paragraph, section, table
+from vitkit.models import ModelConfig, ModelPart, ResNetConfig, ViTConfig, called, cost, parts
 from vitkit.system.errors import BadSettings, Unsupported
 from vitkit.system.storage.files import check_replaceable, write_where_said
 
@@ -88,14 +88,14 @@ def table_of_parts(config: ModelConfig) -> list[tuple[str, str, str, str]]:
     return rows
 
 
-def _name(part: Part) -> str:
+def _name(part: ModelPart) -> str:
     """The name of a part, and how often it is there."""
     if part.times == 1:
         return part.name
     return f"{part.name} × {part.times}"
 
 
-def _shape(part: Part) -> str:
+def _shape(part: ModelPart) -> str:
     """A shape: "197 × 192"."""
     return " × ".join(f"{side:,}" for side in part.output)
 
@@ -107,7 +107,7 @@ def _count(count: int) -> str:
     return f"{count:,}"
 
 
-def _macs(part: Part) -> str:
+def _macs(part: ModelPart) -> str:
     """The operations of a part, or nothing for none."""
     if part.macs == 0:
         return ""
@@ -137,7 +137,7 @@ def _page(config: ViTConfig | ResNetConfig) -> str:
         called(config),
         [
             paragraph(_whole(config), "faint"),
-            Block(svg(scene)),
+            Markup(svg(scene)),
             section(
                 "What each part gives, learns and costs", table(table_of_parts(config), HEADER)
             ),

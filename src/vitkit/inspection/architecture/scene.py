@@ -68,7 +68,7 @@ class Text:
 
 
 @dataclass(frozen=True)
-class Line:
+class Polyline:
     """A line through points, with the head of an arrow at its end, or dashed."""
 
     points: tuple[Point, ...]
@@ -82,7 +82,7 @@ class Scene:
 
     width: float
     title: str
-    shapes: list[Box | Text | Line] = field(default_factory=list)
+    shapes: list[Box | Text | Polyline] = field(default_factory=list)
 
     def box(
         self, left: float, top: float, width: float, colour: str, lines: Sequence[str]
@@ -102,7 +102,7 @@ class Scene:
 
     def arrow(self, *points: Point, dashed: bool = False, head: bool = True) -> None:
         """Draw a line through points, and its head."""
-        self.shapes.append(Line(points, head, dashed))
+        self.shapes.append(Polyline(points, head, dashed))
 
     def extent(self) -> tuple[float, float]:
         """The smallest and the largest y of all that is drawn."""
@@ -169,7 +169,7 @@ def _css() -> str:
     )
 
 
-def _svg_shape(shape: Box | Text | Line) -> str:
+def _svg_shape(shape: Box | Text | Polyline) -> str:
     """A shape as an element."""
     if isinstance(shape, Box):
         return (
@@ -223,7 +223,7 @@ def _on_white(colour: str) -> str:
     return on_white
 
 
-def _draw(axes: "Axes", shape: Box | Text | Line) -> None:
+def _draw(axes: "Axes", shape: Box | Text | Polyline) -> None:
     """A shape as an artist of matplotlib, whose points are the units of the page."""
     from matplotlib.patches import FancyBboxPatch
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from vitkit.data import Picture, picture_for_people
 from vitkit.inspection.figures.passes import check_transformer, layer_names
 from vitkit.inspection.pages.attention_tables import DETAILS, Detail, Explored, explored, most_bytes
-from vitkit.inspection.pages.html import Active, Block, embedded, paragraph, part, write_page
+from vitkit.inspection.pages.html import Active, Markup, embedded, paragraph, part, write_page
 from vitkit.inspection.photographs import whole_pixels
 from vitkit.models import Grid, ViTConfig
 from vitkit.system.console.text import counted, printable_name
@@ -32,7 +32,7 @@ def write_explorer(
     title: str,
     classifier: Classifier,
     pictures: Sequence[Picture],
-    sections: Iterable[Block] = (),
+    sections: Iterable[Markup] = (),
     megabytes: float = 32,
 ) -> Path:
     """Write a page on which the attention of a model can be explored, whole or not at all; returns

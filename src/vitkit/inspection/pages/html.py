@@ -36,34 +36,34 @@ CSS_PIXELS = 96  # of a page, for an inch of a figure
 MARGIN = 6  # pixels of a figure that stay empty above and below what is drawn
 
 
-class Block(str):
+class Markup(str):
     """A piece of a page that is already HTML, and so is not escaped again."""
 
 
-def block(content: str) -> Block:
+def block(content: str) -> Markup:
     """A block as it is; any other text escaped, which makes it one. Control characters become visible
     escapes, and addresses lose users, passwords and signatures."""
-    if isinstance(content, Block):
+    if isinstance(content, Markup):
         return content
-    return Block(html.escape(escaped(without_credentials(content))))
+    return Markup(html.escape(escaped(without_credentials(content))))
 
 
-def tag(name: str, content: str, style: str = "") -> Block:
+def tag(name: str, content: str, style: str = "") -> Markup:
     """An HTML element with this content; `style` is one of the classes of page.css."""
     attribute = ""
     if style:
         attribute = f" class={style}"
-    return Block(f"<{name}{attribute}>{block(content)}</{name}>")
+    return Markup(f"<{name}{attribute}>{block(content)}</{name}>")
 
 
-def join(texts: Iterable[str]) -> Block:
+def join(texts: Iterable[str]) -> Markup:
     """Join blocks, or texts that are escaped, one after the other."""
-    return Block("".join(block(text) for text in texts))
+    return Markup("".join(block(text) for text in texts))
 
 
-def part(file: str) -> Block:
+def part(file: str) -> Markup:
     """The content of a file beside this one."""
-    return Block(Path(__file__).with_name(file).read_text("utf-8"))
+    return Markup(Path(__file__).with_name(file).read_text("utf-8"))
 
 
 def working_style() -> str:
@@ -99,7 +99,7 @@ def marking(
     return Active(part("marking.js"), part("marking.css"), data)
 
 
-def page(title: str, blocks: Iterable[Block], active: Active | None = None) -> str:
+def page(title: str, blocks: Iterable[Markup], active: Active | None = None) -> str:
     """A whole page under its title. It may load nothing, and no script but that of `active` runs."""
     allowed = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
     # Light and dark as the reader's system has it; on a telephone, tables scroll and pictures stand
@@ -112,8 +112,8 @@ def page(title: str, blocks: Iterable[Block], active: Active | None = None) -> s
         style += active.style
         # Within a script element "<" could begin its end; JSON has another way to write it
         data = json.dumps(active.data, allow_nan=False).replace("<", "\\u003c")
-        body.append(Block(f"<script type=application/json id=data>{data}</script>"))
-        body.append(Block(f"<script>{active.script}</script>"))
+        body.append(Markup(f"<script type=application/json id=data>{data}</script>"))
+        body.append(Markup(f"<script>{active.script}</script>"))
     head = (
         "<meta charset=utf-8><meta name=viewport content='width=device-width, initial-scale=1'>"
         f'<meta http-equiv=Content-Security-Policy content="{allowed}">'
@@ -126,7 +126,7 @@ def page(title: str, blocks: Iterable[Block], active: Active | None = None) -> s
 
 
 def write_page(
-    path: Path, title: str, blocks: Iterable[Block], active: Active | None = None
+    path: Path, title: str, blocks: Iterable[Markup], active: Active | None = None
 ) -> Path:
     """Write a page, whole or not at all, and return its path. Raises OSError, and VitkitError for a
     file that vitkit did not write."""
@@ -134,27 +134,27 @@ def write_page(
     return path
 
 
-def section(title: str, *blocks: str) -> Block:
+def section(title: str, *blocks: str) -> Markup:
     """Blocks under a heading."""
     return join([tag("h2", title), *blocks])
 
 
-def paragraph(text: str, style: str = "") -> Block:
+def paragraph(text: str, style: str = "") -> Markup:
     """A paragraph of text."""
     return tag("p", text, style)
 
 
-def columns(*blocks: Block) -> Block:
+def columns(*blocks: Markup) -> Markup:
     """Blocks side by side, as many as the page has room for."""
     return tag("div", join(tag("div", content) for content in blocks), "columns")
 
 
-def folded(title: str, *blocks: str) -> Block:
+def folded(title: str, *blocks: str) -> Markup:
     """Blocks that are shown after a click on the title."""
     return tag("details", join([tag("summary", title), *blocks]))
 
 
-def table(rows: Iterable[Sequence[str]], header: Sequence[str] = (), wraps: bool = False) -> Block:
+def table(rows: Iterable[Sequence[str]], header: Sequence[str] = (), wraps: bool = False) -> Markup:
     """Rows of cells; the first cell of each is its heading. `wraps` breaks the lines of cells that hold
     sentences."""
     lines = []
@@ -167,17 +167,17 @@ def table(rows: Iterable[Sequence[str]], header: Sequence[str] = (), wraps: bool
     return tag("div", tag("table", join(lines), style), "scrolls")
 
 
-def pairs(values: Mapping[str, object]) -> Block:
+def pairs(values: Mapping[str, object]) -> Markup:
     """A table of names and values."""
     return table(((name, str(value)) for name, value in values.items()), wraps=True)
 
 
-def bullets(items: Iterable[str]) -> Block:
+def bullets(items: Iterable[str]) -> Markup:
     """A list of texts."""
     return tag("ul", join(tag("li", item) for item in items))
 
 
-def matrix(names: Sequence[str], columns: Sequence[str], cells: Sequence[Sequence[int]]) -> Block:
+def matrix(names: Sequence[str], columns: Sequence[str], cells: Sequence[Sequence[int]]) -> Markup:
     """A table of counts: the larger a count's share of its row, the darker its background. Zeros are
     left empty."""
     header = join(tag("th", name) for name in ("", *columns))
@@ -188,12 +188,12 @@ def matrix(names: Sequence[str], columns: Sequence[str], cells: Sequence[Sequenc
         for count in row:
             text = f"{count:,}" if count else ""
             colour = f"rgb(var(--accent) / {0.8 * count / total:.2f})"
-            line.append(Block(f'<td style="background: {colour}">{text}</td>'))
+            line.append(Markup(f'<td style="background: {colour}">{text}</td>'))
         lines.append(tag("tr", join(line)))
     return tag("div", tag("table", join(lines), "matrix"), "scrolls")
 
 
-def gallery(tiles: Iterable[Tile], wide: bool = False, folder: Path | None = None) -> Block:
+def gallery(tiles: Iterable[Tile], wide: bool = False, folder: Path | None = None) -> Markup:
     """A contact sheet whose rows fit the reader's window: pictures, with their captions below.
     `wide` ones are about twice as wide as high. folder: of the page, from which names lead to files."""
     longest = THUMBNAIL
@@ -207,7 +207,7 @@ def gallery(tiles: Iterable[Tile], wide: bool = False, folder: Path | None = Non
         alt = ": ".join(
             filter(None, [tile.name, ", ".join(filter(None, [tile.caption, tile.note]))])
         )
-        image = Block(f'<img {style}alt="{block(alt)}" src="{embedded(tile.pixels, longest)}">')
+        image = Markup(f'<img {style}alt="{block(alt)}" src="{embedded(tile.pixels, longest)}">')
         style = {True: "right", False: "wrong", None: ""}[tile.right]
         caption = tag("figcaption", tile.caption, style)
         note = tag("small", tile.note)
@@ -217,14 +217,14 @@ def gallery(tiles: Iterable[Tile], wide: bool = False, folder: Path | None = Non
         attribute = ""
         if tile.markable:
             attribute = f' data-image="{block(tile.name)}"'
-        figures.append(Block(f"<figure{attribute}>{join(parts)}</figure>"))
+        figures.append(Markup(f"<figure{attribute}>{join(parts)}</figure>"))
     style = "gallery"
     if wide:
         style = '"gallery pairs"'
     return tag("div", join(figures), style)
 
 
-def named(name: str, folder: Path | None) -> Block:
+def named(name: str, folder: Path | None) -> Markup:
     """The name of a photograph: its last two parts, and a link if it is a file. The link is relative to the
     page's folder, so that a page says nothing of the folders above both."""
     short = "/".join(Path(name).parts[-2:])
@@ -232,7 +232,7 @@ def named(name: str, folder: Path | None) -> Block:
         return tag("small", printable_name(short), "name")
     address = quote(os.fsencode(os.path.relpath(Path(name).resolve(), folder.resolve())))
     link = f'<a href="{block(address)}">{block(printable_name(short))}</a>'
-    return Block(f"<small class=name>{link}</small>")
+    return Markup(f"<small class=name>{link}</small>")
 
 
 def embedded(pixels: np.ndarray, longest: int) -> str:
@@ -248,21 +248,21 @@ def embedded(pixels: np.ndarray, longest: int) -> str:
     return _embedded(buffer, "jpeg")
 
 
-def picture(figure: "Figure", alt: str, style: str = "photographs") -> Block:
+def picture(figure: "Figure", alt: str, style: str = "photographs") -> Markup:
     """A figure of photographs as an embedded PNG; `alt` says what is on it."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=DPI)
-    return Block(f'<img class={style} alt="{block(alt)}" src="{_embedded(buffer, "png")}">')
+    return Markup(f'<img class={style} alt="{block(alt)}" src="{_embedded(buffer, "png")}">')
 
 
-def drawing(figure: "Figure", alt: str) -> Block:
+def drawing(figure: "Figure", alt: str) -> Markup:
     """A figure of lines as an embedded PNG, whose black and white change places on a dark page."""
     return picture(figure, alt, "drawing")
 
 
 def themed_figure(
     draw: Callable[[Theme], "Figure"], alt: str, of_photographs: bool = False
-) -> Block:
+) -> Markup:
     """A figure that `draw` makes in the colours of a theme, below its title. Its subfigures are pictures
     of their own: side by side if the reader's window has room for them, else below each other.
 
@@ -276,12 +276,12 @@ def themed_figure(
     if of_photographs:
         kind = "jpeg"
 
-    def embed(panel: "FigureBase") -> Block:
+    def embed(panel: "FigureBase") -> Markup:
         rows, columns = _area(panel, len(whole[0]))
         light, dark = (_encoded(pixels[rows, columns], kind) for pixels in whole)
         about = ", ".join([alt, *filter(None, (axes.get_title() for axes in panel.axes))])
         width = round((columns.stop - columns.start) * CSS_PIXELS / DPI)
-        return Block(
+        return Markup(
             f'<picture><source media="(prefers-color-scheme: dark)" srcset="{dark}">'
             f'<img width={width} alt="{block(about)}" src="{light}"></picture>'
         )
@@ -303,7 +303,7 @@ def _drawn(figure: "Figure") -> np.ndarray:
     return np.asarray(canvas.buffer_rgba())[..., :3]
 
 
-def _by_panel(figure: "FigureBase", embed: Callable[["FigureBase"], Block]) -> Block:
+def _by_panel(figure: "FigureBase", embed: Callable[["FigureBase"], Markup]) -> Markup:
     """The subfigures of a figure, and theirs; those with something in them that have none are
     embedded."""
     parts = []

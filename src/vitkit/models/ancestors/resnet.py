@@ -144,10 +144,10 @@ def residual_units(config: Backbone, image: Grid) -> nn.ModuleList:
         stride = 2
         if stage == 0:
             stride = 1
-        modules.append(Unit(inputs, inner, stride, before, stage_config))
+        modules.append(ResNetUnit(inputs, inner, stride, before, stage_config))
         inputs = 4 * inner
         for _ in range(config.units[stage] - 1):
-            modules.append(Unit(inputs, inner, 1, after, stage_config))
+            modules.append(ResNetUnit(inputs, inner, 1, after, stage_config))
     return nn.ModuleList(modules)
 
 
@@ -180,7 +180,7 @@ class Root(nn.Module):
         return F.max_pool2d(x, 3, 2)
 
 
-class Unit(nn.Module):
+class ResNetUnit(nn.Module):
     """A bottleneck, and a shortcut beside it: 1 x 1 to `inner` channels, the mixer (3 x 3, with the
     stride), 1 x 1 to four times as many.
 

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from vitkit.inspection import check_has_attention
-from vitkit.runtimes.exported import FILES, MERGED, Exported, Limits, Weights
+from vitkit.runtimes.exported import FILES, MERGED, Exported, ExportedLimits, Weights
 from vitkit.runtimes.graphs.graph import Graph, PictureGraph
 from vitkit.runtimes.graphs.int8 import (
     SAFE_BITS,
@@ -121,7 +121,7 @@ def described(classifier: Classifier, wanted: Export) -> Exported:
     if classifier.unknown is not None:
         unknown = classifier.unknown
         least = tuple(np.atleast_1d(unknown.least.numpy()).tolist())
-        limits = Limits(least, unknown.rejected, unknown.coverage)
+        limits = ExportedLimits(least, unknown.rejected, unknown.coverage)
     return Exported(
         classifier.preprocessing,
         classifier.labels,

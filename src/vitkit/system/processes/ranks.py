@@ -246,7 +246,7 @@ def local_tensor(tensor: Tensor) -> Tensor:
     return tensor
 
 
-class Part(NamedTuple):
+class LocalPart(NamedTuple):
     """The part of a tensor that this rank holds."""
 
     values: Tensor
@@ -257,12 +257,12 @@ class Part(NamedTuple):
     """Whether no rank before this one holds the same."""
 
 
-def part_of(tensor: Tensor) -> Part:
+def part_of(tensor: Tensor) -> LocalPart:
     """The part of a tensor that this rank holds: its shard, or the whole tensor if it is not
     sharded."""
     tensor = tensor.detach()
     if not hasattr(tensor, "placements"):
-        return Part(tensor, (0,) * tensor.ndim, on_rank_0())
+        return LocalPart(tensor, (0,) * tensor.ndim, on_rank_0())
 
     # A sharded dimension is cut as torch.chunk cuts: the last ranks may have less, or nothing
     offsets = [0] * tensor.ndim
@@ -282,7 +282,7 @@ def part_of(tensor: Tensor) -> Part:
         shape[placement.dim] = min(size_of_most, size - start)
     values = tensor.to_local()
     assert list(values.shape) == shape, (values.shape, shape)
-    return Part(values, tuple(offsets), is_first)
+    return LocalPart(values, tuple(offsets), is_first)
 
 
 def replicas_of(tensor: Tensor) -> int:

@@ -12,7 +12,7 @@ from http.client import HTTPConnection, HTTPResponse, HTTPSConnection
 from urllib import request
 
 
-class Deadline:
+class TimeLimit:
     """A block that ends the connections of its handler when its time is over, if they still wait for the
     headers of an answer.
 
@@ -26,7 +26,7 @@ class Deadline:
         self.timer = threading.Timer(seconds, self._end)
         self.timer.daemon = True
 
-    def __enter__(self) -> "Deadline":
+    def __enter__(self) -> "TimeLimit":
         self.timer.start()
         return self
 
@@ -48,7 +48,7 @@ class Deadline:
 class _Within(request.HTTPSHandler, request.HTTPHandler):
     """Opens http:// and https:// within a deadline."""
 
-    def __init__(self, deadline: Deadline):
+    def __init__(self, deadline: TimeLimit):
         super().__init__()
         self.deadline = deadline
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vitkit.system.errors import NotThere, Unavailable
-from vitkit.system.storage.deadline import Deadline
+from vitkit.system.storage.deadline import TimeLimit
 
 TIMEOUT = 30  # seconds to wait for an answer, and for each part of it
 HEAD = 60  # seconds in which the headers of an answer have to be there
@@ -80,7 +80,7 @@ def _receive(url: str, part: Path, name: str) -> Expected:
         present = part.stat().st_size
         headers = {"Range": f"bytes={present}-"}
     request = urllib.request.Request(url, headers=headers)
-    deadline = Deadline(HEAD)
+    deadline = TimeLimit(HEAD)
     opener = urllib.request.build_opener(deadline.handler())
     with deadline:
         opened = opener.open(request, timeout=TIMEOUT)

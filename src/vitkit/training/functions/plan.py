@@ -21,7 +21,7 @@ from vitkit.system.functions.types import DataLike, Several, SpanLike
 from vitkit.training.data import divide, open_to_divide
 from vitkit.training.footprint import count
 from vitkit.training.functions.train import ModelConfig, RecipeLike, dotted, recipe_on_images
-from vitkit.training.planning import GIB, Machine, Memory, Spent, advice, spent
+from vitkit.training.planning import GIB, Machine, PeakMemory, Spent, advice, spent
 from vitkit.training.planning import memory as memory_of
 from vitkit.weights import preprocessing_for_channels
 
@@ -35,7 +35,7 @@ class Planned(Rows):
     """The run, with every span in steps."""
     spent: Spent
     """Operations, time and energy."""
-    memory: Memory | None
+    memory: PeakMemory | None
     """Of each GPU; None if it cannot be counted."""
     advice: str
     """What would make it fit, or go faster."""
@@ -174,7 +174,7 @@ def _facts(recipe: Recipe, examples: int, classes: int) -> Facts:
     return Facts(recipe.batch, tuple(map(str, range(classes))))
 
 
-def _memory_table(needs: Memory, recipe: Recipe, machine: Machine) -> Table:
+def _memory_table(needs: PeakMemory, recipe: Recipe, machine: Machine) -> Table:
     """A row for each use of memory, and their sum."""
     images = min(recipe.micro_batch, recipe.batch // machine.gpus)
     titles = {"activations": f"activations of {images:,} images"}

@@ -49,7 +49,7 @@ CELL_LOCK = "cell.lock"  # in a cell's directory: locked while a process is at i
 LOOKED = 2.0  # seconds between two looks at cells that other processes are at
 
 
-class Measurement(Protocol):
+class CellSettings(Protocol):
     """The settings of a cell that trains nothing, as a frozen dataclass."""
 
     def measure(self, device: str) -> list[Metric]:
@@ -105,7 +105,7 @@ class Cell:
 
     name: str
     """Its directory within the grid's, "lr-0.01/seed-1" for example; "." is the grid's own."""
-    recipe: Recipe | Best | Measurement
+    recipe: Recipe | Best | CellSettings
     """What runs there, or is measured."""
     settings: dict[str, Setting] = field(default_factory=dict)
     """What distinguishes it from the other cells, {"lr": 0.01, "seed": 1} for example: each is a
@@ -389,7 +389,7 @@ def _run(
     return error
 
 
-def _measure(measurement: Measurement, run_dir: Path, device: str) -> None:
+def _measure(measurement: CellSettings, run_dir: Path, device: str) -> None:
     """Measure, and write it as an evaluation at step 0. Raises Occupied if there is a run."""
     earlier = earlier_call(run_dir)
     if earlier.trained:

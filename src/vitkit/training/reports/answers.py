@@ -46,7 +46,7 @@ from vitkit.evaluation import (
     weakest,
 )
 from vitkit.inspection import (
-    Block,
+    Markup,
     check_has_attention,
     logits_and_rollout,
     model_sections,
@@ -91,7 +91,7 @@ def _kept_answers(run: Recorded) -> Answers | None:
     return kept.answers
 
 
-def answer_sections(run: Recorded, inside: bool, folder: Path) -> Iterator[Block]:
+def answer_sections(run: Recorded, inside: bool, folder: Path) -> Iterator[Markup]:
     """Which classes are confused, the most confident mistakes, and with `inside` the figures of the
     model; a sentence in place of what cannot be shown.
 

@@ -8,7 +8,7 @@ import numpy as np
 from vitkit.data import pixels_for_people
 from vitkit.evaluation import headline, metrics_table
 from vitkit.inspection import (
-    Block,
+    Markup,
     bullets,
     columns,
     drawing,
@@ -107,7 +107,7 @@ def report(
     return write_page(path, title, blocks)
 
 
-def _summary(run: Recorded) -> list[Block]:
+def _summary(run: Recorded) -> list[Markup]:
     """What was trained on what with which result, when, and how long it took."""
     # The result
     blocks = []
@@ -165,7 +165,7 @@ def _pictures(run_dir: Path) -> dict[str, np.ndarray]:
     return pictures
 
 
-def settings_section(recipe: dict) -> Block:
+def settings_section(recipe: dict) -> Markup:
     """Every setting of a recipe, as in recipe.json: first those that differ from their defaults,
     then the others, folded."""
     ours = flat(recipe)

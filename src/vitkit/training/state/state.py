@@ -39,7 +39,7 @@ from vitkit.training.state.checkpoints import (
     read_facts,
 )
 from vitkit.training.state.tensors import (
-    Parts,
+    PartsToWrite,
     Piece,
     collected,
     copied,
@@ -310,7 +310,7 @@ def trained(learner: nn.Module) -> dict[str, Tensor]:
     return {name: p.detach() for name, p in learner.named_parameters() if p.requires_grad}
 
 
-def _write(parts: Parts, group: dist.ProcessGroup | None, writing: Writing) -> None:
+def _write(parts: PartsToWrite, group: dist.ProcessGroup | None, writing: Writing) -> None:
     """Write a checkpoint, of which each rank of the `group` has its parts; None is a run of one
     process. Raises OSError on every rank if one of them cannot write."""
     folder = writing.folder

@@ -29,7 +29,7 @@ ONE_FILE = "state.safetensors"  # of a run of one process
 OFFSETS = "DCP_SHARDING_INFO"  # in the metadata of a file of shards: where they lie
 
 
-class Parts(NamedTuple):
+class PartsToWrite(NamedTuple):
     """The parts of a checkpoint's tensors that a rank writes, by name."""
 
     tensors: dict[str, Tensor]
@@ -45,10 +45,10 @@ class Piece(NamedTuple):
     shape: tuple[int, ...]
 
 
-def parts_to_write(tensors: dict[str, Tensor]) -> Parts:
+def parts_to_write(tensors: dict[str, Tensor]) -> PartsToWrite:
     """The parts of these tensors that this rank writes: not copied if they are on the CPU
     already."""
-    parts = Parts({}, {})
+    parts = PartsToWrite({}, {})
     for name, tensor in tensors.items():
         part = part_of(tensor)
         if part.is_first and part.values.numel() > 0:
@@ -57,17 +57,17 @@ def parts_to_write(tensors: dict[str, Tensor]) -> Parts:
     return parts
 
 
-def copied(parts: Parts) -> Parts:
+def copied(parts: PartsToWrite) -> PartsToWrite:
     """A copy on the CPU, while the training may continue with the originals.
 
     Into ordinary memory: page-locked memory is copied to faster, but gigabytes of it take seconds
     to get, and stay with the process.
     """
     copies = {name: tensor.to("cpu", copy=True) for name, tensor in parts.tensors.items()}
-    return Parts(copies, parts.offsets)
+    return PartsToWrite(copies, parts.offsets)
 
 
-def write(folder: Path, parts: Parts) -> Path | None:
+def write(folder: Path, parts: PartsToWrite) -> Path | None:
     """Write this rank's file of a checkpoint, and wait until it is on the disk; returns its path,
     or None if the rank has nothing to write. Raises OSError."""
     if not parts.tensors:

@@ -1,7 +1,7 @@
 """What all formats of Vision Transformers share: one walk from the patches to the head, as a table of
 rules, and as the settings that the shapes tell.
 
-A format says how it spells the parts (`Names`), and how its library keeps their numbers (`Arrays`).
+A format says how it spells the parts (`PartNames`), and how its library keeps their numbers (`ArrayStorage`).
 """
 
 import re
@@ -34,7 +34,7 @@ Ends = tuple[str, str]
 """How the names of a layer's weight and bias end."""
 
 
-class Block(NamedTuple):
+class BlockNames(NamedTuple):
     """How a format spells the layers of an encoder's block, or of attention pooling."""
 
     prefix: str
@@ -59,18 +59,18 @@ class Block(NamedTuple):
     """The ends of qkv's names, where they are not the library's usual ones."""
 
 
-class Names(NamedTuple):
+class PartNames(NamedTuple):
     """How a format spells the parts of a Vision Transformer; "" for those that it does not have."""
 
     patches: str
     positions: str
-    block: Block
+    block: BlockNames
     norm: str
     cls: str = ""
     registers: str = ""
     embedding_norm: str = ""
     probe: str = ""
-    pool: Block | None = None
+    pool: BlockNames | None = None
     """Attention pooling."""
     representation: str = ""
     head: str = ""
@@ -78,7 +78,7 @@ class Names(NamedTuple):
     """The heads of class token and distillation token."""
 
 
-class Arrays(NamedTuple):
+class ArrayStorage(NamedTuple):
     """How a library keeps the numbers of its layers."""
 
     ends: Ends
@@ -101,7 +101,7 @@ def _flax_qkv(heads: int, layers: int) -> tuple[Transform, Transform]:
     return flax_qkv(heads), flax_qkv_bias(heads)
 
 
-PYTORCH = Arrays(
+PYTORCH = ArrayStorage(
     ends=(".weight", ".bias"),
     norm_ends=(".weight", ".bias"),
     convolution=SAME,
@@ -109,7 +109,7 @@ PYTORCH = Arrays(
     qkv=_torch_qkv,
     out=lambda heads: SAME,
 )
-FLAX = Arrays(
+FLAX = ArrayStorage(
     ends=("/kernel", "/bias"),
     norm_ends=("/scale", "/bias"),
     convolution=CONVOLUTION,
@@ -120,7 +120,7 @@ FLAX = Arrays(
 
 
 def encoder_rules(
-    config: ViTConfig, names: Names, arrays: Arrays = PYTORCH, positions: Transform = SAME
+    config: ViTConfig, names: PartNames, arrays: ArrayStorage = PYTORCH, positions: Transform = SAME
 ) -> list[Rule]:
     """The rules of a Vision Transformer, of a hybrid without its ResNet. `positions` turns their table of
     positions into ours."""
@@ -156,7 +156,7 @@ def encoder_rules(
     return table
 
 
-def _block_rules(config: ViTConfig, block: Block, arrays: Arrays) -> list[Rule]:
+def _block_rules(config: ViTConfig, block: BlockNames, arrays: ArrayStorage) -> list[Rule]:
     """The rules of a block, with {i} for its number."""
     qkv_weight, qkv_bias, *out = _attention_rules("blocks.{i}.attention", config, block, arrays)
     table = _norm("blocks.{i}.norm1", block.prefix + block.first_norm, config, arrays)
@@ -176,7 +176,7 @@ def _block_rules(config: ViTConfig, block: Block, arrays: Arrays) -> list[Rule]:
     return table
 
 
-def _pool_rules(config: ViTConfig, names: Names, arrays: Arrays) -> list[Rule]:
+def _pool_rules(config: ViTConfig, names: PartNames, arrays: ArrayStorage) -> list[Rule]:
     """The rules of attention pooling, whose query is a parameter."""
     pool = names.pool
     return [
@@ -187,7 +187,7 @@ def _pool_rules(config: ViTConfig, names: Names, arrays: Arrays) -> list[Rule]:
     ]
 
 
-def _norm(ours: str, theirs: str, config: ViTConfig, arrays: Arrays) -> list[Rule]:
+def _norm(ours: str, theirs: str, config: ViTConfig, arrays: ArrayStorage) -> list[Rule]:
     """The rules of a norm; an RMSNorm has no bias."""
     table = layer(ours, theirs, ends=arrays.norm_ends)
     if config.rms_norm:
@@ -195,7 +195,9 @@ def _norm(ours: str, theirs: str, config: ViTConfig, arrays: Arrays) -> list[Rul
     return table
 
 
-def _attention_rules(ours: str, config: ViTConfig, block: Block, arrays: Arrays) -> list[Rule]:
+def _attention_rules(
+    ours: str, config: ViTConfig, block: BlockNames, arrays: ArrayStorage
+) -> list[Rule]:
     """Four rules: weight and bias of queries, keys and values, and of the projection after them."""
     transforms = arrays.qkv(config.heads, len(block.qkv))
     names = [block.prefix + name for name in block.qkv]
@@ -205,7 +207,9 @@ def _attention_rules(ours: str, config: ViTConfig, block: Block, arrays: Arrays)
     ]
 
 
-def _mlp_rules(ours: str, block: Block, arrays: Arrays, gated: bool = False) -> list[Rule]:
+def _mlp_rules(
+    ours: str, block: BlockNames, arrays: ArrayStorage, gated: bool = False
+) -> list[Rule]:
     expand = (block.expand,)
     contract = block.contract
     if gated and block.gated:
@@ -231,7 +235,7 @@ def _joined(
     return table
 
 
-def settings_of(tensors: Tensors, names: Names, arrays: Arrays = PYTORCH) -> dict:
+def settings_of(tensors: Tensors, names: PartNames, arrays: ArrayStorage = PYTORCH) -> dict:
     """The settings of a ViTConfig that shapes tell, whatever library has written them; of a hybrid the
     channels are those of its ResNet's feature map. Raises VitkitError for shapes that make no model."""
     weight, bias = arrays.ends
@@ -266,7 +270,7 @@ def settings_of(tensors: Tensors, names: Names, arrays: Arrays = PYTORCH) -> dic
     }
 
 
-def _is_without_bias(tensors: Tensors, norm: str, arrays: Arrays) -> bool:
+def _is_without_bias(tensors: Tensors, norm: str, arrays: ArrayStorage) -> bool:
     """Whether a norm has a factor alone, as an RMSNorm has."""
     weight, bias = arrays.norm_ends
     return norm + weight in tensors and norm + bias not in tensors

@@ -13,7 +13,7 @@ from vitkit.models import ViTConfig
 from vitkit.weights.classifier import Classifier, Description
 from vitkit.weights.files.content import Tensors
 from vitkit.weights.files.directory import Opened, load_state_dict
-from vitkit.weights.formats.encoders import Block, Names, encoder_rules, settings_of
+from vitkit.weights.formats.encoders import BlockNames, PartNames, encoder_rules, settings_of
 from vitkit.weights.formats.format import (
     Elsewhere,
     Format,
@@ -31,11 +31,11 @@ from vitkit.weights.outputs import usual_labels
 from vitkit.weights.rules import Rule, position_table
 
 PATCHES = "conv_proj.weight"
-NAMES = Names(
+NAMES = PartNames(
     patches="conv_proj",
     cls="class_token",
     positions="encoder.pos_embedding",
-    block=Block(
+    block=BlockNames(
         prefix="encoder.layers.encoder_layer_{i}.",
         first_norm="ln_1",
         # torch.nn.MultiheadAttention has q, k and v in one matrix, as vitkit has, under an odd name

@@ -18,7 +18,7 @@ from vitkit.weights.given import ModelLike, Overrides, hints_of
 from vitkit.weights.hints import Hints
 from vitkit.weights.licenses import license_text
 from vitkit.weights.made_model import MadeModel
-from vitkit.weights.proof import Proof, Reading, check_reading
+from vitkit.weights.proof import LibraryReading, Proof, check_reading
 from vitkit.weights.proof import convert_weights as converted
 from vitkit.weights.store import load_as
 
@@ -44,7 +44,7 @@ class Converted(MadeModel):
     classifier: Classifier
     """What was converted."""
     proof: Proof
-    reading: Reading | None = None
+    reading: LibraryReading | None = None
     """How vitkit reads the source, compared with the reading of the library that wrote it; None where
     nothing could be compared."""
     overridden: bool = False

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from PIL import Image
 
 from vitkit.apps.serve.http.body import Limits
-from vitkit.apps.serve.http.server import Plan, Server, prepare_process, server_socket
+from vitkit.apps.serve.http.server import Server, StartSettings, prepare_process, server_socket
 from vitkit.apps.serve.http.service import Settings
 from vitkit.apps.serve.http.workers import Workers
 from vitkit.apps.serve.models import answers_alone
@@ -160,7 +160,9 @@ def serve(
     answering = Settings(limits, token, top, batch, delay / 1000, allow_origin, host, allow_host)
     opening = partial(open_model, model, hints, runtime, precision, device)
     opening_classifier = partial(open_classifier, model, hints)
-    plan = Plan(short_name(name_of(model)), opening, answering, queue, grace, opening_classifier)
+    plan = StartSettings(
+        short_name(name_of(model)), opening, answering, queue, grace, opening_classifier
+    )
     bound = server_socket(host, port)
     bound_host, bound_port, *_ = bound.getsockname()
     address = address_of(bound_host, bound_port)

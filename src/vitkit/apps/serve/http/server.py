@@ -41,7 +41,7 @@ UNFINISHED = 1  # its exit status then
 
 
 @dataclass(frozen=True)
-class Plan:
+class StartSettings:
     """The settings with which a server starts."""
 
     name: str
@@ -81,7 +81,7 @@ def prepare_process() -> None:
 class Server:
     """The server of one process. Others of its machine may share its socket."""
 
-    def __init__(self, plan: Plan, bound: socket.socket, tell: Callable[[str], None]):
+    def __init__(self, plan: StartSettings, bound: socket.socket, tell: Callable[[str], None]):
         """Opens the model, and computes with it once. Raises what that raises.
 
         tell: called with "ready" when it answers, and with "reloaded" or "kept" after a SIGHUP.

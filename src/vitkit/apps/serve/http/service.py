@@ -9,7 +9,7 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from vitkit.apps.serve.batching import Answering, Choice, Room, Sent
+from vitkit.apps.serve.batching import Choice, Room, Sent, ServedModel
 from vitkit.apps.serve.http.body import BUSY, Limits
 from vitkit.apps.serve.http.telemetry import Metrics
 from vitkit.apps.serve.models import Served
@@ -55,21 +55,21 @@ class Service:
         self.looking = ThreadPoolExecutor(1, "attention")
         """Computes attention, one image at a time: it is for a person who looks, not for load."""
         self.looks = threading.BoundedSemaphore(LOOKS)
-        self.answering: Answering | None = None
+        self.answering: ServedModel | None = None
         self.draining = False
         """Whether the server is about to end."""
 
-    def serve(self, served: Served) -> Answering | None:
+    def serve(self, served: Served) -> ServedModel | None:
         """Serve this model from now on. Returns the one before it, which is to be closed."""
         before = self.answering
         settings = self.settings
-        self.answering = Answering(
+        self.answering = ServedModel(
             served, self.decoders, settings.batch, settings.delay, self.metrics.computed
         )
         return before
 
     def look(
-        self, answering: Answering, image: Sent, choice: Choice
+        self, answering: ServedModel, image: Sent, choice: Choice
     ) -> "Future[dict[str, object]]":
         """What the model looks at in an image, as `description.AttentionMap` has it, but for the names of
         the model and the image; VitkitError if it cannot be shown. The image is held until then.

@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from tempfile import TemporaryDirectory
 
-from vitkit.apps.serve.http.server import Plan, Server, gets_signals, prepare_process
+from vitkit.apps.serve.http.server import Server, StartSettings, gets_signals, prepare_process
 from vitkit.apps.serve.http.telemetry import SHARED, log, start_logs
 from vitkit.system.environment import variables_set_to
 from vitkit.system.errors import Unsupported, VitkitError
@@ -43,7 +43,7 @@ class _Worker:
 class Workers:
     """The processes of a server."""
 
-    def __init__(self, plan: Plan, bound: socket.socket, count: int):
+    def __init__(self, plan: StartSettings, bound: socket.socket, count: int):
         self.plan = plan
         self.bound = bound
         self.count = count
@@ -199,7 +199,7 @@ class Workers:
             worker.pipe.close()
 
 
-def _work(plan: Plan, bound: socket.socket, pipe: Connection) -> None:
+def _work(plan: StartSettings, bound: socket.socket, pipe: Connection) -> None:
     """A worker's life."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all: the parent hands it on
     signal.signal(signal.SIGHUP, signal.SIG_IGN)

@@ -14,7 +14,7 @@ from vitkit.apps.studies.base import (
     with_shape,
 )
 from vitkit.apps.studies.drawing import beside_the_paper, line, panels, titles
-from vitkit.apps.studies.protocol import Ask, Results, Study, Table
+from vitkit.apps.studies.protocol import Ask, PaperTable, Results, Study
 from vitkit.apps.studies.uncertainty import best_and_worst, cell_text
 from vitkit.models import Backbone, ViTConfig
 from vitkit.system.errors import BadSettings
@@ -55,7 +55,7 @@ def _positions_check(ask: Ask) -> None:
         raise BadSettings("positions are a Vision Transformer's; give a `recipe` of one")
 
 
-def _positions_table(results: Results) -> Table:
+def _positions_table(results: Results) -> PaperTable:
     """Table 8, with the paper's own values below."""
     groups = results.group("encoding", "place")
     here = {key: cell_text(metrics) for key, metrics in groups.items()}
@@ -67,7 +67,7 @@ def _positions_table(results: Results) -> Table:
             rows.append((f"{name}{kind}", *texts))
     columns = ("encoding", *PLACES)
     notes = best_and_worst(results.by_seed("encoding", "place"))
-    return Table("Table 8: position embeddings, in percent", columns, rows, notes)
+    return PaperTable("Table 8: position embeddings, in percent", columns, rows, notes)
 
 
 def _positions_draw(results: Results) -> Figure:
@@ -140,7 +140,7 @@ def _pooling_check(ask: Ask) -> None:
         raise BadSettings("pooling compares a class token, which this `recipe`'s model cannot have")
 
 
-def _pooling_table(results: Results) -> Table:
+def _pooling_table(results: Results) -> PaperTable:
     """What each reached in the end."""
     groups = results.group("pooling", "lr")
     rows = []
@@ -148,7 +148,7 @@ def _pooling_table(results: Results) -> Table:
         rows.append((kind, f"{rate:g}", cell_text(metrics), FIGURE_9[kind]))
     columns = ("the head reads", "learning rate", "here, %", "Figure 9")
     notes = best_and_worst(results.by_seed("pooling"))
-    return Table("Figure 9: class token and mean pooling", columns, rows, notes)
+    return PaperTable("Figure 9: class token and mean pooling", columns, rows, notes)
 
 
 def _pooling_draw(results: Results) -> Figure:
@@ -219,7 +219,7 @@ def _optimizer_cells(ask: Ask, steps: int, study_dir: Path) -> list[Cell]:
     return with_every_seed(runs, ask.seeds)
 
 
-def _optimizer_table(results: Results) -> Table:
+def _optimizer_table(results: Results) -> PaperTable:
     """Table 7: accuracy here, and the paper's average."""
     groups = results.group("model", "optimizer")
     rows = []
@@ -228,7 +228,7 @@ def _optimizer_table(results: Results) -> Table:
         rows.append((*key, own, f"{THEIRS[key[0]]}: {value:.2f}"))
     columns = ("model", "optimizer", "here, %", "paper, average of five transfers, %")
     notes = best_and_worst(results.by_seed("model", "optimizer"))
-    return Table("Table 7: Adam and SGD", columns, rows, notes)
+    return PaperTable("Table 7: Adam and SGD", columns, rows, notes)
 
 
 def _optimizer_draw(results: Results) -> Figure:

@@ -8,8 +8,8 @@ from matplotlib.figure import Figure
 
 from vitkit.apps.studies.base import check_square_patches, for_steps, measured_by, with_every_seed
 from vitkit.apps.studies.drawing import axis_title, legend, line, logarithmic, panels, titles
-from vitkit.apps.studies.protocol import Ask, Results, Study, Table
-from vitkit.apps.studies.throughput import Speed
+from vitkit.apps.studies.protocol import Ask, PaperTable, Results, Study
+from vitkit.apps.studies.throughput import ForwardSpeed
 from vitkit.apps.studies.uncertainty import best_and_worst, cell_text
 from vitkit.models import Backbone, ModelConfig, ResNetConfig, ViTConfig, cost, exaflops
 from vitkit.system.errors import BadSettings
@@ -83,7 +83,7 @@ def _shape_check(ask: Ask) -> None:
     check_square_patches(ask.recipe.model)
 
 
-def _shape_table(results: Results) -> Table:
+def _shape_table(results: Results) -> PaperTable:
     """Accuracy and compute of every shape."""
     groups = results.group("varied", "factor", "compute")
     rows = []
@@ -92,7 +92,7 @@ def _shape_table(results: Results) -> Table:
         rows.append((varied, f"x{factor:g}", f"{compute:.2f}", cell_text(metrics), paper))
     columns = ("varied", "factor", "relative compute", "here, %", "Figure 8")
     notes = best_and_worst(results.by_seed("varied", "factor"))
-    return Table("Figure 8: shapes of a Transformer", columns, rows, notes)
+    return PaperTable("Figure 8: shapes of a Transformer", columns, rows, notes)
 
 
 def _shape_draw(results: Results) -> Figure:
@@ -151,7 +151,7 @@ def _axial_cells(ask: Ask, steps: int, study_dir: Path) -> list[Cell]:
     runs = []
     for name, model in _axial_models(ask.recipe.model).items():
         folder = name.replace(" ", "-")
-        speeds.append(Cell(f"{folder}/speed", Speed(model), {"speed of": name}))
+        speeds.append(Cell(f"{folder}/speed", ForwardSpeed(model), {"speed of": name}))
         spent = exaflops(model, recipe.length.n * recipe.batch)
         settings = {"model": name, "exaflops": spent}
         runs.append(Cell(folder, replace(recipe, model=model), settings))
@@ -182,7 +182,7 @@ def _axial_check(ask: Ask) -> None:
     replace(model, mixer="axial", pool="gap")
 
 
-def _axial_table(results: Results) -> Table:
+def _axial_table(results: Results) -> PaperTable:
     """Accuracy, operations and speed of every model."""
     speeds = _speeds(results)
     groups = results.group("model", "exaflops")
@@ -195,7 +195,7 @@ def _axial_table(results: Results) -> Table:
         rows.append((name, cell_text(metrics), f"{spent:.3g}", speed, paper))
     columns = ("model", "here, %", "exaFLOPs", "images/s", "Figure 13")
     notes = best_and_worst(results.by_seed("model"))
-    return Table("Figure 13: axial attention", columns, rows, notes)
+    return PaperTable("Figure 13: axial attention", columns, rows, notes)
 
 
 def _speeds(results: Results) -> dict[str, float]:

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from vitkit.apps.studies.base import check_square_patches, for_steps, measured_by, with_every_seed
 from vitkit.apps.studies.drawing import curve, logarithmic, panels, titles
 from vitkit.apps.studies.paper.scaling import answers, draw_runs, drawn, metrics_of, notes_about
-from vitkit.apps.studies.protocol import Ask, Results, Study, Table
+from vitkit.apps.studies.protocol import Ask, PaperTable, Results, Study
 from vitkit.apps.studies.targets import by_target, check_targets, on_every_target
 from vitkit.apps.studies.uncertainty import cell_text
 from vitkit.models import Backbone, ModelConfig, ResNetConfig, ViTConfig, exaflops, named
@@ -113,7 +113,7 @@ def _check(ask: Ask) -> None:
         )
 
 
-def _table(results: Results) -> Table:
+def _table(results: Results) -> PaperTable:
     """Table 6: models, their operations and accuracy, on each target if there are targets; and the
     paper's."""
     on_each = by_target(results, *SETTINGS)
@@ -133,7 +133,7 @@ def _table(results: Results) -> Table:
     columns = ("family", "model", "length", "exaFLOPs", *here, *PAPER)
     title = "Table 6: accuracy in percent, and operations of training"
     notes = notes_about(on_each, by_target(results, "model", "length"))
-    return Table(title, columns, rows, notes)
+    return PaperTable(title, columns, rows, notes)
 
 
 def _draw(results: Results) -> Figure:

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from vitkit.apps.studies.base import for_steps, measured_by, on_a_share, resnet_like, with_shape
 from vitkit.apps.studies.drawing import curve, logarithmic, panels, titles
 from vitkit.apps.studies.paper.scaling import answers, draw_runs, drawn, metrics_of, notes_about
-from vitkit.apps.studies.protocol import Ask, Results, Study, Table
+from vitkit.apps.studies.protocol import Ask, PaperTable, Results, Study
 from vitkit.apps.studies.targets import by_target, check_targets, on_every_target
 from vitkit.apps.studies.uncertainty import cell_text
 from vitkit.data import splits_at, subset_size
@@ -120,7 +120,7 @@ def _check(ask: Ask) -> None:
         )
 
 
-def _table(results: Results) -> Table:
+def _table(results: Results) -> PaperTable:
     """Accuracy by images and model, on each target if there are targets."""
     on_each = by_target(results, "model", "images")
     rows = []
@@ -139,10 +139,10 @@ def _table(results: Results) -> Table:
             text = ", ".join(f"{value:.2f} % with {n / 1e6:g}M" for n, value in theirs.items())
             notes.append(f"the paper, {name} on ImageNet: {text} images of pre-training")
         title = "Figure 3: accuracy in percent after fine-tuning, by images of pre-training"
-        return Table(title, ("target", "images", *MODELS), rows, notes)
+        return PaperTable(title, ("target", "images", *MODELS), rows, notes)
     notes += [f"the paper, {name}: {text}" for name, text in FIGURE_4.items()]
     title = "Figure 4: accuracy in percent by training images"
-    return Table(title, ("images", *MODELS), rows, notes)
+    return PaperTable(title, ("images", *MODELS), rows, notes)
 
 
 def _chosen(results: Results) -> list[str]:

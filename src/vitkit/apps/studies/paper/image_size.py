@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 
 from vitkit.apps.studies.base import for_steps, measured_by
 from vitkit.apps.studies.drawing import MARKERS, legend, line, panels, titles
-from vitkit.apps.studies.protocol import Ask, Results, Study, Table
-from vitkit.apps.studies.throughput import GIB, MOST, Fastest
+from vitkit.apps.studies.protocol import Ask, PaperTable, Results, Study
+from vitkit.apps.studies.throughput import GIB, MOST, FastestSize
 from vitkit.apps.studies.uncertainty import best_and_worst, cell_text
 from vitkit.data import Splits, eval_batches, splits_at
 from vitkit.evaluation import Accuracy, Metric, Part, Subject
@@ -117,7 +117,7 @@ def _resolution_check(ask: Ask) -> None:
         raise BadSettings(f"{ask.model} is no Vision Transformer, and has no positions to resample")
 
 
-def _resolution_table(results: Results) -> Table:
+def _resolution_table(results: Results) -> PaperTable:
     """Accuracy by size and method."""
     groups = results.group("how", "side", "resample")
     rows = []
@@ -132,7 +132,7 @@ def _resolution_table(results: Results) -> Table:
         "84.5 % at 384"
     )
     columns = ("how", "side", *RESAMPLE)
-    return Table("Section 3.2: image sizes, accuracy in percent", columns, rows, notes)
+    return PaperTable("Section 3.2: image sizes, accuracy in percent", columns, rows, notes)
 
 
 def _resolution_draw(results: Results) -> Figure:
@@ -192,7 +192,7 @@ def _speed_cells(ask: Ask, steps: int, study_dir: Path) -> list[Cell]:
     for name in ask.models or MODELS:
         for side in ask.sizes or SIDES:
             folder = f"{name.replace('/', '-')}/{side}"
-            measurement = Fastest(name, side, ask.memory)
+            measurement = FastestSize(name, side, ask.memory)
             grid.append(Cell(folder, measurement, {"model": name, "side": side}))
     return grid
 
@@ -211,7 +211,7 @@ def _speed_check(ask: Ask) -> None:
         raise BadSettings(f"`memory` is {ask.memory:g} GiB, and this machine has {machine:.0f}")
 
 
-def _speed_table(results: Results) -> Table:
+def _speed_table(results: Results) -> PaperTable:
     """Both numbers by model and size."""
     rates = results.group("model", "side")
     batches = _largest(results)
@@ -234,7 +234,7 @@ def _speed_table(results: Results) -> Table:
         "the paper has no table of Figure 12: it was measured on a core of a TPUv3",
     ]
     columns = ("model", *(f"{side} pixels" for side in sides))
-    return Table("Figure 12: speed of inference", columns, rows, notes)
+    return PaperTable("Figure 12: speed of inference", columns, rows, notes)
 
 
 def _largest(results: Results) -> dict[tuple, float]:

@@ -14,7 +14,7 @@ from vitkit.apps.studies.base import (
     resnet_like,
 )
 from vitkit.apps.studies.drawing import axis_title, beside_the_paper, dots, panels
-from vitkit.apps.studies.protocol import Ask, Results, Study, Table
+from vitkit.apps.studies.protocol import Ask, PaperTable, Results, Study
 from vitkit.apps.studies.targets import check_names, data_name, fine_tuning
 from vitkit.apps.studies.uncertainty import best_and_worst, cell_text
 from vitkit.evaluation import Metric
@@ -113,7 +113,7 @@ def _transfer_check(ask: Ask) -> None:
                 )
 
 
-def _transfer_table(results: Results) -> Table:
+def _transfer_table(results: Results) -> PaperTable:
     """Accuracy by model, pre-training and target: mean and standard deviation of the seeds."""
     groups = results.group("model", "pre-training", "target")
     targets = [data_name(target) for target in results.ask.targets]
@@ -127,7 +127,9 @@ def _transfer_table(results: Results) -> Table:
         notes += [f"{target}: {note}" for note in best_and_worst(runs, families=len(targets))]
     for name, (cifar, pets) in TABLE_5.items():
         notes.append(f"the paper, ViT-L/16 from {name}: CIFAR-100 {cifar:.2f} %, Pets {pets:.2f} %")
-    return Table("Table 5: transfer, in percent", ("model", "pre-training", *targets), rows, notes)
+    return PaperTable(
+        "Table 5: transfer, in percent", ("model", "pre-training", *targets), rows, notes
+    )
 
 
 def _transfer_draw(results: Results) -> Figure:
@@ -222,7 +224,7 @@ def _by_beginning(results: Results) -> dict[str, list[Metric]]:
     return {begins: groups.get((begins,), []) for begins in SECTION_4_6}
 
 
-def _masked_table(results: Results) -> Table:
+def _masked_table(results: Results) -> PaperTable:
     """Accuracy by where fine-tuning begins."""
     groups = _by_beginning(results)
     rows = []
@@ -230,7 +232,7 @@ def _masked_table(results: Results) -> Table:
         rows.append((begins, cell_text(groups[begins]), f"{theirs:.1f}"))
     columns = ("begins", "here, %", "paper, %")
     title = "Section 4.6: self-supervision, ViT-B/16 on ImageNet in the paper"
-    return Table(title, columns, rows, best_and_worst(results.by_seed("begins")))
+    return PaperTable(title, columns, rows, best_and_worst(results.by_seed("begins")))
 
 
 def _masked_draw(results: Results) -> Figure:

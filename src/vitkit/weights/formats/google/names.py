@@ -1,7 +1,7 @@
 """How Google's .npz files spell the arrays of a Vision Transformer.
 
 There are several generations of code. Reading brings all names to the newest spelling, that of
-big_vision (`tidy_names`), and notes the file's own as a `Layout`; writing goes back (`spelled`).
+big_vision (`tidy_names`), and notes the file's own as a `Spelling`; writing goes back (`spelled`).
 """
 
 import re
@@ -39,7 +39,7 @@ MAP_HEAD = ("probe", "LayerNorm_0/", "MlpBlock_0/", "MultiHeadDotProductAttentio
 MOST_BLOCKS = 1000  # a file that claims more along an axis is refused; no published ViT has 100
 
 
-class Layout(NamedTuple):
+class Spelling(NamedTuple):
     """How a file spells its arrays. The defaults are the paper's own code, vit_jax."""
 
     prefix: str = ""
@@ -60,7 +60,7 @@ class Layout(NamedTuple):
         return " ".join([self.prefix or "-", self.table, *words])
 
     @classmethod
-    def parse(cls, text: str) -> "Layout":
+    def parse(cls, text: str) -> "Spelling":
         """The layout that `str` wrote."""
         prefix, table, *words = text.split(" ")
         if prefix == "-":
@@ -74,11 +74,11 @@ class Layout(NamedTuple):
         )
 
 
-ORIGINAL = Layout()
-BIG_VISION = Layout("params/", TABLES[0], pre_linen=False)
+ORIGINAL = Spelling()
+BIG_VISION = Spelling("params/", TABLES[0], pre_linen=False)
 
 
-def tidy_names(tensors: Tensors) -> tuple[Tensors, list[str], Layout]:
+def tidy_names(tensors: Tensors) -> tuple[Tensors, list[str], Spelling]:
     """The image model's tensors in the newest spelling, notes on what is left out, and the layout."""
     # The image model alone
     prefixes = (prefix for prefix in PREFIXES if prefix + "embedding/kernel" in tensors)
@@ -102,10 +102,10 @@ def tidy_names(tensors: Tensors) -> tuple[Tensors, list[str], Layout]:
     table = next((name for name in TABLES if name in tensors), TABLES[0])
     if table in tensors:
         tensors[TABLES[0]] = tensors.pop(table)
-    return tensors, notes, Layout(prefix, table, pre_linen, scan, norms_4d)
+    return tensors, notes, Spelling(prefix, table, pre_linen, scan, norms_4d)
 
 
-def spelled(tensors: dict[str, Tensor], layout: Layout, depth: int) -> dict[str, Tensor]:
+def spelled(tensors: dict[str, Tensor], layout: Spelling, depth: int) -> dict[str, Tensor]:
     """The way back from `tidy_names`: tensors of a model of `depth` blocks, in a layout."""
     if layout.scan:
         tensors = _stacked(tensors, depth)
@@ -160,7 +160,7 @@ def _newer(name: str) -> str:
     return name
 
 
-def _spelled(name: str, layout: Layout) -> str:
+def _spelled(name: str, layout: Spelling) -> str:
     """A name of the newest spelling in a layout, without its prefix."""
     if name == TABLES[0]:
         return layout.table

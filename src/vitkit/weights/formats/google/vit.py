@@ -16,7 +16,7 @@ from vitkit.weights.adoption import rebuilt
 from vitkit.weights.classifier import Classifier, Description
 from vitkit.weights.files.content import Tensors
 from vitkit.weights.files.directory import Opened
-from vitkit.weights.formats.encoders import FLAX, Block, Names, encoder_rules, settings_of
+from vitkit.weights.formats.encoders import FLAX, BlockNames, PartNames, encoder_rules, settings_of
 from vitkit.weights.formats.format import (
     Elsewhere,
     Format,
@@ -28,7 +28,7 @@ from vitkit.weights.formats.format import (
     has_end,
     reasons,
 )
-from vitkit.weights.formats.google.names import BIG_VISION, ORIGINAL, Layout, spelled, tidy_names
+from vitkit.weights.formats.google.names import BIG_VISION, ORIGINAL, Spelling, spelled, tidy_names
 from vitkit.weights.formats.resnets import ResNetNames, backbone_rules, with_stem
 from vitkit.weights.formats.shapes import shape_of, table_of
 from vitkit.weights.hints import Hints
@@ -51,11 +51,11 @@ ATTENTION = "MultiHeadDotProductAttention_0"
 MLP = {"expand": "MlpBlock_0/Dense_0", "contract": "MlpBlock_0/Dense_1"}
 QKV = tuple(f"{ATTENTION}/{part}" for part in ("query", "key", "value"))
 # In big_vision's spelling
-NAMES = Names(
+NAMES = PartNames(
     patches="embedding",
     cls="cls",
     positions="pos_embedding",
-    block=Block(
+    block=BlockNames(
         prefix="Transformer/encoderblock_{i}/",
         first_norm="LayerNorm_0",
         qkv=QKV,
@@ -65,7 +65,9 @@ NAMES = Names(
     ),
     norm="Transformer/encoder_norm",
     probe="MAPHead_0/probe",
-    pool=Block(prefix="MAPHead_0/", qkv=QKV, out=f"{ATTENTION}/out", norm="LayerNorm_0", **MLP),
+    pool=BlockNames(
+        prefix="MAPHead_0/", qkv=QKV, out=f"{ATTENTION}/out", norm="LayerNorm_0", **MLP
+    ),
     representation="pre_logits",
     head="head",
 )
@@ -147,7 +149,7 @@ def _positions(
     # before that too, so there the number of rows decides
     rows = shape_of(tensors, "pos_embedding", 3)[1]
     tokens = (int("cls" in tensors),)
-    of_big_vision = Layout.parse(tidied.layout).table != ORIGINAL.table
+    of_big_vision = Spelling.parse(tidied.layout).table != ORIGINAL.table
     if of_big_vision:
         tokens += (0,)
     grid, prefix_positions, notes = table_of(rows, tokens, patch, image, either=of_big_vision)
@@ -166,7 +168,7 @@ def spell(tensors: dict[str, Tensor], config: ViTConfig, layout: str) -> dict[st
     """Tensors with the names of a layout. Without one, in that of the paper's code, which both
     code bases read, if it can express the model; else in big_vision's."""
     if layout:
-        return spelled(tensors, Layout.parse(layout), config.depth)
+        return spelled(tensors, Spelling.parse(layout), config.depth)
     every_token_has_a_position = (
         config.positions == "learned" and config.prefix_rows == config.prefix
     )

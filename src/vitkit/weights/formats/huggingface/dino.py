@@ -6,7 +6,7 @@ Transformers' code: modeling_dinov2.py, modeling_dinov2_with_registers.py and mo
 from vitkit.models import ViTConfig
 from vitkit.system.errors import BadWeights
 from vitkit.weights.files.content import Tensors, joined
-from vitkit.weights.formats.encoders import Block, Names
+from vitkit.weights.formats.encoders import BlockNames, PartNames
 from vitkit.weights.formats.format import Tidied, has_end
 from vitkit.weights.formats.huggingface.config import HIDDEN_ACT, gelu_of
 from vitkit.weights.formats.huggingface.family import Family, with_biases
@@ -90,7 +90,7 @@ def _dinov2_lacks(config: ViTConfig) -> dict[str, object]:
     }
 
 
-DINOV2_BLOCK = Block(
+DINOV2_BLOCK = BlockNames(
     prefix="encoder.layer.{i}.",
     first_norm="norm1",
     qkv=QKV,
@@ -101,7 +101,7 @@ DINOV2_BLOCK = Block(
     gated=(("mlp.weights_in",), "mlp.weights_out"),
     scales=SCALES,
 )
-DINOV2_NAMES = Names(
+DINOV2_NAMES = PartNames(
     patches=PATCHES,
     cls="embeddings.cls_token",
     registers="embeddings.register_tokens",
@@ -178,7 +178,7 @@ def _dinov3_fields(config: ViTConfig) -> dict:
     }
 
 
-DINOV3_BLOCK = Block(
+DINOV3_BLOCK = BlockNames(
     prefix="layer.{i}.",
     first_norm="norm1",
     qkv=("attention.q_proj", "attention.k_proj", "attention.v_proj"),
@@ -189,7 +189,7 @@ DINOV3_BLOCK = Block(
     gated=(("mlp.gate_proj", "mlp.up_proj"), "mlp.down_proj"),
     scales=SCALES,
 )
-DINOV3_NAMES = Names(
+DINOV3_NAMES = PartNames(
     patches="embeddings.patch_embeddings",
     cls="embeddings.cls_token",
     registers="embeddings.register_tokens",

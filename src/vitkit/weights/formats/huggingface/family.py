@@ -18,7 +18,7 @@ from vitkit.system.errors import BadWeights
 from vitkit.weights.classifier import Classifier, Description
 from vitkit.weights.files.content import Tensors, lazy_zeros
 from vitkit.weights.files.directory import Opened
-from vitkit.weights.formats.encoders import PYTORCH, Arrays, Names, encoder_rules
+from vitkit.weights.formats.encoders import PYTORCH, ArrayStorage, PartNames, encoder_rules
 from vitkit.weights.formats.format import (
     CROPS,
     Elsewhere,
@@ -62,7 +62,7 @@ class Family:
     class_of: Callable[[ViTConfig], tuple[str, str]]
     """A model's model_type, and its classes in Transformers: "ViT" of ViTForImageClassification."""
     recognises: Callable[[Tensors], bool]
-    names: Names
+    names: PartNames
     """The names of the encoder, without the prefix that it has in a larger model."""
     fields: Mapping[str, tuple[str, object]]
     """Setting of a ViTConfig -> its field in config.json, and what Transformers takes if that is
@@ -92,7 +92,7 @@ class Family:
     still writes the old ones."""
     positions: str = "learned"
     position_table: Callable[[ViTConfig], Transform] = lambda config: SAME
-    arrays: Callable[[ViTConfig], Arrays] = lambda config: PYTORCH
+    arrays: Callable[[ViTConfig], ArrayStorage] = lambda config: PYTORCH
     prefix: str = ""
     """What is before the encoder's names in a written file. Without it, the model_type is before those of
     a classifier's."""
@@ -313,7 +313,7 @@ class Family:
 # Biases that a file leaves out (qkv_bias: false)
 
 
-def _have_biases(tensors: Tensors, names: Names) -> bool:
+def _have_biases(tensors: Tensors, names: PartNames) -> bool:
     """Whether any layer of queries, keys or values has a bias."""
     return has_end(tensors, *(f".{layer}.bias" for layer in names.block.qkv))
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from vitkit.models import ViTConfig, as_side
 from vitkit.system.errors import BadWeights
 from vitkit.weights.files.content import Tensors
-from vitkit.weights.formats.encoders import PYTORCH, Block, Names
+from vitkit.weights.formats.encoders import PYTORCH, BlockNames, PartNames
 from vitkit.weights.formats.format import Tidied, has_end
 from vitkit.weights.formats.huggingface.family import Family
 from vitkit.weights.formats.huggingface.vit import SIZES
@@ -133,7 +133,7 @@ def _lacks(config: ViTConfig) -> dict[str, object]:
     }
 
 
-BLOCK = Block(
+BLOCK = BlockNames(
     prefix="encoder.layers.{i}.",
     first_norm="layer_norm1",
     qkv=("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
@@ -143,7 +143,7 @@ BLOCK = Block(
     contract="mlp.fc2",
 )
 # torch.nn.MultiheadAttention has q, k and v in one matrix, as vitkit has, under an odd name
-POOL = Block(
+POOL = BlockNames(
     prefix="head.",
     qkv=("attention.in_proj",),
     qkv_ends=("_weight", "_bias"),
@@ -152,7 +152,7 @@ POOL = Block(
     expand="mlp.fc1",
     contract="mlp.fc2",
 )
-NAMES = Names(
+NAMES = PartNames(
     patches="embeddings.patch_embedding",
     cls=CLIPS_CLASS_TOKEN,
     positions="embeddings.position_embedding.weight",

@@ -9,7 +9,7 @@ from math import prod
 from vitkit.models import ViTConfig
 from vitkit.system.errors import BadWeights
 from vitkit.weights.files.content import Tensors
-from vitkit.weights.formats.encoders import Block, Names
+from vitkit.weights.formats.encoders import BlockNames, PartNames
 from vitkit.weights.formats.format import Tidied, has_end
 from vitkit.weights.formats.huggingface.config import classifiers_in
 from vitkit.weights.formats.huggingface.family import Family
@@ -137,7 +137,7 @@ def _position_table(config: ViTConfig) -> Transform:
     return position_table(config.prefix_rows, config.prefix, prod(config.grid))
 
 
-BLOCK = Block(
+BLOCK = BlockNames(
     prefix="encoder.layer.{i}.",
     first_norm="layernorm_before",
     qkv=QKV,
@@ -146,7 +146,7 @@ BLOCK = Block(
     expand="intermediate.dense",
     contract="output.dense",
 )
-NAMES = Names(
+NAMES = PartNames(
     patches=PATCHES,
     cls="embeddings.cls_token",
     registers="embeddings.distillation_token",

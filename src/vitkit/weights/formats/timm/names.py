@@ -11,14 +11,14 @@ from torch import Tensor
 from vitkit.models import ViTConfig
 from vitkit.system.errors import BadWeights
 from vitkit.weights.files.content import Tensors, joined, lazy_zeros
-from vitkit.weights.formats.encoders import Block, Names
+from vitkit.weights.formats.encoders import BlockNames, PartNames
 from vitkit.weights.formats.format import Tidied, has_end, without_prefix
 from vitkit.weights.formats.resnets import ResNetNames
 from vitkit.weights.pretraining import decoder_of, mask_of
 from vitkit.weights.rules import SAME, gist
 
 PATCHES = "patch_embed.proj.weight"
-BLOCK = Block(
+BLOCK = BlockNames(
     prefix="blocks.{i}.",
     first_norm="norm1",
     qkv=("attn.qkv",),
@@ -30,7 +30,7 @@ BLOCK = Block(
     scales=("ls1.gamma", "ls2.gamma"),
 )
 # AttentionPoolLatent, where q has a layer of its own, k and v one together
-POOL = Block(
+POOL = BlockNames(
     prefix="attn_pool.",
     qkv=("q", "kv"),
     out="proj",
@@ -38,7 +38,7 @@ POOL = Block(
     expand="mlp.fc1",
     contract="mlp.fc2",
 )
-NAMES = Names(
+NAMES = PartNames(
     patches="patch_embed.proj",
     cls="cls_token",
     registers="registers",
