@@ -1,6 +1,9 @@
 """`vitkit bench`: every runtime is measured, in turns, and said with its agreement."""
 
 import json
+import os
+import resource
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +16,7 @@ from pictures import photograph
 from PIL import Image
 
 from vitkit import export
-from vitkit.benching import isolated_files
+from vitkit.benching import isolated_files, measuring
 from vitkit.benching.candidates import (
     Contender,
     is_worth_measuring,
@@ -397,3 +400,55 @@ def test_what_leaves_work_out_is_compared_with_the_whole_model(of_digits):
         assert agreement.models_accuracy == pytest.approx(np.mean(right))
         assert agreement.accuracy < agreement.models_accuracy
         assert agreement.lost > agreement.won
+
+
+@pytest.mark.parametrize(("code", "sentence"), [(0, ""), (3, "vitkit predict RUN failed: no run")])
+def test_a_start_is_a_prediction_of_one_photograph_in_a_process(code, sentence, monkeypatch):
+    started = []
+
+    class Process:
+        pid = -1
+        returncode = code
+
+        def __init__(self, words, stdout, stderr):
+            started.append(words)
+            stderr.write("Traceback\nno run\n")
+            self.looks = iter([None, None, code])
+
+        def poll(self):
+            return next(self.looks)
+
+    memory = iter([100.0, 250.0])
+    monkeypatch.setattr(measuring, "_peak_megabytes", lambda pid: next(memory))
+    monkeypatch.setattr(measuring.subprocess, "Popen", Process)
+    if sentence:
+        with pytest.raises(VitkitError, match=sentence):
+            measuring._start("RUN", "one.jpg")
+    else:
+        seconds, megabytes = measuring._start("RUN", "one.jpg")
+        assert 0 < seconds < 10 and megabytes == 250
+    words = ["-m", "vitkit", "predict", "RUN", "one.jpg", "--device", "cpu"]
+    assert started == [[sys.executable, *words]]
+
+
+def test_starts_are_medians_of_several_that_take_turns(monkeypatch):
+    order = []
+    figures = {"a": iter([(3.0, 10.0), (1.0, 30.0), (2.0, 20.0)]), "b": iter([(4.0, None)] * 3)}
+
+    def start(model, photograph):
+        order.append(model)
+        with Image.open(photograph) as image:
+            assert image.size == (640, 480)
+        return next(figures[model])
+
+    monkeypatch.setattr(measuring, "_start", start)
+    assert measure_starts(["a", "b"]) == [(2.0, 20.0), (4.0, None)]
+    assert order == ["a", "b"] * 3
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux")
+def test_the_peak_of_a_process_is_in_megabytes():
+    peak = measuring._peak_megabytes(os.getpid())
+    usage = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
+    assert peak == pytest.approx(usage, rel=0.1)
+    assert measuring._peak_megabytes(2**30) is None

@@ -2,6 +2,7 @@
 side."""
 
 import contextlib
+import html
 import json
 import re
 import shutil
@@ -23,7 +24,13 @@ from vitkit.training.recipe import Recipe
 from vitkit.training.record.history import read_run
 from vitkit.training.record.values import defaults, to_json
 from vitkit.training.reports.answers import open_part
-from vitkit.training.reports.comparison import metric_panels, results, settings, verdict
+from vitkit.training.reports.comparison import (
+    metric_panels,
+    results,
+    settings,
+    verdict,
+    write_comparison,
+)
 from vitkit.training.reports.report import report, settings_section
 from vitkit.verbs.training.report import report as reports
 from vitkit.weights import load
@@ -243,6 +250,20 @@ def test_the_verdict_says_when_there_is_none(compared):
     assert "measured on different images" in verdict([first, other])
     assert "so neither is better" in verdict([first, replace(second, lines=[])])
     assert "so none is better" in verdict([first, second, replace(second, lines=[])])
+
+
+def test_a_page_of_runs_has_the_settings_in_which_they_differ(compared, tmp_path):
+    """Without curves, which take a second to draw."""
+    runs = [read_run(compared / name) for name in ("fast", "slow")]
+    for run in runs:
+        run.lines[:] = [line for line in run.lines if line["event"] == "evaluation"][-1:]
+    page = write_comparison(tmp_path / "runs.html", runs, ["a note"]).read_text()
+    assert "a note" in page and verdict(runs) in html.unescape(page)
+    cells = re.findall("<t[dh][^>]*>(.*?)</t[dh]>", page)
+    place = cells.index("optim.lr")
+    assert cells[place : place + 3] == ["optim.lr", "0.003", "1e-06"]
+    same = write_comparison(tmp_path / "same.html", [runs[0], runs[0]]).read_text()
+    assert "There is none: the recipes are the same." in same
 
 
 def with_top1(run, name, value, interval):
