@@ -22,6 +22,7 @@ from vitkit.training.record.metrics import read_metrics
 
 CUDA = torch.device("cuda")
 H100 = "NVIDIA H100 80GB HBM3"
+A100 = ("-PCIE-40GB", "-SXM4-40GB", " 80GB PCIe", "-SXM4-80GB")
 
 
 def begun(run_dir, exaflops):
@@ -40,7 +41,22 @@ def test_a_run_writes_its_operations(tiny, quiet, tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "precision", "most"),
-    [(H100, "bfloat16", 4 * 989), (H100, "float32", 4 * 67), ("NVIDIA H100 NVL", "bfloat16", 0)],
+    [
+        # 10^12 operations a second by NVIDIA's data sheets, without sparsity and without TF32
+        *((f"NVIDIA A100{name}", "bfloat16", 4 * 312) for name in A100),
+        *((f"NVIDIA A100{name}", "float32", 4 * 19.5) for name in A100),
+        ("NVIDIA H100 PCIe", "bfloat16", 4 * 756),
+        ("NVIDIA H100 PCIe", "float32", 4 * 51),
+        (H100, "bfloat16", 4 * 989),
+        (H100, "float32", 4 * 67),
+        ("NVIDIA H200", "bfloat16", 4 * 989),
+        ("NVIDIA H200", "float32", 4 * 67),
+        ("NVIDIA L4", "bfloat16", 4 * 121),
+        ("NVIDIA L4", "float32", 4 * 30.3),
+        ("NVIDIA L40S", "bfloat16", 4 * 362),
+        ("NVIDIA L40S", "float32", 4 * 91.6),
+        ("NVIDIA H100 NVL", "bfloat16", 0),
+    ],
 )
 def test_what_the_gpus_of_a_run_can_do_is_known_of_some(
     name, precision, most, tmp_path, monkeypatch
