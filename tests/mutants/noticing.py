@@ -31,6 +31,8 @@ MEMORY = 8 << 30  # bytes of address space of a change's run
 PATIENCE = 10  # times its time, and 20 seconds more, is what a test may take
 IMPORTING = 60  # seconds
 
+READS_DEFINITIONS = "tests/test_defaults.py"  # and executes none of their lines
+
 # Imported once, before the forks: what vitkit and its tests import of others
 OTHERS = """torch torch.fx torchvision.transforms.v2 numpy pandas PIL.Image pyarrow.parquet rich.console
 safetensors.torch scipy.linalg scipy.optimize scipy.stats sklearn.linear_model tyro timm transformers"""
@@ -56,11 +58,11 @@ def import_others() -> None:
 
 def covering(tests: dict[str, Test], mutant: Mutant, by_file: bool = False) -> list[list[str]]:
     """The tests that execute the statement. If there are none, as of a default that is evaluated at
-    import or a line that another process executes, groups of tests, the nearest first: those that
-    execute a line with a name that the statement defines, in the file or in another; those of the
-    function or class around it; all of the file and of the package's folder of tests, since other files
-    import constants; and those in no folder, which hold contracts of all packages. `by_file` are all of
-    these: a compiler, for one, reads lines without executing them."""
+    import or a line that another process executes, groups of tests, the nearest first: what reads all
+    definitions; those that execute a line with a name that the statement defines, in the file or in
+    another; those of the function or class around it; all of the file and of the package's folder of
+    tests, since other files import constants; and those in no folder, which hold contracts of all
+    packages. `by_file` are all of these: a compiler, for one, reads lines without executing them."""
     first, *others = mutant.near
     at_statement = _executing(tests, {mutant.file: first})
     if at_statement and not by_file:
@@ -68,6 +70,7 @@ def covering(tests: dict[str, Test], mutant: Mutant, by_file: bool = False) -> l
     package = mutant.file.partition("/")[0]
     users = lines_with(mutant.defines)
     groups = [at_statement]
+    groups.append([name for name in tests if name.startswith(READS_DEFINITIONS)])
     groups.append(_executing(tests, {mutant.file: users.get(mutant.file, set()) - set(first)}))
     groups += [_executing(tests, {mutant.file: lines}) for lines in others]
     groups.append(_executing(tests, users))
