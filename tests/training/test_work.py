@@ -4,6 +4,7 @@ can do at most."""
 import io
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from vitkit.training import train
 from vitkit.training.plan import operations
 from vitkit.training.recipe import resolve
 from vitkit.training.record import machine
+from vitkit.training.record.history import Recorded
 from vitkit.training.record.log import Log, Meter, Work
 from vitkit.training.record.machine import about_compiling, about_tf32, work_of_images
 from vitkit.training.record.metrics import read_metrics
@@ -147,3 +149,26 @@ def test_a_program_may_have_set_tf32_by_either_name(monkeypatch):
         assert "TF32 is on" in about_tf32(CUDA)
     finally:
         products.fp32_precision = before
+
+
+def test_the_cost_of_a_run_is_of_its_steps_without_evaluations():
+    lines = [
+        {"event": "training", "step": 100, "images_per_second": 20.0},
+        {"event": "evaluation", "step": 100},
+        {"event": "training", "step": 150},  # the first line behind an interruption has no speed
+        {"event": "training", "step": 400, "images_per_second": 40.0},
+        {"event": "evaluation", "step": 1000},
+    ]
+    begun_with = {"exaflops_of_an_image": 2e-9, "date": "2026-11-28 12:00"}
+    run = Recorded(Path("run"), {"batch": 32}, {}, lines, begun_with)
+    assert run.cost() == {
+        "steps": "1,000",
+        "time of the steps": "6:40",  # 100 x 32 / 20 s, and 300 x 32 / 40 s
+        "images seen": "32,000",
+        "exaFLOPs": "6.4e-05",
+        "begun": "2026-11-28 12:00",
+    }
+    earlier = Recorded(Path("run"), {"batch": 32}, {}, [], {})
+    assert earlier.cost() == {"steps": "0", "time of the steps": "0:00", "images seen": "0"}
+    quick = Recorded(Path("run"), {}, {}, [], {"seconds": 3723.0})
+    assert quick.cost() == {"time": "1:02:03", "begun": "at an unknown time"}
