@@ -40,6 +40,7 @@ def tests(monkeypatch):
         "tests/cli/test_cli.py::uses": noticing.Test(lines={"cli.py": [7]}),
         "tests/cli/test_cli.py::others": noticing.Test(lines={"data/file.py": [9]}),
         "tests/test_defaults.py::contract": noticing.Test(),
+        "tests/test_contracts.py::other": noticing.Test(),
         "tests/models/test_models.py::far": noticing.Test(lines={"models/vit.py": [1]}),
     }
 
@@ -60,15 +61,20 @@ def test_a_constant_is_shown_to_who_reads_it_then_to_ever_more(tests):
     limit = changed("LIMIT = 5", "constant")
     assert limit.defines == ("LIMIT",)
     assert names(covering(tests, limit)) == [
+        ["contract"],  # which reads all definitions
         ["reads"],  # in its own file
         ["uses"],  # in another
         ["checks", "others"],  # of its file
         ["nothing"],  # of its folder
-        ["contract"],  # of all packages
+        ["other"],  # of all packages
     ]
 
 
 def test_a_default_is_shown_to_who_calls_the_function_first(tests):
     most = changed("def check(value, most=3):", "constant")
     assert most.defines == ()
-    assert names(covering(tests, most))[:2] == [["reads", "checks"], ["others"]]
+    assert names(covering(tests, most))[:3] == [
+        ["contract"],
+        ["reads", "checks"],
+        ["others"],
+    ]

@@ -3,6 +3,8 @@ together is not taken for it."""
 
 import json
 import re
+from datetime import datetime
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ from PIL import Image, ImageEnhance
 from vitkit import cli
 from vitkit.data import Columns, fingerprint, merge_parts, open_parts, open_splits, subset
 from vitkit.data.sources import outlines
-from vitkit.data.sources.bursts import find_bursts
+from vitkit.data.sources.bursts import FRACTION, TAKEN, _taken, find_bursts
 from vitkit.data.sources.source import stratified, stratified_groups
 from vitkit.recipes import Data
 from vitkit.training import divide
@@ -295,3 +297,25 @@ def test_sets_without_bursts_have_none(name, shared, tmp_path):
     if name == "eurosat_1k":
         why = "two fields correlate by 0.914, the next by 0.862, of 0.87: far more apart than rounding"
     at_most(len(groups) - len(np.unique(groups)), 1, why=why)
+
+
+@pytest.mark.parametrize(
+    ("taken", "fraction", "after"),
+    [
+        ("2026:05:01 10:00:00", None, 0.0),
+        ("2026:05:01 10:00:59", "25", 59.25),
+        ("2026:05:01 10:01:00\x00", "5", 60.5),
+        ("2026:05:01 10:00:07", "  ", 7.0),
+        ("0000:00:00 00:00:00", "25", None),
+        ("yesterday", None, None),
+    ],
+)
+def test_the_time_of_a_photograph_is_to_the_fraction_of_a_second(taken, fraction, after):
+    exif = {TAKEN: taken}
+    if fraction is not None:
+        exif[FRACTION] = fraction
+    found = _taken(SimpleNamespace(exif=lambda: exif))
+    if after is None:
+        assert np.isnan(found)
+    else:
+        assert found - datetime(2026, 5, 1, 10).timestamp() == pytest.approx(after)

@@ -6,9 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from vitkit.exporting import Agreement, sample_trial
+from vitkit.exporting import Agreement, exporting, sample_trial
 from vitkit.exporting.agreement import compared
 from vitkit.exporting.bounds import conclusion, images_needed, keeps_accuracy, wrong
+from vitkit.runtimes import Export
 
 
 def agreement(images, lost=0, won=0, labelled=True):
@@ -103,3 +104,21 @@ def test_who_is_right_where_they_differ():
     found = compared(expected, given, truths, ("a", "b", "c"), "data")
     assert (found.labelled, found.lost, found.won) == (4, 1, 1)
     assert found.accuracy == found.models_accuracy == 0.75
+
+
+@pytest.mark.parametrize(
+    ("to", "precision", "calibrated", "packages", "images"),
+    [
+        ("onnx", "float32", False, ["onnx", "onnxscript", "onnxruntime"], False),
+        ("onnx", "int8", False, ["onnx", "onnxscript", "onnxruntime"], True),
+        ("page", "int8", False, ["onnx", "onnxscript", "onnxruntime"], True),
+        ("openvino", "float16", False, ["openvino"], False),
+        ("openvino", "int8", False, ["openvino", "nncf"], False),
+        ("openvino", "int8", True, ["openvino", "nncf"], True),
+        ("torch", "float32", False, [], False),
+    ],
+)
+def test_a_file_needs_packages_and_images_of_its_kind(to, precision, calibrated, packages, images):
+    wanted = Export(to, precision, calibrated=calibrated)
+    assert exporting.needed(wanted) == packages
+    assert exporting.needs_calibration(wanted) == images

@@ -13,6 +13,7 @@ from safetensors.numpy import save_file
 
 from vitkit.evaluation import COUNT, NATS, SHARE, Metric
 from vitkit.inspection import DARK, LIGHT, Tile, contact_sheet, themed, themed_figure
+from vitkit.inspection.pages import html
 from vitkit.inspection.pages.html import CSS_PIXELS
 from vitkit.inspection.plots import panels
 from vitkit.training import report, to_line
@@ -163,3 +164,56 @@ def test_report(tmp_path):
     ):
         assert text in page, text
     assert "<script>" not in page
+
+
+@pytest.mark.parametrize(
+    ("block", "markup"),
+    [
+        (
+            html.table([("a", "1"), ("b<", "2")], ("name", "value")),
+            "<div class=scrolls><table><tr><th>name</th><th>value</th></tr>"
+            "<tr><th>a</th><td>1</td></tr><tr><th>b&lt;</th><td>2</td></tr></table></div>",
+        ),
+        (
+            html.pairs({"steps": 3}),
+            "<div class=scrolls><table class=wraps><tr><th>steps</th><td>3</td></tr></table></div>",
+        ),
+        (html.bullets(["one", "two"]), "<ul><li>one</li><li>two</li></ul>"),
+        (
+            html.matrix(["a", "b"], ["c", "d"], [[3, 1], [0, 0]]),
+            "<div class=scrolls><table class=matrix><tr><th></th><th>c</th><th>d</th></tr>"
+            '<tr><th>a</th><td style="background: rgb(var(--accent) / 0.60)">3</td>'
+            '<td style="background: rgb(var(--accent) / 0.20)">1</td></tr>'
+            '<tr><th>b</th><td style="background: rgb(var(--accent) / 0.00)"></td>'
+            '<td style="background: rgb(var(--accent) / 0.00)"></td></tr></table></div>',
+        ),
+        (html.section("A", html.paragraph("b", "faint")), "<h2>A</h2><p class=faint>b</p>"),
+        (html.folded("A", "b"), "<details><summary>A</summary>b</details>"),
+        (
+            html.columns(html.block("a"), html.block("b")),
+            "<div class=columns><div>a</div><div>b</div></div>",
+        ),
+    ],
+)
+def test_parts_of_a_page_are_plain_html(block, markup):
+    assert block == markup
+
+
+@pytest.mark.parametrize(("wide", "longest"), [(False, 192), (True, 384)])
+def test_a_gallery_has_pictures_of_the_size_that_is_shown(wide, longest):
+    small = Tile(np.zeros((40, 60, 3), np.uint8), "bee", False, "ant, 40 %", "a/b/c.png", True)
+    large = Tile(np.zeros((300, 500, 3), np.uint8), "ant", True)
+    markup = html.gallery([small, large], wide)
+    style = '"gallery pairs"' if wide else "gallery"
+    assert markup.startswith(f'<div class={style}><figure data-image="a/b/c.png"><img class=small ')
+    assert 'alt="a/b/c.png: bee, ant, 40 %"' in markup
+    assert "<figcaption class=wrong>bee</figcaption><small>ant, 40 %</small>" in markup
+    assert "<small class=name>b/c.png</small></figure>" in markup
+    assert "<figcaption class=right>ant</figcaption><small></small></figure></div>" in markup
+    sizes = []
+    for kind, data in re.findall('src="data:image/(.*?);base64,(.*?)"', markup):
+        with Image.open(io.BytesIO(base64.b64decode(data))) as image:
+            sizes.append((kind, image.size))
+    assert sizes == [("png", (60, 40)), ("jpeg", (longest, round(longest * 0.6)))]
+    default = html.gallery([large])
+    assert default.startswith("<div class=gallery>")

@@ -28,6 +28,7 @@ from mutants.noticing import (
     covering,
     import_others,
     outcome,
+    package_of,
     watched,
 )
 
@@ -90,7 +91,7 @@ def quickest(
 
 def noticed(mutant: Mutant, tests: dict[str, Test], options: argparse.Namespace) -> Outcome:
     """Shows a change to groups of tests, the nearest first, until one notices."""
-    package = mutant.file.partition("/")[0]
+    package = package_of(mutant.file)
     ran = 0
     for group in covering(tests, mutant, by_file=options.survivors):
         names = quickest(group, tests, package, options.quickest, options.files)
@@ -132,7 +133,7 @@ def write_results(entries: list[dict], command: str) -> None:
     same = {_key(reason) for reason in reasons}
     packages = {}
     for entry in sorted(entries, key=_key):
-        figures = packages.setdefault(entry["file"].split("/")[0], {"changes": 0, "noticed": 0})
+        figures = packages.setdefault(package_of(entry["file"]), {"changes": 0, "noticed": 0})
         figures["changes"] += 1
         figures["noticed"] += bool(entry["noticed_by"])
     survivors = [entry for entry in entries if not entry["noticed_by"]]

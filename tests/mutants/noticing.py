@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from time import perf_counter
+from time import process_time
 
 import pytest
 
@@ -31,14 +31,23 @@ MEMORY = 8 << 30  # bytes of address space of a change's run
 PATIENCE = 10  # times its time, and 20 seconds more, is what a test may take
 IMPORTING = 60  # seconds
 
+READS_DEFINITIONS = "tests/test_defaults.py"  # and executes none of their lines
+
 # Imported once, before the forks: what vitkit and its tests import of others
 OTHERS = """torch torch.fx torchvision.transforms.v2 numpy pandas PIL.Image pyarrow.parquet rich.console
 safetensors.torch scipy.linalg scipy.optimize scipy.stats sklearn.linear_model tyro timm transformers"""
 
 
+def package_of(file: str) -> str:
+    """The folder of a file's package, which its tests have too: "data", "apps/label"."""
+    first, *rest = file.split("/")
+    return f"apps/{rest[0]}" if first == "apps" else first
+
+
 @dataclass
 class Test:
-    """A test that passes, how long it takes, and what it executes of the files that are changed."""
+    """A test that passes, the seconds of a CPU that it takes, and what it executes of the files that are
+    changed."""
 
     seconds: float = 0.0
     lines: dict[str, list[int]] = field(default_factory=dict)
@@ -56,18 +65,19 @@ def import_others() -> None:
 
 def covering(tests: dict[str, Test], mutant: Mutant, by_file: bool = False) -> list[list[str]]:
     """The tests that execute the statement. If there are none, as of a default that is evaluated at
-    import or a line that another process executes, groups of tests, the nearest first: those that
-    execute a line with a name that the statement defines, in the file or in another; those of the
-    function or class around it; all of the file and of the package's folder of tests, since other files
-    import constants; and those in no folder, which hold contracts of all packages. `by_file` are all of
-    these: a compiler, for one, reads lines without executing them."""
+    import or a line that another process executes, groups of tests, the nearest first: what reads all
+    definitions; those that execute a line with a name that the statement defines, in the file or in
+    another; those of the function or class around it; all of the file and of the package's folder of
+    tests, since other files import constants; and those in no folder, which hold contracts of all
+    packages. `by_file` are all of these: a compiler, for one, reads lines without executing them."""
     first, *others = mutant.near
     at_statement = _executing(tests, {mutant.file: first})
     if at_statement and not by_file:
         return [at_statement]
-    package = mutant.file.partition("/")[0]
+    package = package_of(mutant.file)
     users = lines_with(mutant.defines)
     groups = [at_statement]
+    groups.append([name for name in tests if name.startswith(READS_DEFINITIONS)])
     groups.append(_executing(tests, {mutant.file: users.get(mutant.file, set()) - set(first)}))
     groups += [_executing(tests, {mutant.file: lines}) for lines in others]
     groups.append(_executing(tests, users))
@@ -194,13 +204,13 @@ class _Watch:
     def pytest_runtest_protocol(self, item):
         lines = set()
         self.executing.append(lines)
-        began = perf_counter()
+        began = process_time()  # other programs may be busy
         self._trace(self._called)
         try:
             return (yield)
         finally:
             self._trace(None)
-            seconds = perf_counter() - began
+            seconds = process_time() - began
             self.executing.pop()
             for definitions in item._fixtureinfo.name2fixturedefs.values():
                 lines |= self.of_fixture.get(definitions[-1], set())

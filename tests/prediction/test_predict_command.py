@@ -246,6 +246,19 @@ def test_a_table_on_a_terminal_fits_it_and_has_pages(monkeypatch):
     assert lines[-1].count("...") >= 2 and "name.jpg" in lines[-1]
 
 
+def test_a_log_has_a_line_every_half_a_minute(monkeypatch):
+    seconds = (0, 29, 31, 60, 62, 70)
+    now = iter(seconds)
+    monkeypatch.setattr("time.monotonic", lambda: next(now))
+    log = io.StringIO()
+    progress = ImageCounter(None, log)
+    lines = []
+    for _ in seconds[1:]:
+        progress.count(10, 0)
+        lines.append(log.getvalue().count("\n"))
+    assert lines == [0, 1, 1, 2, 2]
+
+
 def test_progress_has_a_rate_and_is_plain_in_a_log(monkeypatch):
     now = iter([0, 3, 3.1, 40, 80, 120])
     monkeypatch.setattr("time.monotonic", lambda: next(now))

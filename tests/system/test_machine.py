@@ -202,3 +202,43 @@ def test_an_operation_that_cannot_be_deterministic_is_a_sentence():
     with pytest.raises(ValueError, match=sentence), deterministic(True):
         torch.zeros(3).put_(torch.tensor([0]), torch.ones(1))
     assert not torch.are_deterministic_algorithms_enabled()
+
+
+@pytest.mark.parametrize(
+    ("processor", "flags", "expected"),
+    [
+        ("x86_64", "", None),  # outside of Linux nothing says so
+        ("AMD64", "avx2 avx512_vnni", True),
+        ("x86_64", "avx2 avx_vnni", True),
+        ("x86_64", "avx2 avx512f", False),
+        ("aarch64", "", True),
+    ],
+)
+def test_sums_of_int8_are_of_32_bits_where_the_cpu_says_so(processor, flags, expected, monkeypatch):
+    monkeypatch.setattr(machine.platform, "machine", lambda: processor)
+    monkeypatch.setattr(machine, "_cpu_facts", lambda: {"flags": flags} if flags else {})
+    assert machine.has_vnni() is expected
+
+
+def test_facts_are_those_of_the_first_cpu(monkeypatch, tmp_path):
+    text = "processor : 0\nflags\t\t: avx avx2\n\nprocessor : 1\nflags : sse\nmore : 1\n"
+    monkeypatch.setattr(machine.Path, "read_text", lambda path: text)
+    assert machine._cpu_facts() == {"processor": "0", "flags": "avx avx2"}
+    assert machine.cpu_flags() == {"avx", "avx2"}
+
+
+@pytest.mark.parametrize(
+    ("device", "platform", "gpus", "expected"),
+    [
+        ("cpu", "win32", [], True),
+        ("cuda", "linux", [], False),
+        ("auto", "linux", [], True),
+        ("auto", "linux", ["/dev/kfd"], False),
+        ("auto", "linux", ["/dev/nvidiactl"], False),
+        ("auto", "darwin", [], False),
+    ],
+)
+def test_auto_is_the_cpu_where_no_driver_of_a_gpu_is(device, platform, gpus, expected, monkeypatch):
+    monkeypatch.setattr(machine.sys, "platform", platform)
+    monkeypatch.setattr(machine.Path, "exists", lambda path: str(path) in gpus)
+    assert machine.is_cpu(device) is expected

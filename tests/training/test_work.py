@@ -4,6 +4,7 @@ can do at most."""
 import io
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from runs import FACTS
 from vitkit.recipes import resolve
 from vitkit.system.processes import ranks
 from vitkit.system.span import Span
-from vitkit.training import operations, run_recipe
+from vitkit.training import Recorded, operations, run_recipe
 from vitkit.training.record import machine
 from vitkit.training.record.log import Log, Meter, Work
 from vitkit.training.record.machine import about_compiling, about_tf32, work_of_images
@@ -21,6 +22,7 @@ from vitkit.training.record.metrics import read_metrics
 
 CUDA = torch.device("cuda")
 H100 = "NVIDIA H100 80GB HBM3"
+A100 = ("-PCIE-40GB", "-SXM4-40GB", " 80GB PCIe", "-SXM4-80GB")
 
 
 def begun(run_dir, exaflops):
@@ -39,7 +41,22 @@ def test_a_run_writes_its_operations(tiny, quiet, tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "precision", "most"),
-    [(H100, "bfloat16", 4 * 989), (H100, "float32", 4 * 67), ("NVIDIA H100 NVL", "bfloat16", 0)],
+    [
+        # 10^12 operations a second by NVIDIA's data sheets, without sparsity and without TF32
+        *((f"NVIDIA A100{name}", "bfloat16", 4 * 312) for name in A100),
+        *((f"NVIDIA A100{name}", "float32", 4 * 19.5) for name in A100),
+        ("NVIDIA H100 PCIe", "bfloat16", 4 * 756),
+        ("NVIDIA H100 PCIe", "float32", 4 * 51),
+        (H100, "bfloat16", 4 * 989),
+        (H100, "float32", 4 * 67),
+        ("NVIDIA H200", "bfloat16", 4 * 989),
+        ("NVIDIA H200", "float32", 4 * 67),
+        ("NVIDIA L4", "bfloat16", 4 * 121),
+        ("NVIDIA L4", "float32", 4 * 30.3),
+        ("NVIDIA L40S", "bfloat16", 4 * 362),
+        ("NVIDIA L40S", "float32", 4 * 91.6),
+        ("NVIDIA H100 NVL", "bfloat16", 0),
+    ],
 )
 def test_what_the_gpus_of_a_run_can_do_is_known_of_some(
     name, precision, most, tmp_path, monkeypatch
@@ -130,3 +147,26 @@ def test_a_program_may_have_set_tf32_by_either_name(monkeypatch):
         assert "TF32 is on" in about_tf32(CUDA)
     finally:
         products.fp32_precision = before
+
+
+def test_the_cost_of_a_run_is_of_its_steps_without_evaluations():
+    lines = [
+        {"event": "training", "step": 100, "images_per_second": 20.0},
+        {"event": "evaluation", "step": 100},
+        {"event": "training", "step": 150},  # the first line behind an interruption has no speed
+        {"event": "training", "step": 400, "images_per_second": 40.0},
+        {"event": "evaluation", "step": 1000},
+    ]
+    begun_with = {"exaflops_of_an_image": 2e-9, "date": "2026-11-28 12:00"}
+    run = Recorded(Path("run"), {"batch": 32}, {}, lines, begun_with)
+    assert run.cost() == {
+        "steps": "1,000",
+        "time of the steps": "6:40",  # 100 x 32 / 20 s, and 300 x 32 / 40 s
+        "images seen": "32,000",
+        "exaFLOPs": "6.4e-05",
+        "begun": "2026-11-28 12:00",
+    }
+    earlier = Recorded(Path("run"), {"batch": 32}, {}, [], {})
+    assert earlier.cost() == {"steps": "0", "time of the steps": "0:00", "images seen": "0"}
+    quick = Recorded(Path("run"), {}, {}, [], {"seconds": 3723.0})
+    assert quick.cost() == {"time": "1:02:03", "begun": "at an unknown time"}

@@ -237,3 +237,19 @@ def test_equal_models_are_equal_files(classifier, tmp_path):
     first, second = (save(classifier, tmp_path / name) for name in "ab")
     for name in ("model.safetensors", "config.json", "README.md"):
         assert (first / name).read_bytes() == (second / name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("apache-2.0", "mit", "bsd", "bsd-2-clause", "bsd-3-clause", "bsd-3-clause-clear", "isc"),
+        *("unlicense", "cc0-1.0", "cc-by-2.0", "cc-by-3.0", "cc-by-4.0", "wtfpl", "zlib"),
+    ],
+)
+def test_permissive_licences_allow_any_use(name):
+    assert License(name).allows() == "any use; its notices stay with the weights"
+
+
+@pytest.mark.parametrize("name", ["cc-by-nc-4.0", "cc-by-sa-4.0", "gpl-3.0", "openrail", "unknown"])
+def test_other_licences_are_not_called_permissive(name):
+    assert not License(name).allows().startswith("any use")

@@ -14,7 +14,7 @@ from other_libraries import edit
 from safetensors.torch import load_file, save_file
 
 from vitkit.data import Preprocessing
-from vitkit.models import create, vit
+from vitkit.models import ViTConfig, create, vit
 from vitkit.weights import Classifier, load, save
 from vitkit.weights.files.directory import load_state_dict
 from vitkit.weights.proof import convert_weights
@@ -385,3 +385,25 @@ def test_a_place_that_takes_no_files_is_said(classifier, tmp_path):
     (tmp_path / "file").write_text("mine")
     with pytest.raises(ValueError, match=r"deeper cannot be written: .*file takes no new files"):
         convert_weights(classifier, tmp_path / "file" / "deeper", "native")
+
+
+def test_a_run_is_opened_by_the_model_in_it(random_classifier, tmp_path):
+    config = ViTConfig(image=(8, 8), patch=4, width=8, depth=1, heads=1, mlp=8, classes=3)
+    classifier = random_classifier(config)
+    save(classifier, tmp_path / "run" / "model")
+    opened = load(tmp_path / "run", quiet=True)
+    assert torch.equal(opened.model.head.weight, classifier.model.head.weight)
+    assert opened.preprocessing == classifier.preprocessing
+
+    unfinished = tmp_path / "unfinished"
+    unfinished.mkdir()
+    with pytest.raises(ValueError, match="unfinished holds no model; a model directory has"):
+        load(unfinished)
+    (unfinished / "recipe.json").write_text("{}")
+    with pytest.raises(ValueError, match="unfinished is a run that has not finished; continue it"):
+        load(unfinished)
+    for name in ("a.npz", "b.npz"):
+        (tmp_path / "several").mkdir(exist_ok=True)
+        (tmp_path / "several" / name).write_bytes(b"")
+    with pytest.raises(ValueError, match=r"several files of weights \(a.npz, b.npz\): name one"):
+        load(tmp_path / "several")

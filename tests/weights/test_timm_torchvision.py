@@ -16,6 +16,7 @@ from vitkit.weights import load
 from vitkit.weights.formats import cannot
 from vitkit.weights.formats.shapes import IMAGENET
 from vitkit.weights.formats.timm.config import config_json, written_preprocessing
+from vitkit.weights.formats.timm.description import _pool
 from vitkit.weights.formats.timm.vit import architecture, directory
 from vitkit.weights.proof import convert_weights
 
@@ -350,3 +351,26 @@ def test_torchvision_models_are_read(old, arguments, tmp_path):
         state = {old_name(name): tensor for name, tensor in state.items()}
     torch.save(state, tmp_path / "m.pth")
     assert_same_outputs(theirs, load(tmp_path / "m.pth", heads=4, quiet=True).model)
+
+
+@pytest.mark.parametrize(
+    ("positions", "arguments", "tensors", "expected"),
+    [
+        ("learned", {}, ["attn_pool.latent"], "map"),
+        ("rotary-axial", {}, ["attn_pool.latent"], "tokens before the patches"),
+        ("learned", {"pool_include_prefix": True}, [], "tokens before the patches"),
+        ("rotary-axial", {"global_pool": "token"}, [], "token"),
+        ("learned", {}, ["head_dist.weight"], "distilled"),
+    ],
+)
+def test_attention_pooling_of_timms_eva_code_reads_every_token(
+    positions, arguments, tensors, expected
+):
+    config = {"model_args": arguments}
+    present = dict.fromkeys(tensors)
+    if " " in expected:
+        with pytest.raises(ValueError, match=expected):
+            _pool(present, config, None, 1, positions)
+    else:
+        assert _pool(present, config, None, 1, positions)[0] == expected
+    assert _pool({}, {"model_args": {"pool_include_prefix": True}}, None, 0, positions)

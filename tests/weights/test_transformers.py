@@ -199,6 +199,12 @@ def test_a_sharded_model_is_read_from_its_folder_alone(tmp_path):
     assert len(list(tmp_path.glob("model-*.safetensors"))) > 1
     assert_same_outputs(theirs, load(tmp_path, quiet=True).model, read=logits)
 
+    first = min(tmp_path.glob("model-*.safetensors"))
+    first.rename(tmp_path / "elsewhere")
+    with pytest.raises(ValueError, match=f"names {first.name}, which is not there; download it"):
+        load(tmp_path)
+    (tmp_path / "elsewhere").rename(first)
+
     file = tmp_path / "model.safetensors.index.json"
     index = json.loads(file.read_text())
     index["weight_map"] = {name: f"../{shard}" for name, shard in index["weight_map"].items()}

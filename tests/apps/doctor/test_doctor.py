@@ -12,6 +12,7 @@ import torch
 from PIL import Image
 
 from vitkit.apps.doctor.model import Examined, examine_learning
+from vitkit.apps.doctor.run import _preprocessing
 from vitkit.cli.entry import main
 from vitkit.data import Preprocessing, from_images, open_splits, subset
 from vitkit.data.images import jpeg
@@ -19,8 +20,8 @@ from vitkit.evaluation import compute_features, fit_probe, with_probe
 from vitkit.models import create, vit
 from vitkit.recipes import recipe
 from vitkit.system.span import Span
-from vitkit.training import run_recipe
-from vitkit.weights import STATISTICS, Classifier
+from vitkit.training import Recorded, run_recipe
+from vitkit.weights import STATISTICS, Classifier, save
 
 
 @pytest.fixture(autouse=True)
@@ -250,3 +251,23 @@ def test_labels_that_mean_nothing_are_not_learned(examined):
     splits = replace(examined.splits, train=grey, test=None, labels=("a", "b"))
     heart, _ = examine_learning(replace(examined, splits=splits))
     assert "does not even learn 16 images by heart" in heart.advice
+
+
+def test_images_that_go_through_other_numbers_than_those_of_the_weights_are_told(tmp_path):
+    config = vit("mu/16", image=(8, 8), patch=2, width=8, mlp=8, depth=1, classes=2)
+    own = Preprocessing((8, 8), **STATISTICS["imagenet"])
+    init = save(Classifier(create(config, seed=0), own, ("a", "b")), tmp_path / "model")
+
+    def found(preprocessing, init=str(init)):
+        recipe = {"init": init, "data": {"preprocessing": preprocessing.to_json()}}
+        return list(_preprocessing(Recorded(tmp_path, recipe, {}, [], {})))
+
+    (same,) = found(own)
+    assert (same.value, same.advice) == (f"as {init} has it", "")
+    (changed,) = found(replace(own, mean=(0.5, 0.5, 0.5)))
+    assert changed.name == "mean and deviation"
+    assert changed.value == "mean 0.5 instead of 0.485 0.456 0.406"
+    assert f"otherwise than those of {init}, which costs accuracy" in changed.advice
+    (both,) = found(replace(own, mean=(0.5, 0.5, 0.5), std=(0.25, 0.5, 0.5)))
+    assert both.value.endswith(" and std 0.25 0.5 0.5 instead of 0.229 0.224 0.225")
+    assert found(own, init="") == found(own, init=str(tmp_path / "gone")) == []

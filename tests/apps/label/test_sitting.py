@@ -317,3 +317,21 @@ def test_two_classes_of_one_name_are_refused(tmp_path, classes):
         ValueError, match=r"`classes` names 'cat' and '[cC]at', which are one class"
     ):
         Sitting(["1.jpg"], tmp_path, classes)
+
+
+def test_screens_of_a_class_with_many_labels_are_still_worth_it(tmp_path, clock):
+    """Each of three classes has 80 photographs; screens come until the last of them."""
+    names, x, class_of = photographs(240)
+    sitting = Sitting(names, tmp_path, clock=clock)
+    sitting.see(names, x)
+    before = []
+    while (question := sitting.ask("a")) is not None:
+        if question.how == "screen":
+            labels = list(sitting.labels().values())
+            before.append(labels.count(question.label))
+            others = [name for name in question.photographs if class_of[name] != question.label]
+            sitting.say("a", question.number, "class", others=others)
+        else:
+            sitting.say("a", question.number, "class", class_of[question.photographs[0]])
+    assert max(before) > 48  # twice as many as a screen shows
+    assert len(before) >= 9

@@ -14,9 +14,10 @@ from pictures import encoded
 from rich.console import Console
 
 from vitkit import cli
-from vitkit.apps.suites import SuiteTable
+from vitkit.apps.suites import SuiteTable, running
+from vitkit.apps.suites.comparison import compare_models
 from vitkit.apps.suites.function import _protocol, _table, _workdirs
-from vitkit.apps.suites.images import find
+from vitkit.apps.suites.images import TaskImages, find
 from vitkit.apps.suites.measurements import Frozen
 from vitkit.apps.suites.robustness import ROBUSTNESS
 from vitkit.apps.suites.running import LIGHT, PAPER, FineTuning, Outcome, run_suite
@@ -33,6 +34,8 @@ from vitkit.data import Preprocessing, open_parts
 from vitkit.evaluation import SHARE, Fewshot, Metric, Part, Subject, share_right
 from vitkit.models import create, vit
 from vitkit.recipes.table_4 import TASKS
+from vitkit.system.span import Span
+from vitkit.training import Row
 from vitkit.weights import Classifier, Hints, load, save
 
 # Table 9 of the paper, ViT-H/14 pre-trained on JFT
@@ -468,3 +471,71 @@ def test_a_protocol_takes_what_it_trains_with():
             _protocol("features", VTAB, seeds, asked)
         with pytest.raises(ValueError, match="robustness measures a model as it is"):
             _protocol("paper", ROBUSTNESS, seeds, asked)
+
+
+# Fine-tuning's runs
+
+
+def test_every_setting_of_every_task_is_tried_and_the_best_runs_with_every_seed(place):
+    images = TaskImages(str(place / "tasks/first"), 8, 6, 2, "digest")
+    protocol = FineTuning(rates=(0.1, 0.01), steps=(100, 7), batch=64)
+    tasks = {Task("first", "natural", "First"): images}
+    model = str(place / "model")
+    tried = running._selection_cells(protocol, model, tasks, Hints())
+    assert [cell.name for cell in tried] == [
+        "select/first/lr-0.1-steps-100",
+        "select/first/lr-0.1-steps-7",
+        "select/first/lr-0.01-steps-100",
+        "select/first/lr-0.01-steps-7",
+    ]
+    assert tried[0].title == "First, learning rate 0.1, 100 steps, on held-out images"
+    assert all(cell.recipe.data.parts == "select" for cell in tried)
+    one = FineTuning(rates=(0.1,), steps=(100,))
+    assert running._selection_cells(one, model, tasks, Hints()) == []
+
+    final = running._final_cells(protocol, model, tasks, Hints(), {"first": (0.01, 7)}, (3, 4))
+    assert [(cell.name, cell.title) for cell in final] == [
+        ("first/seed-3", "First, seed 3"),
+        ("first/seed-4", "First, seed 4"),
+    ]
+    assert final[1].settings == {"task": "first", "lr": 0.01, "steps": 7, "seed": 4}
+    recipe = final[1].recipe
+    assert (recipe.seed, recipe.optim.lr, recipe.batch, recipe.keep) == (4, 0.01, 64, 1)
+    assert (recipe.length, recipe.evaluate_every, recipe.save_every) == (Span(7), Span(7), Span(1))
+    assert recipe.optim.warmup == Span(1) and tried[0].recipe.optim.warmup == Span(20)
+    assert recipe.name == "suite-first" and tried[0].recipe.save_every == Span(10)
+    assert running._final_cells(protocol, model, tasks, Hints(), {}, (3,)) == []
+
+
+def test_of_equal_settings_the_first_is_the_best():
+    rows = []
+    for task, lr, value in (("a", 0.1, 0.5), ("a", 0.01, 0.6), ("a", 0.001, 0.6), ("b", 0.1, 0.2)):
+        settings = {"task": task, "lr": lr, "steps": 10}
+        rows.append(Row("cell", settings, Metric("val/top1", value, SHARE), True, 10))
+    rows.append(rows[0]._replace(primary=False, metric=Metric("val/other", 0.9, SHARE)))
+    assert running._best(rows) == {"a": (0.01, 10), "b": (0.1, 10)}
+
+
+def test_models_side_by_side_are_a_table_and_plain_values(tmp_path):
+    outcomes = {"a": with_values(TABLE_9), "b": with_values(TABLE_9[:7])}
+    compared = compare_models(outcomes)
+    shown = SuiteTable("a", "features", outcomes["a"], tmp_path, compared)
+    console = Console(file=io.StringIO(), width=120)
+    for part in shown.shown():
+        console.print(part, soft_wrap=True)
+    text = console.file.getvalue()
+    assert "all models, top1 in percent" in text and "mean of 7, natural" in text
+    assert (
+        f"wrote table.md, results.parquet, comparison.md and comparison.png in {tmp_path}" in text
+    )
+    assert all(sentence in text for sentence in compared.sentences)
+    values = shown.to_json()["comparison"]
+    assert values["metric"] == "top1" and values["remarks"] == list(compared.sentences)
+    first = values["rows"][0]
+    assert (first["name"], first["group"]) == ("mean of 7 of 19", "")
+    assert list(first["values"]) == ["a", "b", *VTAB.published]
+    assert first["values"]["a"]["value"] == pytest.approx(np.mean(TABLE_9[:7]) / 100)
+    none = compared.rows[0].__class__("x", "", (None,) * 5)
+    empty = replace(compared, rows=(none,))
+    values = replace(shown, comparison=empty).to_json()["comparison"]["rows"][0]["values"]
+    assert set(values.values()) == {None}
