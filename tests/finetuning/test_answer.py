@@ -253,7 +253,7 @@ def stop_at(monkeypatch, step: int, number: int) -> None:
 @pytest.fixture
 def steps_of_a_second(monkeypatch):
     monkeypatch.setattr("vitkit.finetuning.fine_tuning.seconds_of_a_step", lambda *_: 1.0)
-    monkeypatch.setattr("vitkit.finetuning.plan.Work.spent", lambda self: 0.0)
+    monkeypatch.setattr("vitkit.finetuning.plan.RunInputs.spent", lambda self: 0.0)
 
 
 @pytest.mark.slow
@@ -278,7 +278,7 @@ def test_the_time_decides_the_steps(recipe, tmp_path, monkeypatch, steps_of_a_se
 def test_minutes_are_those_of_the_whole_command(recipe, tmp_path, monkeypatch):
     """Features that took a minute leave the other one for the fine-tuning and its last answers."""
     monkeypatch.setattr("vitkit.finetuning.fine_tuning.seconds_of_a_step", lambda *_: 1.0)
-    monkeypatch.setattr("vitkit.finetuning.plan.Work.spent", lambda self: 61.0)
+    monkeypatch.setattr("vitkit.finetuning.plan.RunInputs.spent", lambda self: 61.0)
     deadlines = []
 
     def train(recipe, run_dir, device, ends):
@@ -293,7 +293,7 @@ def test_minutes_are_those_of_the_whole_command(recipe, tmp_path, monkeypatch):
     assert 90 < left < 119  # the answers of the models afterwards are left out
 
     said = []
-    monkeypatch.setattr("vitkit.finetuning.plan.Work.spent", lambda self: 17.0)
+    monkeypatch.setattr("vitkit.finetuning.plan.RunInputs.spent", lambda self: 17.0)
     answer(by_time, tmp_path / "short", 0.3, CPU, said.append)
     assert "too long for 18 seconds, of which 17 s are over" in " ".join(said)
 

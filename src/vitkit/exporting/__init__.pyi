@@ -19,7 +19,7 @@ from .speed.isolated import OpenFile as OpenFile
 from .speed.isolated import isolated_files as isolated_files
 from .speed.measuring import MEASURED as MEASURED
 from .speed.measuring import PHOTOGRAPH as PHOTOGRAPH
-from .speed.measuring import Speed as Speed
+from .speed.measuring import RuntimeSpeed as RuntimeSpeed
 from .speed.measuring import Turns as Turns
 from .speed.measuring import measure as measure
 from .speed.measuring import measure_starts as measure_starts

@@ -25,7 +25,7 @@ from vitkit.evaluation import compute_features, fit_probe, with_probe
 from vitkit.exporting import (
     Agreement,
     Contender,
-    Speed,
+    RuntimeSpeed,
     Turns,
     is_worth_measuring,
     isolated_files,
@@ -54,7 +54,9 @@ def model(tmp_path_factory):
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_each_runtime_has_a_bar_for_each_size_of_batch(count):
-    speeds = [Speed({1: 3.0 + i, 8: 20.0 + i}, {1: 1.0, 8: 1.0}, None, None) for i in range(count)]
+    speeds = [
+        RuntimeSpeed({1: 3.0 + i, 8: 20.0 + i}, {1: 1.0, 8: 1.0}, None, None) for i in range(count)
+    ]
     axes = Figure().subplots()
     draw_bars(axes, ["PyTorch", "OpenVINO"][:count], speeds)
     drawn = {bars.get_label(): [bar.get_width() for bar in bars] for bars in axes.containers}
@@ -73,7 +75,8 @@ def tried(library, precision, same, accuracy=None, **settings):
 def at_rates(*rates):
     """Speeds of so many images a second in batches of 8, and half as many of one."""
     return [
-        Speed({1: rate / 2, 8: rate}, {1: 1.0, 8: 1.0}, 2000 / rate, 4000 / rate) for rate in rates
+        RuntimeSpeed({1: rate / 2, 8: rate}, {1: 1.0, 8: 1.0}, 2000 / rate, 4000 / rate)
+        for rate in rates
     ]
 
 
@@ -260,7 +263,7 @@ def test_what_is_written_names_no_folder_and_no_empty_column(capsys, monkeypatch
     facts = described("/home/me/my models/fast.onnx", plan, [], [], "images")
     assert facts["model"] == "fast.onnx"
     monkeypatch.setenv("COLUMNS", "60")
-    speed = Speed(dict.fromkeys(plan.batches, 1.0), {}, 1.0, 1.0)
+    speed = RuntimeSpeed(dict.fromkeys(plan.batches, 1.0), {}, 1.0, 1.0)
     alone = Contender("ONNX Runtime", "float32", None)
     (only,) = tables([alone], [speed])
     assert "p95 ms" in only and "start s" not in only

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vitkit.exporting import Speed
+from vitkit.exporting import RuntimeSpeed
 from vitkit.system.storage.files import MARK, write_whole
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ CURVE = 3.6  # inches of the height of the curves
 BESIDE = ((4, 4), (4, -10), (4, 14), (4, -20))  # points from a dot to its text, in turns
 
 
-def draw(path: Path, contenders: "Sequence[Contender]", speeds: Sequence[Speed]) -> None:
+def draw(path: Path, contenders: "Sequence[Contender]", speeds: Sequence[RuntimeSpeed]) -> None:
     """Draw images per second as bars; and if work was left out, answers against speed as curves."""
     from matplotlib.figure import Figure
 
@@ -36,7 +36,7 @@ def draw(path: Path, contenders: "Sequence[Contender]", speeds: Sequence[Speed])
     write_whole(path, picture.getvalue())
 
 
-def draw_bars(axes: "Axes", names: Sequence[str], speeds: Sequence[Speed]) -> None:
+def draw_bars(axes: "Axes", names: Sequence[str], speeds: Sequence[RuntimeSpeed]) -> None:
     """Images per second, a row for each runtime and a colour for each size of batch."""
     batches = list(speeds[0].images_per_second)
     height = 1 / (len(batches) + 1)
@@ -54,7 +54,9 @@ def draw_bars(axes: "Axes", names: Sequence[str], speeds: Sequence[Speed]) -> No
     axes.legend(frameon=False)
 
 
-def draw_curves(axes: "Axes", contenders: "Sequence[Contender]", speeds: Sequence[Speed]) -> None:
+def draw_curves(
+    axes: "Axes", contenders: "Sequence[Contender]", speeds: Sequence[RuntimeSpeed]
+) -> None:
     """Draw how many answers are good against the speed at the largest batch: a curve for merging, a
     curve for exits, and a point for each contender that computes the whole model.
 

@@ -26,7 +26,7 @@ from vitkit.exporting import (
     PHOTOGRAPH,
     Contender,
     OpenFile,
-    Speed,
+    RuntimeSpeed,
     Trial,
     Turns,
     contenders,
@@ -89,7 +89,7 @@ class Benchmark(Rows):
     """The model, or an exported file that computes one."""
     contenders: tuple[Contender, ...]
     """What was measured, each with how far it gives the model's answers."""
-    speeds: tuple[Speed, ...]
+    speeds: tuple[RuntimeSpeed, ...]
     """Theirs, in the same order."""
     facts: dict
     """All that was measured, and on what, as plain values."""
@@ -255,7 +255,7 @@ class Measured(NamedTuple):
 
     classifier: Classifier
     contenders: tuple[Contender, ...]
-    speeds: tuple[Speed, ...]
+    speeds: tuple[RuntimeSpeed, ...]
     images: str
     """The images, in words."""
     remembered: tuple[Fastest, ...] = ()
@@ -383,7 +383,7 @@ def _of_file_in(
 
 def _measured(
     found: Sequence[Contender], images: np.ndarray, plan: Turns
-) -> tuple[tuple[Contender, ...], list[Speed]]:
+) -> tuple[tuple[Contender, ...], list[RuntimeSpeed]]:
     """Those that were measured, and their speeds; those whose process ended are left out. Raises
     WorkerDied if none is left."""
     pairs = []
@@ -454,7 +454,7 @@ def _contenders(
 
 
 def _remember(
-    classifier: Classifier, found: Sequence[Contender], speeds: Sequence[Speed]
+    classifier: Classifier, found: Sequence[Contender], speeds: Sequence[RuntimeSpeed]
 ) -> list[Fastest]:
     """Keep which is the fastest, for `runtime='auto'`. A file that cannot be written is no failure."""
     try:
@@ -468,9 +468,9 @@ def _with_starts(
     model: str | Classifier,
     classifier: Classifier,
     found: Sequence[Contender],
-    speeds: Sequence[Speed],
+    speeds: Sequence[RuntimeSpeed],
     folder: Path,
-) -> list[Speed]:
+) -> list[RuntimeSpeed]:
     """The speeds with the time and memory of a process. PyTorch's are started with the model itself,
     which is written for them if it is in memory."""
     if isinstance(model, Classifier):
@@ -501,7 +501,7 @@ def described(
     model: str | Classifier,
     plan: Turns,
     found: Sequence[Contender],
-    speeds: Sequence[Speed],
+    speeds: Sequence[RuntimeSpeed],
     images: str,
 ) -> dict:
     """All measurements, and the images on which they were made."""
@@ -541,7 +541,9 @@ def described(
     }
 
 
-def write(path: Path, written: dict, found: Sequence[Contender], speeds: Sequence[Speed]) -> None:
+def write(
+    path: Path, written: dict, found: Sequence[Contender], speeds: Sequence[RuntimeSpeed]
+) -> None:
     """Write the numbers, or a picture of them."""
     path.absolute().parent.mkdir(parents=True, exist_ok=True)
     if path.suffix.lower() == ".json":

@@ -6,7 +6,7 @@ from io import StringIO
 from rich.console import Console
 from rich.table import Table
 
-from vitkit.exporting import Contender, Speed, is_good
+from vitkit.exporting import Contender, RuntimeSpeed, is_good
 from vitkit.system.console.text import terminal_width
 from vitkit.system.functions.steps import DATA, step
 from vitkit.weights import Activation, Classifier
@@ -14,7 +14,7 @@ from vitkit.weights import Activation, Classifier
 WIDE = 120  # columns of a terminal that the whole table fits into
 
 
-def tables(found: Sequence[Contender], speeds: Sequence[Speed]) -> Iterator[str]:
+def tables(found: Sequence[Contender], speeds: Sequence[RuntimeSpeed]) -> Iterator[str]:
     """A table, a row for each, without columns in which nothing stands; in a narrow terminal two, one
     below the other."""
     batches = list(speeds[0].images_per_second)
@@ -46,7 +46,7 @@ def _columns(heads: Sequence[str], rows: Sequence[tuple[str, ...]], columns: Ite
     return console.file.getvalue().rstrip("\n")
 
 
-def _cells(contender: Contender, speed: Speed) -> list[str]:
+def _cells(contender: Contender, speed: RuntimeSpeed) -> list[str]:
     """The numbers of a row; "" where there is none."""
     cells = [f"{rate:.1f}" for rate in speed.images_per_second.values()]
     cells += ["", "", "", ""]
@@ -69,7 +69,7 @@ def _cells(contender: Contender, speed: Speed) -> list[str]:
 def recommendation(
     model: str | Classifier,
     found: Sequence[Contender],
-    speeds: Sequence[Speed],
+    speeds: Sequence[RuntimeSpeed],
     activation: Activation,
 ) -> str:
     """The fastest runtimes of those whose predictions are as near the model's as an exported file's

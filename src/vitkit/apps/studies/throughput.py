@@ -79,7 +79,7 @@ class FastestSize:
 
 
 @dataclass(frozen=True)
-class ForwardSpeed:
+class Speed:
     """Images per second of a model's forward pass in batches of BATCH, on random images."""
 
     model: ModelConfig

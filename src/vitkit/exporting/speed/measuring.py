@@ -49,7 +49,7 @@ class Turns:
 
 
 @dataclass(frozen=True)
-class Speed:
+class RuntimeSpeed:
     """The measurements of a contender."""
 
     images_per_second: dict[int, float]
@@ -70,7 +70,7 @@ class Speed:
         return asdict(self)
 
 
-def measure(contenders: Sequence[Contender], images: np.ndarray, plan: Turns) -> list[Speed]:
+def measure(contenders: Sequence[Contender], images: np.ndarray, plan: Turns) -> list[RuntimeSpeed]:
     """Measure all of them in turns, on images, uint8 (N, 3, h, w): how long an early exit takes
     depends on them. One whose process ends is measured no further, and a message says so; it has no
     figures if one of its batch sizes was not measured."""
@@ -123,16 +123,16 @@ def _turn(contender: Contender, images: np.ndarray, batch: int, seconds: float) 
     return passes(contender.compute, images, batch, seconds)
 
 
-def _speed(rates: dict[int, list[float]], times: list[float]) -> Speed:
+def _speed(rates: dict[int, list[float]], times: list[float]) -> RuntimeSpeed:
     """The medians of all rounds."""
     if not all(rates.values()):
-        return Speed({}, {}, None, None)
+        return RuntimeSpeed({}, {}, None, None)
     medians = {batch: statistics.median(values) for batch, values in rates.items()}
     spread = {batch: max(values) / min(values) for batch, values in rates.items()}
     percentiles = [None, None]
     if times:
         percentiles = (1000 * np.percentile(times, (50, 95))).tolist()
-    return Speed(medians, spread, *percentiles)
+    return RuntimeSpeed(medians, spread, *percentiles)
 
 
 def measure_starts(models: Sequence[Path | str]) -> list[tuple[float, float | None]]:
@@ -200,7 +200,7 @@ PRECISIONS = ("float32", "bfloat16")  # those that commands ask for; int8 is alw
 
 
 def remember(
-    classifier: Classifier, found: Sequence[Contender], speeds: Sequence[Speed]
+    classifier: Classifier, found: Sequence[Contender], speeds: Sequence[RuntimeSpeed]
 ) -> list[Fastest]:
     """Keep the fastest of each precision, if more than one was measured. Raises OSError."""
     kept = []
@@ -224,7 +224,7 @@ def _can_be_fastest(contender: Contender, precision: str, classifier: Classifier
     return is_good(contender, classifier.activation)
 
 
-def _mean_rate(speed: Speed) -> float:
+def _mean_rate(speed: RuntimeSpeed) -> float:
     """Images per second, the geometric mean of all sizes of batch."""
     rates = list(speed.images_per_second.values())
     return prod(rates) ** (1 / len(rates))

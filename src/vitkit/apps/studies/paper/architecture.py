@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from vitkit.apps.studies.base import check_square_patches, for_steps, measured_by, with_every_seed
 from vitkit.apps.studies.drawing import axis_title, legend, line, logarithmic, panels, titles
 from vitkit.apps.studies.protocol import Ask, PaperTable, Results, Study
-from vitkit.apps.studies.throughput import ForwardSpeed
+from vitkit.apps.studies.throughput import Speed
 from vitkit.apps.studies.uncertainty import best_and_worst, cell_text
 from vitkit.models import Backbone, ModelConfig, ResNetConfig, ViTConfig, cost, exaflops
 from vitkit.system.errors import BadSettings
@@ -151,7 +151,7 @@ def _axial_cells(ask: Ask, steps: int, study_dir: Path) -> list[Cell]:
     runs = []
     for name, model in _axial_models(ask.recipe.model).items():
         folder = name.replace(" ", "-")
-        speeds.append(Cell(f"{folder}/speed", ForwardSpeed(model), {"speed of": name}))
+        speeds.append(Cell(f"{folder}/speed", Speed(model), {"speed of": name}))
         spent = exaflops(model, recipe.length.n * recipe.batch)
         settings = {"model": name, "exaflops": spent}
         runs.append(Cell(folder, replace(recipe, model=model), settings))
