@@ -170,7 +170,7 @@ def test_the_file_runs_and_shows_what_the_model_looks_at(one_file, monkeypatch, 
     lines = capsys.readouterr().out.splitlines()
     accuracy = next(line for line in lines if line.endswith("of 359 test images"))
     assert float(accuracy.partition("%")[0]) > 50
-    assert sum(line.startswith("this is a ") for line in lines) == 4
+    assert sum(line.endswith("what the model looks at") for line in lines) == 4
     assert {len(line) for line in lines[-8:]} == {16 + 3 + 16}
 
 
