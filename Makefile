@@ -32,6 +32,7 @@ fuzz: $(VENV)/.vitkit-dev
 docs: $(VENV)/.vitkit-docs
 	$(BIN)/python docs/build_site.py
 	$(BIN)/zensical build --clean --strict
+	$(BIN)/python docs/build_site.py --texts
 	$(BIN)/python docs/build_site.py --check
 	@echo "The site is in build/site: $(BIN)/python -m http.server --directory build/site"
 

@@ -1,7 +1,13 @@
 """Puts the pages of the site together, in build/docs, for Zensical: `make docs`.
 
 The pages are those of docs/ and of the repository's root, as a forge shows them. Added are the
-notebooks, and a page of the reference for each room: its public names with their docstrings.
+notebooks, and a page of the reference for each package: its public names with their docstrings.
+For programs that read, the built site has every page as Markdown too, and llms.txt, which lists them
+(https://llmstxt.org).
+
+    python docs/build_site.py            the pages, before Zensical builds the site
+    python docs/build_site.py --texts    the Markdown and llms.txt, in the built site
+    python docs/build_site.py --check    whether everything on the built site leads somewhere
 """
 
 import inspect
@@ -13,6 +19,8 @@ from html.parser import HTMLParser
 from importlib import import_module
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
+
+import griffe
 
 import vitkit
 from vitkit.cli.parsing import purpose_of
@@ -30,8 +38,11 @@ OTHERS = {
     "SECURITY.md": "security.md",
     "CHANGELOG.md": "changelog.md",
 }
-NOTEBOOKS = ("first_steps", "verbs")
+# The four parts of the documentation, each with a page that lists its others
+PARTS = ("tutorials", "how-to", "reference", "explanation")
 LINK = re.compile(r"(\]\()([^)\s]+)(\))")
+ENTRY = re.compile(r"^- \[(.*?)\]\((\S+?)\): (.*)$", re.MULTILINE)
+DIRECTIVE = re.compile(r"^::: (\S+)\n(?: {4}.*\n)*", re.MULTILINE)  # of mkdocstrings
 
 
 def build() -> None:
@@ -47,8 +58,8 @@ def build() -> None:
         if (ROOT / name).exists():
             write(page, pointed((ROOT / name).read_text(), ROOT / name))
     write("licence.md", f"# Licence\n\n```text\n{(ROOT / 'LICENSE').read_text()}```\n")
-    for name in NOTEBOOKS:
-        render_notebook(name)
+    for notebook in DOCS.glob("*.ipynb"):
+        render_notebook(notebook)
     write_reference()
 
 
@@ -93,11 +104,10 @@ def place_of(path: Path) -> str:
     return copy.relative_to(BUILT).as_posix()
 
 
-def render_notebook(name: str) -> None:
+def render_notebook(notebook: Path) -> None:
     """A notebook as a page, with what it has printed and drawn."""
     folder = BUILT / "notebooks"
     command = [sys.executable, "-m", "nbconvert", "--to", "markdown", "--log-level", "WARN"]
-    notebook = DOCS / f"{name}.ipynb"
     subprocess.run([*command, f"--output-dir={folder}", notebook], check=True)
 
 
@@ -107,23 +117,24 @@ def render_notebook(name: str) -> None:
 def write_reference() -> None:
     """A page for the functions of commands, and one for each package."""
     lines = [
-        "# Reference",
+        "# All public names",
         "",
         "From the docstrings. `import vitkit` is enough for all of it.",
         "",
         "- [Commands as functions](functions.md): what `vitkit` itself has, with every argument",
     ]
-    for path in sorted(Path(vitkit.__file__).parent.glob("*/__init__.pyi")):
-        package = path.parent.name
+    root = Path(vitkit.__file__).parent
+    for path in [*sorted(root.glob("*/__init__.pyi")), *sorted(root.glob("apps/*/__init__.pyi"))]:
+        package = ".".join(path.parent.relative_to(root).parts)
         module = import_module(f"vitkit.{package}")
         lines.append(f"- [vitkit.{package}]({package}.md): {first_sentence(module)}")
-        write(f"reference/{package}.md", package_page(package, module, path))
-    write("reference/index.md", "\n".join(lines) + "\n")
-    write("reference/functions.md", functions_page())
+        write(f"api/{package}.md", package_page(package, module, path))
+    write("api/index.md", "\n".join(lines) + "\n")
+    write("api/functions.md", functions_page())
 
 
 def first_sentence(module: object) -> str:
-    """What a room says of itself."""
+    """What a package says of itself."""
     words = " ".join(inspect.getdoc(module).split("\n\n")[0].split())
     return words.split(". ")[0].rstrip(".")
 
@@ -139,16 +150,16 @@ def package_page(package: str, module: object, stub: Path) -> str:
     return "\n".join(lines)
 
 
-def where_it_is(module: object, room: str, file: str, name: str) -> str:
-    """The full name of a public name in the file that defines it; empty for a value of another room,
+def where_it_is(module: object, package: str, file: str, name: str) -> str:
+    """The full name of a public name in the file that defines it; empty for a value of another package,
     which is on the page of that one."""
     value = getattr(module, name)
     if inspect.isclass(value) or inspect.isfunction(value):
         return f"{value.__module__}.{value.__qualname__}"
-    source = Path(import_module(f"vitkit.{room}.{file}").__file__).read_text()
+    source = Path(import_module(f"vitkit.{package}.{file}").__file__).read_text()
     if not re.search(rf"^{name}\b", source, re.MULTILINE):
         return ""
-    return f"vitkit.{room}.{file}.{name}"
+    return f"vitkit.{package}.{file}.{name}"
 
 
 def functions_page() -> str:
@@ -183,6 +194,58 @@ def one_line(text: str) -> str:
     return " ".join(text.split()).replace("<", "&lt;")
 
 
+# The site for programs that read
+
+
+def write_texts() -> None:
+    """Every page as Markdown beside its HTML, and llms.txt."""
+    package = griffe.load("vitkit", search_paths=[ROOT / "src"])
+    for page in BUILT.rglob("*.md"):
+        text = DIRECTIVE.sub(lambda match: text_of(package, match[1]), page.read_text())
+        path = SITE / page.relative_to(BUILT)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    (SITE / "llms.txt").write_text(llms_txt())
+
+
+def llms_txt() -> str:
+    """What vitkit is, and the pages of each part of the documentation with a line about each."""
+    introduction = (BUILT / "index.md").read_text().split("\n\n")[1]
+    lines = ["# vitkit", "", f"> {' '.join(introduction.split())}"]
+    for part in PARTS:
+        page = (BUILT / f"{part}.md").read_text()
+        title = page.partition("\n")[0].removeprefix("# ")
+        lines += ["", f"## {title}", ""]
+        lines += [f"- [{name}]({link}): {about}" for name, link, about in ENTRY.findall(page)]
+        if part == "reference":
+            lines.append("- [All public names](api/index.md): from the docstrings, by package")
+    return "\n".join(lines) + "\n"
+
+
+def text_of(package: griffe.Module, place: str) -> str:
+    """A public name as Markdown: its signature, its docstring, and the members of a class."""
+    thing = package[place.removeprefix("vitkit.")]
+    lines = [f"### {thing.name}", "", *described(thing)]
+    if thing.is_class:
+        for member in thing.members.values():
+            if member.is_public and member.has_docstring:
+                lines += [f"#### {thing.name}.{member.name}", "", *described(member)]
+    return "\n".join(lines)
+
+
+def described(thing: griffe.Object) -> list[str]:
+    """What a function, a class or a value is: its signature or type, and its docstring."""
+    signature = thing.name
+    if thing.is_function:
+        signature = thing.signature()
+    elif thing.is_attribute and thing.annotation is not None:
+        signature = f"{thing.name}: {thing.annotation}"
+        if thing.value is not None:
+            signature += f" = {thing.value}"
+    docstring = thing.docstring.value if thing.has_docstring else ""
+    return ["```python", signature, "```", "", docstring, ""]
+
+
 # Whether everything on the built pages leads somewhere
 
 
@@ -215,6 +278,9 @@ def broken() -> list[str]:
         for address in page.addresses:
             if not leads_somewhere(address, path, pages):
                 lines.append(f"{path.relative_to(SITE)}: {address}")
+    for _, address, _ in ENTRY.findall((SITE / "llms.txt").read_text()):
+        if not leads_somewhere(address, SITE / "llms.txt", pages):
+            lines.append(f"llms.txt: {address}")
     return lines
 
 
@@ -240,5 +306,7 @@ if __name__ == "__main__":
         lines = broken()
         if lines:
             sys.exit("\n".join(lines))
+    elif sys.argv[1:] == ["--texts"]:
+        write_texts()
     else:
         build()

@@ -4,7 +4,7 @@
 
 WEIGHTS is AugReg's ViT-Ti/16, a file; EUROSAT a data set of satellite images with a test part, IMAGENET one of
 photographs with the model's classes (of which no picture is shown). All photographs that are shown come with
-scikit-image and scikit-learn (README.md has the credits), or are EuroSAT's (MIT). It needs playwright for Python,
+scikit-image and scikit-learn (docs/gallery.md has the credits), or are EuroSAT's (MIT). It needs playwright for Python,
 Chromium, node_modules/onnxruntime-web in this folder or one above, and vitkit[serve,export]. Runs are kept in
 --workdir, and used again. The pages show file names as they are given, so give relative ones.
 """

@@ -9,6 +9,7 @@ import itertools
 import re
 import shlex
 import shutil
+import tomllib
 from functools import partial
 from pathlib import Path
 
@@ -33,6 +34,9 @@ PAGES = [
     *sorted((ROOT / "docs").glob("*.md")),
 ]
 LINK = re.compile(r"\]\(([^)#\s]*)#?([^)\s]*)\)")
+# The four parts of the documentation, each with a page that lists its others
+PARTS = ("tutorials", "how-to", "reference", "explanation")
+ENTRY = re.compile(r"^- \[.*?\]\((\S+?)\): \S", re.MULTILINE)
 
 # Names in commands: folders of photographs, models, and words that stand for another one.
 PHOTOGRAPHS = "photos more-photos DATA PATH imagenet-val cifar10 tiny_imagenet100".split()
@@ -91,6 +95,62 @@ def anchors_of(page: Path) -> list[str]:
     text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
     headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
     return [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings]
+
+
+# The four parts
+
+
+def pages_of(part: str) -> list[str]:
+    """The pages of a part of the documentation, as its own page lists them, by their names in the site."""
+    names = {
+        "../LICENSE": "licence.md",
+        **{
+            f"../{name.upper()}.md": f"{name}.md"
+            for name in ("contributing", "changelog", "security")
+        },
+    }
+    pages = [f"{part}.md"]
+    for target in ENTRY.findall((ROOT / "docs" / f"{part}.md").read_text()):
+        if target.endswith(".ipynb"):
+            target = f"notebooks/{target.removesuffix('.ipynb')}.md"
+        pages.append(names.get(target, target))
+    return pages
+
+
+def test_every_page_is_in_one_part():
+    listed = [page for part in PARTS for page in pages_of(part)]
+    pages = {path.name for path in (ROOT / "docs").glob("*.md")}
+    pages |= {f"notebooks/{path.stem}.md" for path in (ROOT / "docs").glob("*.ipynb")}
+    pages |= {"contributing.md", "changelog.md", "security.md", "licence.md"}
+    assert sorted(listed) == sorted(pages)
+
+
+def test_the_site_has_the_same_parts():
+    nav = tomllib.loads((ROOT / "zensical.toml").read_text())["project"]["nav"]
+    assert nav[0] == {"vitkit": "index.md"}
+    assert len(nav) == 1 + len(PARTS)
+    for part, entry in zip(PARTS, nav[1:], strict=True):
+        [(title, pages)] = entry.items()
+        assert (ROOT / "docs" / f"{part}.md").read_text().startswith(f"# {title}\n")
+        in_nav = []
+        for page in pages:
+            [names] = page.values() if isinstance(page, dict) else [page]
+            in_nav += [names] if isinstance(names, str) else names
+        # `make docs` writes the pages of the public names
+        assert sorted(in_nav) == sorted(
+            [*pages_of(part), *["api/index.md"] * (part == "reference")]
+        )
+
+
+def test_readme_fits_on_a_screen_and_its_figures_are_measured():
+    readme = (ROOT / "README.md").read_text()
+    assert len(readme.splitlines()) <= 75
+    assert len(LINK.findall(readme)) <= 12
+    measured = (ROOT / "docs" / "accuracy.md").read_text()
+    rows = re.findall(r"^\| [^|]+ \| (\d+\.\d %) \| (\S+ ± \S+) \|$", readme, re.MULTILINE)
+    assert len(rows) == 3
+    for accuracy, difference in rows:
+        assert f"` | 20 | {accuracy} | {difference} |" in measured
 
 
 # Commands

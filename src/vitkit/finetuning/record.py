@@ -1,4 +1,4 @@
-"""What a quick run writes about itself, under the names that every run has (README, "What a run writes"):
+"""What a quick run writes about itself, under the names that every run has (docs/runs.md):
 so that it is reported on and compared as they are. And its page, from what is written.
 """
 

@@ -1,6 +1,6 @@
 """From names to configurations to models: `create("B/16")`.
 
-This room needs only torch. It has no loss, optimiser, file format or process group.
+This package needs only torch. It has no loss, optimiser, file format or process group.
 """
 
 import lazy_loader

@@ -1,2 +1,2 @@
 """The machine under a run: devices, the processes of a run, files, progress. Imports no other
-room."""
+package."""

@@ -1,6 +1,6 @@
 """Kinds of data sets, one file each.
 
-A new one is a file in this room and a line in a table: FORMATS here, or SHARDED in shards.py.
+A new one is a file in this folder and a line in a table: FORMATS here, or SHARDED in shards.py.
 """
 
 from collections.abc import Callable
