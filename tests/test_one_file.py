@@ -19,7 +19,8 @@ import torch
 
 from vitkit.data import Augmentation, Preprocessing, open_parts, train_batches
 from vitkit.inspection import rollout
-from vitkit.models import ViTConfig, attention, create
+from vitkit.models import attention, create
+from vitkit.models.pooling import Pool
 from vitkit.recipes import Data, digits
 from vitkit.system.span import Span
 from vitkit.training import loop, run_recipe
@@ -50,7 +51,7 @@ def one_file():
 def no_shortcuts(monkeypatch):
     """vitkit computes attention by the formula, and all tokens in its last block."""
     monkeypatch.setattr(attention, "unfused_is_faster", lambda q, k, bias: True)
-    monkeypatch.setattr(ViTConfig, "tokens_read", None)
+    monkeypatch.setattr(Pool, "tokens_read", None)
 
 
 def recipe_of(one_file, steps, warmup):
