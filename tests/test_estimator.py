@@ -239,9 +239,10 @@ def test_real_photographs_have_the_accuracy_of_vitkit_probe(precision, shared, t
 
 @pytest.mark.slow
 def test_accuracy_on_ants_and_bees(shared):
+    """Of every second photograph."""
     parts = {}
     for part in ("train", "test"):
         source = open_source(str(shared(f"data/ants_bees-{part}.parquet")))
-        parts[part] = photographs_of(source, range(len(source)))
+        parts[part] = photographs_of(source, range(0, len(source), 2))
     fitted = VitClassifier(shared(WEIGHTS), precision="auto").fit(*parts["train"])
     at_least(fitted.score(*parts["test"]), 0.96)

@@ -6,7 +6,7 @@ from copy import copy
 
 import pytest
 
-from vitkit.exporting import exporting
+from vitkit.runtimes.graphs import writing
 
 
 @contextmanager
@@ -14,7 +14,7 @@ def traced_once() -> Iterator[None]:
     """A block of exports of one model, of which those that take the same graph share one trace: it is a
     third of an export's time."""
     programs = {}
-    trace = exporting.traced
+    trace = writing.traced
 
     def traced(graph, exported):
         if repr(graph) not in programs:
@@ -22,5 +22,5 @@ def traced_once() -> Iterator[None]:
         return copy(programs[repr(graph)])  # what writes a .pt2 file takes its examples away
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(exporting, "traced", traced)
+        patch.setattr(writing, "traced", traced)
         yield

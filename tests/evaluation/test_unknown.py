@@ -220,7 +220,8 @@ def at_most_one_in_twenty(rejected):
 def test_images_without_a_subject_are_unknown_to_a_model_of_ants_and_bees(published, shared):
     """Before, all of them were called ants or bees."""
     folder = shared("data/ants_bees-train.parquet").parent
-    parts = open_parts(str(folder / "ants_bees-*.parquet")).sources
+    parts = dict(open_parts(str(folder / "ants_bees-*.parquet")).sources)
+    parts["test"] = subset(parts["test"], np.arange(0, len(parts["test"]), 2))
     train, test = (
         features_of(published, parts[p], range(len(parts[p]))) for p in ("train", "test")
     )
@@ -253,7 +254,7 @@ def test_a_model_of_ten_broad_classes_finds_photographs_of_another_kind(publishe
     others = {}
     for name in ("eurosat_1k", "ants_bees", "gtsrb_1k"):
         test = open_parts(str(folder / f"{name}-*.parquet")).sources["test"]
-        others[name] = features_of(published, test, range(25))
+        others[name] = features_of(published, test, range(20))
     for read, told_by in readings(published):
         known = x[learned][:, read]
         fitted = fit_probe("linear", known.numpy(), y[learned], 10)
