@@ -19,7 +19,7 @@ from vitkit.data import Augmentation, Preprocessing
 from vitkit.models import ViTConfig, create, vit
 from vitkit.recipes import Data, Recipe, recipe
 from vitkit.system.span import Span
-from vitkit.training import open_learned, open_part, read_run, run_recipe
+from vitkit.training import counting_as_typed, open_learned, open_part, read_run, run_recipe
 from vitkit.training.state.checkpoints import FINISHED, checksum, read_sealed, write_sealed
 from vitkit.training.state.finish import model_is_intact
 from vitkit.weights import Classifier, load, save
@@ -224,6 +224,10 @@ def test_so_does_a_quick_one(own, capsys):
     with pytest.raises(ValueError, match="give that name as `data`"):
         of_run(load("mine", quiet=True), Path("mine"))
     assert of_run(load("mine", quiet=True), Path("mine"), ("own.py:make",)) and own()
+    with counting_as_typed("own.py:make"):  # as `finetune` with `fast` does, at its end
+        assert of_run(load("mine", quiet=True), Path("mine")) and own()
+    with pytest.raises(ValueError, match="give that name as `data`"):
+        of_run(load("mine", quiet=True), Path("mine"))
 
 
 def test_recipes_are_programs_whose_names_count_as_typed(own):

@@ -1,2 +1,6 @@
 """Applications: each is a package of its own with its logic, function, page and texts. The core imports none of them,
 and none imports another."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

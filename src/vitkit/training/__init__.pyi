@@ -44,6 +44,7 @@ from .recipe import Optim as Optim
 from .recipe import Recipe as Recipe
 from .recipe import Tune as Tune
 from .record.history import Recorded as Recorded
+from .record.history import counting_as_typed as counting_as_typed
 from .record.history import is_run as is_run
 from .record.history import read_run as read_run
 from .record.machine import BEGUN as BEGUN

@@ -50,6 +50,7 @@ from .outputs import activate_array as activate_array
 from .outputs import imagenet21k_wordnet as imagenet21k_wordnet
 from .outputs import imagenet_labels as imagenet_labels
 from .outputs import numbered as numbered
+from .proof import convert_weights as convert_weights
 from .published import Published as Published
 from .published import find_published as find_published
 from .published import published_called as published_called

@@ -15,7 +15,7 @@ from vitkit.apps.faster.losses import on_others
 from vitkit.apps.faster.pareto import ParetoLine, Point
 from vitkit.apps.faster.races import LIBRARIES, SearchGoal
 from vitkit.apps.faster.searching import Found, check, search
-from vitkit.apps.faster.subjects import SearchSubject, is_data_of, of_data, of_run
+from vitkit.apps.faster.subjects import SearchSubject, of_data, of_run
 from vitkit.apps.faster.writing import ending_of, library_of, write
 from vitkit.runtimes import run_of
 from vitkit.system.console.messages import say
@@ -163,8 +163,7 @@ def faster(
         model: A run, a model directory, a file of weights (vitkit's, Hugging Face's, timm's,
             torchvision's or Google's), or the name of a published model.
         data: Images to measure accuracy on, from which the model has not learned: the test part of a
-            data set with the model's classes. Default: the data set of the model's run, of which the
-            images count that the run held out.
+            data set with the model's classes. Default: the data set of the model's run.
         lose: Percentage points of accuracy that the model may lose, at 95 % confidence, if there are
             enough images to show it.
         at_most: Instead of `lose`: find the most accurate model that takes no longer than this for an
@@ -210,10 +209,10 @@ def faster(
     check(classifier)
     if output is not None and not output.suffix:
         check_savable(classifier, output)
-    if run_dir is not None and (not data or is_data_of(run_dir, data)):
-        subject = of_run(classifier, run_dir, (data,))
-    elif data:
+    if data:
         subject = of_data(classifier, data, run_dir)
+    elif run_dir is not None:
+        subject = of_run(classifier, run_dir)
     else:
         raise BadSettings(
             f"{name_of(model)} is no run, so there are no images that it has not learned from: "

@@ -24,9 +24,8 @@ from vitkit.system.console.messages import say
 from vitkit.system.console.progress import bar
 from vitkit.system.console.text import counted
 from vitkit.system.errors import BadData, VitkitError
-from vitkit.system.storage.addresses import shown_address
 from vitkit.system.storage.files import check_types, parse_json, write_json
-from vitkit.training import HELD_OUT, open_learned, open_part, read_run, tidied
+from vitkit.training import HELD_OUT, open_learned, open_part, read_run
 from vitkit.weights import Classifier
 
 # Images, at most, that are answered by fits without them; of more, others tell enough
@@ -120,16 +119,6 @@ def _or_others() -> Iterator[None]:
         raise
     except VitkitError as error:
         raise BadData(f"{error}; name images that it has not learned from with `data`") from None
-
-
-def is_data_of(run_dir: Path, data: str) -> bool:
-    """Whether a data set, whose name a person typed, is the one that a run learned from."""
-    try:
-        return bool(data) and read_run(run_dir, (data,)).recipe["data"]["source"] == shown_address(
-            tidied(data)
-        )
-    except (VitkitError, OSError, KeyError, TypeError):
-        return False
 
 
 def of_data(classifier: Classifier, data: str, run_dir: Path | None = None) -> SearchSubject:

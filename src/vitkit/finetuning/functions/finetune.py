@@ -37,6 +37,7 @@ from vitkit.system.processes.watchdog import PATIENCE
 from vitkit.system.span import Span
 from vitkit.system.storage.files import nearest
 from vitkit.training import (
+    counting_as_typed,
     default_run_dir,
     dotted,
     keep,
@@ -306,7 +307,8 @@ def _with_faster(made: Finetuned, source: str) -> Finetuned:
     import vitkit  # an application, which the core does not import
 
     try:
-        return replace(made, fast=vitkit.faster(made.run_dir, data=source))
+        with counting_as_typed(source):
+            return replace(made, fast=vitkit.faster(made.run_dir))
     except KeyboardInterrupt:  # what the run found is still to be said
         say(f"interrupted, so no faster model is written; {step('faster', made.run_dir)} goes on")
     except Exception as error:  # the exporters' errors have no common class

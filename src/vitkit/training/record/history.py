@@ -1,6 +1,8 @@
 """What a run wrote down, read again: for its report, and for people who compare runs."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -104,6 +106,20 @@ def is_run(path: str | Path) -> bool:
     return (Path(path) / "recipe.json").is_file()
 
 
+_TYPED: ContextVar[tuple[str, ...]] = ContextVar("typed", default=())
+
+
+@contextmanager
+def counting_as_typed(name: str) -> Iterator[None]:
+    """While the block runs, the name of a data set counts as typed for every run that is read: a person
+    typed it in the command, or gave it in the call, that another function ends."""
+    before = _TYPED.set((*_TYPED.get(), name))
+    try:
+        yield
+    finally:
+        _TYPED.reset(before)
+
+
 def read_run(run_dir: Path, typed: Sequence[str] = ()) -> Recorded:
     """What a run wrote down.
 
@@ -127,6 +143,7 @@ def read_run(run_dir: Path, typed: Sequence[str] = ()) -> Recorded:
     if not lines:
         raise BadRun(f"{run_dir} has no metrics.jsonl with a line in it: it has not trained yet")
     # A record has no credentials of an address
+    typed = (*typed, *_TYPED.get())
     for name in typed:
         remember(name)
     shown = tuple(map(shown_address, typed))

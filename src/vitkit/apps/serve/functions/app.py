@@ -23,7 +23,7 @@ from vitkit.system.functions.arguments import name_of, short_name
 from vitkit.system.functions.public import public
 from vitkit.system.functions.results import Result
 from vitkit.system.functions.types import DeviceLike
-from vitkit.system.machine import cpus, pick_device
+from vitkit.system.machine import PrecisionChoice, cpus, pick_device
 from vitkit.web import announce_page, check_installed, page_socket, serve_page
 from vitkit.weights import Hints, ModelLike, Overrides, hints_of, no_answer
 
@@ -57,6 +57,7 @@ def app(
     port: int = 7860,
     open: bool = True,
     runtime: RuntimeName = "auto",
+    precision: PrecisionChoice = "auto",
     device: DeviceLike = "auto",
     **overrides: Unpack[Overrides],
 ) -> ClosedPage:
@@ -74,6 +75,8 @@ def app(
         open: Open the page in the browser, if this machine has a screen.
         runtime: Library that computes the answers: torch, onnx (ONNX Runtime) or openvino. auto is
             PyTorch for a model; for an exported file, it is the library for which the file was written.
+        precision: Arithmetic of the matrix products. auto is bfloat16 if the CPU or GPU has instructions
+            for it.
         device: cpu, cuda, cuda:1 or mps; auto chooses the best one.
         **overrides: Settings that the file of the first model does not give, or that you want to
             change: `Overrides`.
@@ -96,7 +99,8 @@ def app(
         services = []
         for each, hints_of_each in ((model, hints), (other, Hints())):
             if each:
-                services.append(ends.enter_context(_serving(each, hints_of_each, runtime, device)))
+                served = _serving(each, hints_of_each, runtime, precision, device)
+                services.append(ends.enter_context(served))
 
         def started(address: str) -> None:
             announce_page(address, port, free_port, "Ctrl-C ends it", open)
@@ -107,10 +111,14 @@ def app(
 
 @contextmanager
 def _serving(
-    model: str | Classifier, hints: Hints, runtime: RuntimeName, device: str
+    model: str | Classifier,
+    hints: Hints,
+    runtime: RuntimeName,
+    precision: PrecisionChoice,
+    device: str,
 ) -> Iterator[Service]:
     """A model that answers a page, warm, until the block ends."""
-    opened = open_model(model, hints, runtime, "auto", device, needs_classes=False)
+    opened = open_model(model, hints, runtime, precision, device, needs_classes=False)
     classifier = getattr(opened, "classifier", None)  # PyTorch's own, which may have no head
     reason = ""
     if classifier is not None:

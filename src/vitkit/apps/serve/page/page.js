@@ -22,6 +22,10 @@ async function ask(path, body) {
     try {
       response = await fetch(path, body ? { method: "POST", headers, body } : { headers });
     } catch {
+      const file = body?.get("image");
+      if (file && !(await isReadable(file))) {
+        throw new Error(`${file.name} cannot be read: it is a folder, or it was moved or changed`);
+      }
       throw new Error("the server does not answer; start it again, and open the address that it prints");
     }
     if (response.status === 401) {
@@ -36,14 +40,22 @@ async function ask(path, body) {
   }
 }
 
+const isReadable = (file) => file.slice(0, 1).arrayBuffer().then(() => true, () => false);
+
 let givingToken = null; // while the form is there, all requests wait for it
 
 function tokenGiven() {
   givingToken ??= new Promise((resolve) => {
+    const label = at("access").querySelector("label");
+    if (token) label.textContent = "That is not the token of this server. Its token";
     at("access").hidden = false;
     at("token").focus();
     at("access").onsubmit = (event) => {
       event.preventDefault();
+      if (!/^[\x21-\x7e]+$/.test(at("token").value)) { // no header can hold it
+        label.textContent = "A token has letters, digits and signs of ASCII. The token of this server";
+        return;
+      }
       token = at("token").value;
       at("token").value = "";
       at("access").hidden = true;

@@ -1,0 +1,14 @@
+from . import batch as batch
+from . import bench as bench
+from . import compare as compare
+from . import doctor as doctor
+from . import faster as faster
+from . import inspect as inspect
+from . import label as label
+from . import report as report
+from . import review as review
+from . import serve as serve
+from . import studies as studies
+from . import suites as suites
+from . import teach as teach
+from . import watch as watch
