@@ -40,11 +40,11 @@ from vitkit.apps.batch import parts
 from vitkit.apps.serve.models import warm_up
 from vitkit.cli import main
 parts.SIZE = 4
-write = parts.Parts.write
+write = parts.PartFolder.write
 def slowly(self, part, predictions):
     time.sleep(0.3)
     write(self, part, predictions)
-parts.Parts.write = slowly
+parts.PartFolder.write = slowly
 sys.exit(main(sys.argv[1:]))
 """
 
