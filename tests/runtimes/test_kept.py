@@ -12,12 +12,12 @@ from pictures import encoded, photograph
 from vitkit.apps.serve.functions.serve import open_model
 from vitkit.cli.entry import main
 from vitkit.data import Preprocessing
-from vitkit.exporting import function as export
 from vitkit.models import create, vit
 from vitkit.prediction import request, runtime_of
 from vitkit.runtimes import Eager, FileRuntime, folder_of, is_kept, libraries, onnx_of_run
 from vitkit.runtimes.onnx_of_run import kept_runtime
 from vitkit.system import machine
+from vitkit.training.functions import keeping
 from vitkit.weights import Classifier, save
 
 pytestmark = pytest.mark.slow  # a run is trained and exported first
@@ -194,14 +194,14 @@ def test_whoever_names_a_file_of_an_earlier_model_is_told(run_dir, images, tmp_p
 
 
 def test_a_run_that_ends_replaces_no_file_of_somebodys(run_dir, monkeypatch, capsys):
-    monkeypatch.setattr(export, "auto_is_float32", lambda: True)
+    monkeypatch.setattr(keeping, "auto_is_float32", lambda: True)
     file = run_dir / "model.onnx"
     record = run_dir / "model.onnx.json"
     written = json.loads(record.read_text())
     del written["kept"]  # as one in another precision has none
     record.write_text(json.dumps(written))
     before = file.stat().st_mtime_ns
-    export.keep(run_dir)
+    keeping.keep(run_dir)
     assert file.stat().st_mtime_ns == before and not is_kept(file)
     assert f"{file} stays as it is" in capsys.readouterr().err
 
@@ -220,10 +220,10 @@ def test_a_run_ends_well_whatever_its_export_raises(run_dir, monkeypatch, capsys
     def fail(*_, **__):
         raise error
 
-    monkeypatch.setattr(export, "auto_is_float32", lambda: True)
+    monkeypatch.setattr(keeping, "auto_is_float32", lambda: True)
     monkeypatch.setattr(torch.onnx, "export", fail)
     save(classifier(seed=1), run_dir / "model")
-    export.keep(run_dir)
+    keeping.keep(run_dir)
     assert capsys.readouterr().err.endswith(sentence)
     assert not is_kept(run_dir / "model.onnx")
 
@@ -265,27 +265,27 @@ def test_other_files_of_a_run_are_no_kept_ones(run_dir, tmp_path):
 
 def test_a_run_writes_it_at_its_end(run_dir, monkeypatch, capsys):
     file = run_dir / "model.onnx"
-    monkeypatch.setattr(export, "auto_is_float32", lambda: True)
+    monkeypatch.setattr(keeping, "auto_is_float32", lambda: True)
     before = file.stat().st_mtime_ns
-    export.keep(run_dir)
+    keeping.keep(run_dir)
     assert file.stat().st_mtime_ns == before  # it is this model's already
 
     save(classifier(seed=1), run_dir / "model")
-    export.keep(run_dir)
+    keeping.keep(run_dir)
     assert is_kept(file) and opened(run_dir) is not None
     assert "answer sooner, without PyTorch" in capsys.readouterr().err
 
     # Nothing is written where answers would not be computed by it, and a model without an answer has none
     file.unlink()
-    monkeypatch.setattr(export, "auto_is_float32", lambda: False)
-    export.keep(run_dir)
+    monkeypatch.setattr(keeping, "auto_is_float32", lambda: False)
+    keeping.keep(run_dir)
     assert not file.exists()
-    monkeypatch.setattr(export, "auto_is_float32", lambda: True)
+    monkeypatch.setattr(keeping, "auto_is_float32", lambda: True)
     save(
         Classifier(create("mu/8", image=(16, 24), classes=0), Preprocessing(size=(16, 24)), ()),
         run_dir / "model",
     )
-    export.keep(run_dir)
+    keeping.keep(run_dir)
     assert not file.exists()
     assert "no classification head" in capsys.readouterr().err
 
@@ -294,7 +294,7 @@ def test_finetuning_ends_with_it(photographs, tmp_path, monkeypatch, capsys):
     """From photographs to an answer, as on a laptop."""
     monkeypatch.setattr(machine, "cpu_flags", lambda: WITHOUT_BFLOAT16)
     monkeypatch.setattr(machine, "GPUS", ())
-    monkeypatch.setattr(export, "auto_is_float32", machine.auto_is_float32)
+    monkeypatch.setattr(keeping, "auto_is_float32", machine.auto_is_float32)
     monkeypatch.setenv("VITKIT_CACHE", str(tmp_path / "cache"))
     network = create(vit("mu/8", image=(32, 32), classes=3), seed=0)
     save(Classifier(network, Preprocessing(size=(32, 32)), ("a", "b", "c")), tmp_path / "weights")

@@ -51,7 +51,7 @@ def test_memory_limits_the_batch_of_a_cpu():
 @pytest.mark.slow
 def test_the_study_of_speed_has_both_panels(tmp_path, monkeypatch):
     briefly = partial(FastestSize, seconds=0.02)
-    monkeypatch.setattr("vitkit.apps.studies.paper.image_size.Fastest", briefly)
+    monkeypatch.setattr("vitkit.apps.studies.paper.image_size.FastestSize", briefly)
     study = STUDIES["speed"]
     ask = Ask(models=("mu/16",), sizes=(64, 128), memory=0.02)
     study.check(ask)
