@@ -7,7 +7,7 @@ from .exported import Weights as Weights
 from .exported import is_exported as is_exported
 from .exported import takes_pictures as takes_pictures
 from .exported import threads as threads
-from .fastest import Fastest as Fastest
+from .fastest import FastestRuntime as FastestRuntime
 from .fastest import NAME as NAME
 from .fastest import VERSIONED as VERSIONED
 from .fastest import folder_of as folder_of

@@ -22,7 +22,7 @@ NAME = "fastest"
 
 
 @dataclass(frozen=True)
-class Fastest:
+class FastestRuntime:
     """The measurements of the fastest runtime of a precision."""
 
     library: str
@@ -73,13 +73,13 @@ def _file(folder: Path, precision: str) -> Path:
     return folder / f"{NAME}-{precision}.json"
 
 
-def remembered(classifier: "Classifier", precision: str) -> tuple[Fastest, Path] | None:
+def remembered(classifier: "Classifier", precision: str) -> tuple[FastestRuntime, Path] | None:
     """The result that `remember` stored, and the exported file; None if there is none, or if
     PyTorch is the fastest."""
     folder = folder_of(classifier)
     try:
         values = parse_json(_file(folder, precision).read_text())
-        fastest = record_of(Fastest, values)
+        fastest = record_of(FastestRuntime, values)
     except (OSError, ValueError):
         return None
     path = folder / Path(fastest.file).name

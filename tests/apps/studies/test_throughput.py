@@ -14,7 +14,7 @@ from vitkit.apps.studies import STUDIES, throughput
 from vitkit.apps.studies.budget import BudgetPlan
 from vitkit.apps.studies.drawing import write_figure
 from vitkit.apps.studies.protocol import Ask, results, run_study
-from vitkit.apps.studies.throughput import GIB, FastestSize, largest
+from vitkit.apps.studies.throughput import GIB, Fastest, largest
 
 
 @pytest.mark.parametrize("limit", [0, 1, 2, 3, 7, 64, 100, 1000])
@@ -38,20 +38,20 @@ def test_memory_limits_the_batch_of_a_cpu():
     some processors keep it from one batch to the next. With 1.5 GiB, one with AVX2 alone holds 256 images
     or 416, by chance."""
     image = 3 * 512 * 512 * 4  # bytes
-    small = FastestSize("mu/16", 512, memory=1.2, seconds=0.01).search("cpu")
-    large = FastestSize("mu/16", 512, memory=2.4, seconds=0.01).search("cpu")
+    small = Fastest("mu/16", 512, memory=1.2, seconds=0.01).search("cpu")
+    large = Fastest("mu/16", 512, memory=2.4, seconds=0.01).search("cpu")
     assert 1 < max(small) < max(large)
     at_most(max(small) * image, 1.2 * GIB)
     at_most(max(large) * image, 2.4 * GIB)
     assert all(rate > 0 for rate in large.values())
     with pytest.raises(ValueError, match="not even one image of 512 pixels fits into 0.001 GiB"):
-        FastestSize("mu/16", 512, memory=0.001).measure("cpu")
+        Fastest("mu/16", 512, memory=0.001).measure("cpu")
 
 
 @pytest.mark.slow
 def test_the_study_of_speed_has_both_panels(tmp_path, monkeypatch):
-    briefly = partial(FastestSize, seconds=0.02)
-    monkeypatch.setattr("vitkit.apps.studies.paper.image_size.FastestSize", briefly)
+    briefly = partial(Fastest, seconds=0.02)
+    monkeypatch.setattr("vitkit.apps.studies.paper.image_size.Fastest", briefly)
     study = STUDIES["speed"]
     ask = Ask(models=("mu/16",), sizes=(64, 128), memory=0.02)
     study.check(ask)
@@ -72,12 +72,12 @@ def test_the_study_of_speed_has_both_panels(tmp_path, monkeypatch):
 
 def test_the_best_and_the_largest_batch_are_of_what_was_tried(monkeypatch):
     tried = {1: 10.0, 2: 18.0, 4: 17.0}
-    monkeypatch.setattr(FastestSize, "search", lambda self, device: tried)
-    metrics = {metric.name: metric.value for metric in FastestSize("mu/16", 32).measure("cpu")}
+    monkeypatch.setattr(Fastest, "search", lambda self, device: tried)
+    metrics = {metric.name: metric.value for metric in Fastest("mu/16", 32).measure("cpu")}
     assert metrics == {"images/s": 18.0, "largest batch": 4, "best batch": 2}
-    monkeypatch.setattr(FastestSize, "search", lambda self, device: {})
+    monkeypatch.setattr(Fastest, "search", lambda self, device: {})
     with pytest.raises(ValueError, match="not even one image of 32 pixels fits into 0.5 GiB"):
-        FastestSize("mu/16", 32, memory=0.5).measure("cpu")
+        Fastest("mu/16", 32, memory=0.5).measure("cpu")
 
 
 @pytest.mark.parametrize(
@@ -99,9 +99,9 @@ def test_what_the_other_process_printed_counts(printed, code, expected, monkeypa
     monkeypatch.setattr(subprocess, "run", run)
     if isinstance(expected, str):
         with pytest.raises(ValueError, match=expected):
-            FastestSize("mu/16", 32).search("cpu")
+            Fastest("mu/16", 32).search("cpu")
     else:
-        assert FastestSize("mu/16", 32).search("cpu") == expected
+        assert Fastest("mu/16", 32).search("cpu") == expected
     settings = {"model": "mu/16", "side": 32, "memory": 0.25, "seconds": 0.3, "device": "cpu"}
     assert asked == [settings]
 

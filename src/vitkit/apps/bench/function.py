@@ -45,7 +45,7 @@ from vitkit.runtimes import (
     PACKAGES,
     VERSIONED,
     Export,
-    Fastest,
+    FastestRuntime,
     check_file_is_taken_as_it_is,
     is_exported,
     missing_packages,
@@ -93,7 +93,7 @@ class Benchmark(Rows):
     """Theirs, in the same order."""
     facts: dict
     """All that was measured, and on what, as plain values."""
-    remembered: tuple[Fastest, ...]
+    remembered: tuple[FastestRuntime, ...]
     """What the runtime "auto" takes from now on."""
     model: str | Classifier
     """The model, as it was given."""
@@ -258,7 +258,7 @@ class Measured(NamedTuple):
     speeds: tuple[RuntimeSpeed, ...]
     images: str
     """The images, in words."""
-    remembered: tuple[Fastest, ...] = ()
+    remembered: tuple[FastestRuntime, ...] = ()
 
 
 def _is_file(model: str | Classifier) -> bool:
@@ -455,7 +455,7 @@ def _contenders(
 
 def _remember(
     classifier: Classifier, found: Sequence[Contender], speeds: Sequence[RuntimeSpeed]
-) -> list[Fastest]:
+) -> list[FastestRuntime]:
     """Keep which is the fastest, for `runtime='auto'`. A file that cannot be written is no failure."""
     try:
         return remember(classifier, found, speeds)

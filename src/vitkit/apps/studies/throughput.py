@@ -32,7 +32,7 @@ CHILD = "from vitkit.apps.studies.throughput import child; child()"
 
 
 @dataclass(frozen=True)
-class FastestSize:
+class Fastest:
     """A model at an image size, on random images."""
 
     model: str
@@ -125,7 +125,7 @@ def child() -> None:
     per second]."""
     settings = json.loads(sys.stdin.read())
     device = pick_device(settings.pop("device"))
-    measured = FastestSize(**settings)
+    measured = Fastest(**settings)
     config = named(measured.model, classes=1000)
     model = create(config.resized((measured.side, measured.side)), device, 0)
     model = for_inference(model)

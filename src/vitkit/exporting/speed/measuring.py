@@ -23,7 +23,7 @@ from PIL import Image
 
 from vitkit.exporting.speed.candidates import Contender, is_good
 from vitkit.exporting.speed.isolated import passes
-from vitkit.runtimes import NAME, Fastest, folder_of
+from vitkit.runtimes import NAME, FastestRuntime, folder_of
 from vitkit.system.console.messages import say
 from vitkit.system.errors import VitkitError, WorkerDied
 from vitkit.system.storage.files import write_json
@@ -201,7 +201,7 @@ PRECISIONS = ("float32", "bfloat16")  # those that commands ask for; int8 is alw
 
 def remember(
     classifier: Classifier, found: Sequence[Contender], speeds: Sequence[RuntimeSpeed]
-) -> list[Fastest]:
+) -> list[FastestRuntime]:
     """Keep the fastest of each precision, if more than one was measured. Raises OSError."""
     kept = []
     for precision in PRECISIONS:
@@ -230,7 +230,7 @@ def _mean_rate(speed: RuntimeSpeed) -> float:
     return prod(rates) ** (1 / len(rates))
 
 
-def _save_fastest(classifier: Classifier, best: Contender, speedup: float) -> Fastest:
+def _save_fastest(classifier: Classifier, best: Contender, speedup: float) -> FastestRuntime:
     """Write the exported file of the fastest runtime, and what was measured of it."""
     # The file comes first: the JSON that names it is only written when it is complete
     folder = folder_of(classifier)
@@ -240,7 +240,7 @@ def _save_fastest(classifier: Classifier, best: Contender, speedup: float) -> Fa
         file = best.file.name
         for path in best.file.parent.glob(f"{best.file.stem}.*"):  # .xml and .bin
             shutil.copyfile(path, folder / path.name)
-    fastest = Fastest(
+    fastest = FastestRuntime(
         library=best.library,
         precision=best.precision,
         times=speedup,

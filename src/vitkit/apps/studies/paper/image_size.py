@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from vitkit.apps.studies.base import for_steps, measured_by
 from vitkit.apps.studies.drawing import MARKERS, legend, line, panels, titles
 from vitkit.apps.studies.protocol import Ask, PaperTable, Results, Study
-from vitkit.apps.studies.throughput import GIB, MOST, FastestSize
+from vitkit.apps.studies.throughput import GIB, MOST, Fastest
 from vitkit.apps.studies.uncertainty import best_and_worst, cell_text
 from vitkit.data import Splits, eval_batches, splits_at
 from vitkit.evaluation import Accuracy, Metric, Part, Subject
@@ -192,7 +192,7 @@ def _speed_cells(ask: Ask, steps: int, study_dir: Path) -> list[Cell]:
     for name in ask.models or MODELS:
         for side in ask.sizes or SIDES:
             folder = f"{name.replace('/', '-')}/{side}"
-            measurement = FastestSize(name, side, ask.memory)
+            measurement = Fastest(name, side, ask.memory)
             grid.append(Cell(folder, measurement, {"model": name, "side": side}))
     return grid
 
