@@ -51,7 +51,7 @@ from torch import nn
 from torch.export import Dim, ExportedProgram
 
 from vitkit.data import Preprocessing
-from vitkit.exporting import Trial, sample_trial
+from vitkit.exporting import Trial, calibration_images, sample_trial
 from vitkit.prediction import prepared_images
 from vitkit.runtimes import ENDINGS, Compute, Export, described, write
 from vitkit.runtimes.graphs.int8 import calibrated_openvino, load_nncf, quantise_onnx
@@ -126,7 +126,8 @@ def write_ours(subject: Subject, runtime: str, precision: str, path: Path) -> No
     is_calibrated = precision == CALIBRATED
     wanted = Export(runtime, precision.removesuffix("-calibrated"), calibrated=is_calibrated)
     trial = Trial("", (), sample_trial().for_calibration[:IMAGES])
-    write(classifier, described(classifier, wanted), wanted, path, trial)
+    exported = described(classifier, wanted)
+    write(classifier, exported, wanted, path, calibration_images(exported, wanted, trial))
 
 
 @cache
