@@ -583,14 +583,14 @@ from dataclasses import replace
 
 from vitkit.recipes import recipe
 from vitkit.system.span import Span
-from vitkit.training import train
+from vitkit.training import run_recipe
 
 
 def main():
     digits = recipe("digits")
     optim = replace(digits.optim, warmup=Span(1))
     data = replace(digits.data, check=False, workers=1)
-    train(replace(digits, data=data, optim=optim, length=Span(2), batch=16), "run", "cpu")
+    run_recipe(replace(digits, data=data, optim=optim, length=Span(2), batch=16), "run", "cpu")
 
 
 if __name__ == "__main__":
