@@ -48,7 +48,7 @@ def page_of(*models):
     with ExitStack() as ends:
         services = []
         for model in models:
-            services.append(ends.enter_context(app._serving(model, Hints(), "auto", "cpu")))
+            services.append(ends.enter_context(app._serving(model, Hints(), "auto", "auto", "cpu")))
         yield Guard(app._page(services), "127.0.0.1", secret="s3cret")
 
 
