@@ -1,5 +1,5 @@
-"""Named recipes: functions that return a Recipe. The docstring of each gives the command, its cost,
-and the accuracy that it reached.
+"""A Recipe is everything that decides a run, as one value. Named recipes are functions that return one; the
+docstring of each gives the command, its cost, and the accuracy that it reached.
 """
 
 import lazy_loader

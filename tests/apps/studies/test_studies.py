@@ -34,7 +34,6 @@ from vitkit.apps.studies.base import (
     small_vit,
 )
 from vitkit.apps.studies.budget import Budget, BudgetPlan, plan
-from vitkit.apps.studies.drawing import write_figure
 from vitkit.apps.studies.function import StudyPlace, _check, _words, write
 from vitkit.apps.studies.paper import compute, data_size, image_size
 from vitkit.apps.studies.protocol import (
@@ -49,6 +48,7 @@ from vitkit.apps.studies.uncertainty import LEVEL, best_and_worst, range_test
 from vitkit.cli.entry import main
 from vitkit.data import Preprocessing, Splits, open_splits, subset
 from vitkit.evaluation import COUNT, SHARE, Metric
+from vitkit.inspection import write_figure
 from vitkit.models import RESAMPLE, create, vit
 from vitkit.models.positions import resample
 from vitkit.objectives import MaskedPatches
@@ -142,7 +142,7 @@ def test_every_study_has_a_table_and_a_figure(name, ask, tmp_path):
     assert table.rows and all(len(row) == len(table.columns) for row in table.rows)
     text = table.markdown()
     assert any(f"{100 * row.metric.value:.1f}"[:2] in text for row in reached.rows)
-    write_figure(tmp_path / "figure.png", study.draw(reached))
+    write_figure(study.draw(reached), tmp_path / "figure.png")
     assert (tmp_path / "figure.png").stat().st_size > 5000
     empty = reached._replace(rows=reached.rows[:1], curves=reached.curves[:1])
     study.table(empty)

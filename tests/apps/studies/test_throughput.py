@@ -12,9 +12,9 @@ from margins import at_most
 
 from vitkit.apps.studies import STUDIES, throughput
 from vitkit.apps.studies.budget import BudgetPlan
-from vitkit.apps.studies.drawing import write_figure
 from vitkit.apps.studies.protocol import Ask, results, run_study
 from vitkit.apps.studies.throughput import GIB, Fastest, largest
+from vitkit.inspection import write_figure
 
 
 @pytest.mark.parametrize("limit", [0, 1, 2, 3, 7, 64, 100, 1000])
@@ -60,7 +60,7 @@ def test_the_study_of_speed_has_both_panels(tmp_path, monkeypatch):
     table = study.table(reached)
     assert [row[0] for row in table.rows] == ["mu/16"]
     assert all("(" in text for row in table.rows for text in row[1:])
-    write_figure(tmp_path / "figure.png", study.draw(reached))
+    write_figure(study.draw(reached), tmp_path / "figure.png")
     assert results(study, ask, reached.plan, tmp_path) == reached
     most = [row._replace(metric=replace(row.metric, value=1 << 16)) for row in reached.rows]
     assert "(65,536 or more)" in study.table(reached._replace(rows=most)).rows[0][1]

@@ -1,12 +1,10 @@
-"""What the figures of all studies share: panels, points with their spread, and the file.
+"""What the figures of all studies share: panels, and points with their spread.
 
 Shares are drawn in percent. A point is the mean of the runs of several seeds, its bar their standard
 deviation.
 """
 
-import io
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +15,6 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from vitkit.apps.studies.laws import REACH, Fit
 from vitkit.apps.studies.uncertainty import mean_and_deviation
 from vitkit.evaluation import Metric
-from vitkit.system.storage.files import MARK, write_whole
 
 MARKERS = "osD^vPX*<>"
 
@@ -142,13 +139,6 @@ def axis_title(groups: Mapping[Any, Sequence[Metric]]) -> str:
         for metric in metrics:
             return f"{metric.name}, {metric.unit.axis}"
     return ""
-
-
-def write_figure(path: Path, figure: Figure) -> None:
-    """Write it as PNG."""
-    picture = io.BytesIO()
-    figure.savefig(picture, format="png", dpi=130, metadata={"Comment": MARK})
-    write_whole(path, picture.getvalue())
 
 
 def law(axes: Axes, fitted: Fit | None, number: int) -> None:
