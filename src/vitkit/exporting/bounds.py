@@ -10,7 +10,7 @@ import math
 
 from vitkit.evaluation import tango
 from vitkit.exporting.agreement import Agreement
-from vitkit.runtimes import Weights
+from vitkit.runtimes.exported import Weights
 from vitkit.weights import Activation
 
 # The least share of images with the same likeliest class. Of float32 a few may be even between two

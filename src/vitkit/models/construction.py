@@ -21,7 +21,7 @@ from vitkit.models.positions import SinCosPositions
 from vitkit.models.tiling import Grid
 from vitkit.models.vision_transformer import VisionTransformer
 from vitkit.models.zoo import ModelConfig, named
-from vitkit.system.errors import BadSettings, BadWeights, Unsupported
+from vitkit.system.errors import BadSettings, BadWeights, Unsupported, WrongArgument
 
 Model = VisionTransformer | ResNet | LeNet
 MODELS = {ViTConfig: VisionTransformer, ResNetConfig: ResNet, LeNetConfig: LeNet}
@@ -40,7 +40,7 @@ def create(
     """A model with the official initial weights: `create("B/16", classes=10)` or `create(config)`.
 
     `seed` makes the weights repeatable, whatever the device, and leaves torch's own generator as it
-    was. Raises VitkitError for an unknown name or setting.
+    was. Raises VitkitError for an unknown name or setting, WrongArgument for what is neither.
     """
     config = model
     if isinstance(model, str):
@@ -49,6 +49,10 @@ def create(
         raise BadSettings(
             f"changes ({', '.join(changes)}) go with a model's name; use dataclasses.replace on a "
             "config"
+        )
+    elif type(config) not in MODELS:
+        raise WrongArgument(
+            f"model is of type {type(config).__name__}; give a name, such as 'B/16', or a configuration"
         )
 
     # Shapes first, then memory. On the CPU: a GPU would draw other numbers from the same seed

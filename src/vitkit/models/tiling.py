@@ -84,7 +84,7 @@ class Tiling(NamedTuple):
 
 def as_pair(value: object) -> object:
     """A height and a width from what people and JSON write: one number for a square, or a list.
-    Anything else stays as it is, and `check_types` refuses it."""
+    Anything else stays as it is, and `check_settings` refuses it."""
     if isinstance(value, int):
         return value, value
     if isinstance(value, list):

@@ -14,9 +14,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitkit.data import Preprocessing, Source, TargetKind, mix
-from vitkit.evaluation import USUAL, Evaluator, balanced_weights
+from vitkit.evaluation import balanced_weights
+from vitkit.evaluation.evaluator import Evaluator
+from vitkit.evaluation.evaluators import USUAL
 from vitkit.objectives.objective import Learner
 from vitkit.system.errors import BadData, BadSettings
+from vitkit.system.values import check_settings
 from vitkit.weights import Activation
 
 LEARNS = {"softmax": ("class",), "sigmoid": ("class", "classes"), "squared": ("number",)}
@@ -63,6 +66,7 @@ class Supervised:
     class, so that all classes have equal weight; the mean weight is 1. Only for the softmax."""
 
     def __post_init__(self):
+        check_settings(self)
         if self.loss not in LOSSES:
             raise BadSettings(f"loss is {self.loss!r}; it is one of {', '.join(LOSSES)}")
         if not 0 <= self.label_smoothing < 1:

@@ -23,6 +23,7 @@ from vitkit.system.machine import PrecisionChoice
 from vitkit.system.processes.ranks import world
 from vitkit.system.span import Span
 from vitkit.system.storage.addresses import shown_address
+from vitkit.system.values import check_settings
 
 # Seeds of dropout are `seed` times a million and more, and PyTorch's have 64 bits (step.py)
 MAX_SEED = 10**12
@@ -95,6 +96,7 @@ class Data:
     def __post_init__(self):
         if isinstance(self.source, PurePath):
             object.__setattr__(self, "source", str(self.source))
+        check_settings(self)
 
 
 @dataclass(frozen=True)
@@ -178,6 +180,9 @@ class Recipe:
     of the run; wandb or mlflow, which stay on this machine if there is no account; or a directory
     for TensorBoard's events. Each gets the numbers of metrics.jsonl, the settings, and pictures of
     mistakes."""
+
+    def __post_init__(self):
+        check_settings(self)
 
 
 class Facts(NamedTuple):

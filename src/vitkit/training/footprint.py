@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from vitkit.models import build
-from vitkit.objectives import blocks_of
+from vitkit.objectives.objective import blocks_of
 from vitkit.recipes import Recipe
 from vitkit.system.errors import Unsupported
 from vitkit.system.machine import Precision

@@ -4,7 +4,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from vitkit.data import Interpolation
+from vitkit.data.images.preprocessing import Interpolation
 from vitkit.system.errors import BadSettings, WrongArgument
 from vitkit.system.functions.arguments import name_of
 from vitkit.system.functions.steps import DATA, step

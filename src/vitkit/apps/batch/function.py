@@ -16,12 +16,12 @@ from vitkit.prediction import (
     Answering,
     ImageCounter,
     Request,
-    answers,
-    from_sequence,
     images_of,
     request,
     runtime_of,
 )
+from vitkit.prediction.batches import from_sequence
+from vitkit.prediction.predictions import answers
 from vitkit.runtimes import FileRuntime, Runtime
 from vitkit.system.console.text import as_word, counted
 from vitkit.system.errors import BadSettings

@@ -8,7 +8,6 @@ from vitkit.apps.faster.pareto import ParetoLine, Point
 from vitkit.inspection import (
     LIGHT,
     Markup,
-    Theme,
     paragraph,
     section,
     table,
@@ -17,6 +16,7 @@ from vitkit.inspection import (
     write_figure,
 )
 from vitkit.inspection import write_page as write_html
+from vitkit.inspection.plots import Theme
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -23,7 +23,6 @@ from vitkit.runtimes import (
     PACKAGES,
     Compute,
     Export,
-    PictureRuntime,
     Runtime,
     compiled,
     described,
@@ -31,6 +30,7 @@ from vitkit.runtimes import (
     missing_packages,
     write,
 )
+from vitkit.runtimes.exported import PictureRuntime
 from vitkit.system.console.messages import say
 from vitkit.system.errors import BadSettings, Unsupported, WorkerDied
 from vitkit.system.machine import has_bfloat16

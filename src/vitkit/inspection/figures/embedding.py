@@ -24,15 +24,8 @@ from vitkit.inspection.plots import (
     panels,
     themed,
 )
-from vitkit.models import (
-    Conv,
-    Grid,
-    NoPositions,
-    RelativePositions,
-    RotaryPositions,
-    ViTConfig,
-    standardised,
-)
+from vitkit.models import Conv, Grid, NoPositions, RotaryPositions, ViTConfig, standardised
+from vitkit.models.positions import RelativePositions
 from vitkit.system.errors import BadSettings, Unsupported
 from vitkit.weights import Classifier
 

@@ -60,8 +60,8 @@ if TYPE_CHECKING:
     SeveralPaths = str | Path | Sequence[str | Path]
     DeviceLike = str | torch.device
     """A device. The body gets a str, such as "cuda:1"."""
-    SpanLike = str | Span
-    """A duration, such as "10epochs". The body gets a Span."""
+    SpanLike = str | int | Span
+    """A duration, such as "10epochs", or a number of steps. The body gets a Span."""
 else:
     PathLike = Path
     DataLike = Annotated[str, "DATA"]

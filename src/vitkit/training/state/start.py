@@ -7,8 +7,10 @@ import torch
 from torch import nn
 
 from vitkit.models import ModelConfig, create
-from vitkit.objectives import Learner, blocks_of
-from vitkit.recipes import Recipe, Say, output_names
+from vitkit.objectives import Learner
+from vitkit.objectives.objective import blocks_of
+from vitkit.recipes import Recipe, Say
+from vitkit.recipes.settings import output_names
 from vitkit.system.errors import BadRun, BadSettings, VitkitError
 from vitkit.system.processes.ranks import from_rank_0, shard, world
 from vitkit.training.data import RunData

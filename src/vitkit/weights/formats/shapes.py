@@ -7,7 +7,8 @@ because the file does not, or None.
 import math
 import re
 
-from vitkit.models import SIZES, Grid
+from vitkit.models import Grid
+from vitkit.models.zoo import SIZES
 from vitkit.system.errors import BadWeights, VitkitError
 from vitkit.weights.files.content import Tensors
 

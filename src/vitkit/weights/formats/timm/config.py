@@ -14,7 +14,8 @@ from PIL import Image
 from torch import Tensor
 
 from vitkit.data import Preprocessing
-from vitkit.models import Means, ModelConfig, Token, ViTConfig
+from vitkit.models import ModelConfig, Token, ViTConfig
+from vitkit.models.pooling import Means
 from vitkit.system.errors import BadWeights
 from vitkit.weights.classifier import Classifier
 from vitkit.weights.files.directory import load_state_dict
