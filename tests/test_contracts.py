@@ -15,7 +15,15 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from architecture import LAYERS, ROOT, drawn, is_application, package_of, public_names
+from architecture import (
+    LAYERS,
+    ROOT,
+    drawn,
+    is_application,
+    names_imported,
+    package_of,
+    public_names,
+)
 
 import vitkit
 from vitkit import Classifier, create, save
@@ -130,17 +138,6 @@ def test_the_list_of_packages_is_as_the_code():
     assert drawn() in page, (
         "print it by `cd tests && python -m architecture`, and put it into the page"
     )
-
-
-IMPORTED = re.compile(r"from (vitkit(?:\.\w+)*) import (\([^)]*\)|[^\n]*)")
-
-
-def names_imported(text: str) -> Iterator[tuple[str, str]]:
-    """(module, name) of each `from vitkit.MODULE import NAME` in a file or a page."""
-    for module, names in IMPORTED.findall(text):
-        for name in names.strip("()").split(","):
-            if name.strip():
-                yield module, name.split()[0]
 
 
 def test_names_for_one_other_package_are_imported_from_their_module():

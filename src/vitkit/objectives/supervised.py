@@ -67,8 +67,6 @@ class Supervised:
 
     def __post_init__(self):
         check_settings(self)
-        if self.loss not in LOSSES:
-            raise BadSettings(f"loss is {self.loss!r}; it is one of {', '.join(LOSSES)}")
         if not 0 <= self.label_smoothing < 1:
             raise BadSettings(
                 f"label_smoothing is {self.label_smoothing}; it is from 0 up to, not including, 1"
@@ -82,8 +80,6 @@ class Supervised:
                 f"off_target is {self.off_target}; it is from 0 up to, not including, 0.5, and 0 "
                 f"for {self.loss}"
             )
-        if self.class_weights not in ("equal", "balanced"):
-            raise BadSettings(f"class_weights is {self.class_weights!r}; it is equal, or balanced")
         if self.class_weights == "balanced" and self.loss != "softmax":
             raise BadSettings(
                 f"class_weights is balanced, which is for the softmax, and loss is {self.loss}"
