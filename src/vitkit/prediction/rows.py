@@ -209,7 +209,9 @@ class RowsFile:
         """Write a row for each prediction. Raises OSError, in a sentence."""
         try:
             self.rows.write(predictions, extra)
-            self.count += len(predictions)  # before they are visible: an interrupt may come right after
+            self.count += len(
+                predictions
+            )  # before they are visible: an interrupt may come right after
             self.file.flush()
         except OSError as error:
             raise Unavailable(

@@ -235,7 +235,7 @@ class Known:
         digest = hashlib.sha256(subject.digest().encode("utf-8", "surrogateescape")).hexdigest()[
             :16
         ]
-        self.file = folder_of(subject.classifier) / f"faster-{digest}.json"
+        self.file = folder_of(subject.classifier) / f"faster-{digest}-2.json"  # 2: its second form
         self.judged: dict[str, dict] = {}
         self.races: dict[str, dict] = {}
         with suppress(OSError, ValueError, KeyError, TypeError):
