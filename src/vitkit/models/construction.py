@@ -8,7 +8,7 @@ import copy
 from dataclasses import asdict, fields
 from functools import lru_cache
 from itertools import chain
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import torch
 from torch import nn
@@ -25,10 +25,12 @@ from vitkit.system.errors import BadSettings, BadWeights, Unsupported, WrongArgu
 
 Model = VisionTransformer | ResNet | LeNet
 MODELS = {ViTConfig: VisionTransformer, ResNetConfig: ResNet, LeNetConfig: LeNet}
-KINDS = {config.kind: config for config in MODELS}
+KINDS: dict[str, type[ModelConfig]] = {
+    "vit": ViTConfig, "resnet": ResNetConfig, "lenet": LeNetConfig
+}  # fmt: skip
 # Layers whose weight is a kernel: what weight decay shrinks, if it leaves out the rest.
 KERNEL_LAYERS = (nn.Linear, nn.Conv2d, Conv)
-AnyModel = TypeVar("AnyModel", bound=nn.Module)
+AnyModel = TypeVar("AnyModel", bound=Model)
 
 
 def create(
@@ -42,7 +44,6 @@ def create(
     `seed` makes the weights repeatable, whatever the device, and leaves torch's own generator as it
     was. Raises VitkitError for an unknown name or setting, WrongArgument for what is neither.
     """
-    config = model
     if isinstance(model, str):
         config = named(model, **changes)
     elif changes:
@@ -50,9 +51,11 @@ def create(
             f"changes ({', '.join(changes)}) go with a model's name; use dataclasses.replace on a "
             "config"
         )
-    elif type(config) not in MODELS:
+    elif type(model) in MODELS:
+        config = model
+    else:
         raise WrongArgument(
-            f"model is of type {type(config).__name__}; give a name, such as 'B/16', or a configuration"
+            f"model is of type {type(model).__name__}; give a name, such as 'B/16', or a configuration"
         )
 
     # Shapes first, then memory. On the CPU: a GPU would draw other numbers from the same seed
@@ -170,7 +173,7 @@ def _with_tables(model: AnyModel, config: ModelConfig) -> AnyModel:
     """The model of a configuration that differs from the model's own in its grid, with the model's
     weights."""
     with torch.device("meta"):  # shapes only: the weights are the model's
-        new = type(model)(config)
+        new = cast(AnyModel, build(config))
 
     # The weights, with new tables for those modules whose tables are of one size of images.
     weights = dict(model.state_dict())
@@ -187,7 +190,8 @@ def _with_tables(model: AnyModel, config: ModelConfig) -> AnyModel:
     for name, parameter in new.named_parameters():
         parameter.requires_grad_(old_parameters[name].requires_grad)
     new.recompute = model.recompute
-    return new.train(model.training)
+    new.train(model.training)
+    return new
 
 
 def for_inference(model: AnyModel, image: Grid | None = None) -> AnyModel:
@@ -212,7 +216,8 @@ def for_inference(model: AnyModel, image: Grid | None = None) -> AnyModel:
             elif isinstance(module, SinCosPositions):
                 module.store_table(device)
     deployed.inference_only = True
-    return deployed.eval()
+    deployed.eval()
+    return deployed
 
 
 def same_memory(model: nn.Module) -> dict[int, torch.Tensor]:

@@ -89,18 +89,19 @@ class Pool:
     @property
     def tokens_read(self) -> int | None:
         """The number of tokens, counted from the first, that it reads; None for all."""
-        if not self.reads or not all(isinstance(part, Token) for part in self.reads):
+        tokens = [part.number for part in self.reads if isinstance(part, Token)]
+        if not tokens or len(tokens) < len(self.reads):
             return None
-        return 1 + max(part.number for part in self.reads)
+        return 1 + max(tokens)
 
     def places_in(self, wider: "Pool") -> list[int]:
         """The places of its states among those of another pooling, which has all of its parts: (S,)."""
-        start = {}
+        start: dict[States, int] = {}
         count = 0
         for part in wider.reads:
             start[part] = count
             count += part.states
-        places = []
+        places: list[int] = []
         for part in self.reads:
             places += range(start[part], start[part] + part.states)
         return places

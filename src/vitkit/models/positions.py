@@ -15,7 +15,7 @@ Legend: B batch, T tokens, N = h·w patches, D width, H heads, D_h width of a he
 """
 
 from math import pi
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -362,7 +362,7 @@ def check_raster_order(kind: str, own: Grid, grid: Grid) -> None:
 
 
 # How each origin of weights resamples a table; they differ by more than rounding.
-RESAMPLE = {
+RESAMPLE: dict[str, dict[str, Any]] = {
     "google": {"mode": "bilinear", "align_corners": True},  # scipy.ndimage.zoom(order=1)
     "timm": {"mode": "bicubic", "antialias": True},
     "huggingface": {"mode": "bicubic"},

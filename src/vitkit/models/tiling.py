@@ -3,7 +3,7 @@
 Legend: (h, w) the grid of patches; every pair is (height, width).
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from vitkit.system.errors import BadSettings
 
@@ -82,7 +82,7 @@ class Tiling(NamedTuple):
         return f"a height that is a multiple of {height} and a width that is a multiple of {width}"
 
 
-def as_pair(value: object) -> object:
+def as_pair(value: Any) -> Any:
     """A height and a width from what people and JSON write: one number for a square, or a list.
     Anything else stays as it is, and `check_settings` refuses it."""
     if isinstance(value, int):
@@ -92,7 +92,7 @@ def as_pair(value: object) -> object:
     return value
 
 
-def as_side(value: object) -> object:
+def as_side(value: Any) -> Any:
     """One number if both sides are the same, as configurations keep a square; else what `as_pair` gives."""
     pair = as_pair(value)
     if isinstance(pair, tuple) and len(pair) == 2 and pair[0] == pair[1]:

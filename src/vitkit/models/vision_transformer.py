@@ -12,6 +12,7 @@ patches, z the tokens' states, and y is what the head reads.
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -48,6 +49,7 @@ class VisionTransformer(nn.Module):
         self.config = config
 
         # Eq. 1: E, which projects patches of the image, or of a ResNet's feature map (the hybrid)
+        self.stem: Patches | ResNetStem
         if config.stem is None:
             bias = not config.embedding_norm
             self.stem = Patches(config.channels, config.width, config.patches, bias)
@@ -63,7 +65,7 @@ class VisionTransformer(nn.Module):
         self.registers = None
         if config.registers:
             self.registers = nn.Parameter(torch.empty(1, config.registers, config.width))
-        self.positions = build_positions(config)
+        self.positions: Any = build_positions(config)  # one module, or one for each block
         self.dropout = nn.Dropout(config.dropout)
         self.embedding_norm = None
         if config.embedding_norm:
@@ -82,7 +84,7 @@ class VisionTransformer(nn.Module):
         self.representation = None
         if config.representation:
             self.representation = Dense(config.width, config.representation)
-        self.head = nn.Identity()
+        self.head: nn.Module = nn.Identity()
         if config.classes and config.pool == "distilled":
             self.head = DistilledHead(config.width, config.classes)
         elif config.classes:
@@ -156,7 +158,7 @@ class VisionTransformer(nn.Module):
 
     def prepend_tokens(self, x: Tensor) -> Tensor:
         """The class token, then the registers, before the patches: (B, N, D) -> (B, T, D)."""
-        tokens = [token for token in (self.cls, self.registers) if token is not None]
+        tokens: list[Tensor] = [token for token in (self.cls, self.registers) if token is not None]
         if not tokens:
             # `.mT` left a transposed layout, which would make every block up to a tenth slower.
             return x.contiguous()
@@ -205,8 +207,8 @@ class VisionTransformer(nn.Module):
                 block_queries = queries
 
             # Eq. 2 and 3
-            block = self.with_checkpointing(block)
-            z = block(z, grid=grid, positions=positions, mask=mask, queries=block_queries)
+            compute = self.with_checkpointing(block)
+            z = compute(z, grid=grid, positions=positions, mask=mask, queries=block_queries)
             if i > last - count:
                 states.append(z)
         return states
@@ -224,7 +226,7 @@ class VisionTransformer(nn.Module):
         unchanged, and positions that act within the block's attention."""
         positions = self.positions
         if self.config.resolved_inject == "every":
-            positions = self.positions[i]
+            positions = positions[i]
         if self.config.position_kind.adds_to_tokens:
             return positions.add(z, grid), None
         return z, positions.in_attention(grid)
@@ -281,7 +283,7 @@ class Patches(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, D, h, w); without overlap H is h·P. Raises VitkitError for sides that
         whole patches do not cover."""
-        self.patches.check(images.shape[-2:])
+        self.patches.check((images.shape[-2], images.shape[-1]))
         return self.project(images)
 
     def init_weights(self) -> None:

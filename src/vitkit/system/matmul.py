@@ -169,14 +169,13 @@ def measure() -> OneDnn:
             bias = draw(outputs)
             gradient = draw(rows, outputs)
             forward = _ratio(
-                lambda x=x, w=weight, b=bias: torch.addmm(b, x, w.T),
-                lambda x=x, w=weight, b=bias: onednn(x, w, b),
+                partial(torch.addmm, bias, x, weight.T), partial(onednn, x, weight, bias)
             )
             input_gradient = _ratio(
-                lambda g=gradient, w=weight: g @ w, lambda g=gradient, w=weight: onednn(g, w.T)
+                partial(torch.matmul, gradient, weight), partial(onednn, gradient, weight.T)
             )
             weight_gradient = _ratio(
-                lambda g=gradient, x=x: g.T @ x, lambda g=gradient, x=x: onednn(g.T, x.T)
+                partial(torch.matmul, gradient.T, x), partial(onednn, gradient.T, x.T)
             )
             for kind, ratio in zip(ratios, (forward, input_gradient, weight_gradient), strict=True):
                 kind.append(ratio)

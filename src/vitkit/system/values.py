@@ -5,10 +5,22 @@ import math
 from functools import cache
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from vitkit.system.errors import BadSettings
 from vitkit.system.span import Span
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 WORDS = {
     bool: "True or False",
@@ -40,7 +52,7 @@ def alternatives(annotation: Any) -> list[Any]:
 
 def choices_of(annotation: Any) -> list[str]:
     """The values that a type allows, if it is a choice of named ones."""
-    choices = []
+    choices: list[str] = []
     for kind in alternatives(annotation):
         if get_origin(kind) is Literal:
             choices += map(str, get_args(kind))
@@ -116,7 +128,7 @@ def _types(settings: type) -> dict[str, Any]:
     return get_type_hints(settings)
 
 
-def check_settings(settings: object) -> None:
+def check_settings(settings: "DataclassInstance") -> None:
     """Raise BadSettings if a field of a dataclass holds a value that its type does not allow: a name that is
     not in a Literal, a text for a number, a number that is not finite."""
     type_of = _types(type(settings))

@@ -133,7 +133,7 @@ async def close_silent(server: "uvicorn.Server", seconds: float) -> None:
         await asyncio.sleep(LOOK)
         now = time.monotonic()
         for connection in list(server.server_state.connections):
-            request = connection.cycle
+            request = connection.cycle  # type: ignore[union-attr]
             waits = request is None or request.response_complete
             state = (id(request), waits)
             before, began = since.get(connection, (None, now))
@@ -164,7 +164,7 @@ async def drain(server: "uvicorn.Server", bound: socket.socket) -> None:
     last.close()
     for connection in accepted:
         await loop.connect_accepted_socket(
-            lambda: server.config.http_protocol_class(
+            lambda: server.config.http_protocol_class(  # type: ignore[call-arg]
                 config=server.config,
                 server_state=server.server_state,
                 app_state=server.lifespan.state,
@@ -182,7 +182,7 @@ async def drain(server: "uvicorn.Server", bound: socket.socket) -> None:
 def _accept_waiting(listener: socket.socket) -> list[socket.socket]:
     """The connections that wait to be accepted."""
     listener.setblocking(False)
-    accepted = []
+    accepted: list[socket.socket] = []
     while True:
         try:
             connection, _ = listener.accept()

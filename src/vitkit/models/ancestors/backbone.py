@@ -107,7 +107,7 @@ class Backbone:
         # 2 by the root's convolution, 2 by its pooling, 2 by every stage but the first
         return 4 * 2 ** max(len(self.units) - 1, 0)
 
-    def mixes(self, stage: int) -> str:
+    def mixes(self, stage: int) -> Literal["conv", "axial", "local", "augmented"]:
         """The kind of layer that mixes the feature map of this stage, counted from 0.
 
         Attention to all of the first stage's large map would cost too much (Bello et al.).
@@ -200,14 +200,15 @@ class ResNetConfig:
 
     def fitting(self, image: Grid) -> Grid:
         """The largest size of images that is not above `image`: as any size will do, itself."""
-        return tuple(image)
+        height, width = image
+        return height, width
 
     def resized(self, image: Grid, method: str | None = None) -> "ResNetConfig":
         """The same model for images of this (height, width).
 
         `method` is there to match ViTConfig: positions here are always resampled as Google does.
         """
-        return replace(self, image=tuple(image))
+        return replace(self, image=self.fitting(image))
 
     def with_head(self, classes: int) -> "ResNetConfig":
         """The same model with a new head for this many classes; 0 is none."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
-from typing_extensions import is_typeddict
+from typing_extensions import get_original_bases, is_typeddict
 
 from vitkit.system.console.text import paragraphs
 from vitkit.system.functions.types import Default, Fields, Messages
@@ -84,7 +84,7 @@ def parameters(owner: Owner, defaults: Any = None) -> Iterator[Parameter]:
     """
     if dataclasses.is_dataclass(owner):
         yield from _fields(owner, defaults)
-    elif is_typeddict(owner):
+    elif isinstance(owner, type) and is_typeddict(owner):
         yield from _keys(owner)
     else:
         yield from _of_function(owner, defaults or {})
@@ -101,7 +101,7 @@ def _of_function(function: Callable, defaults: Mapping[str, Any]) -> Iterator[Pa
             continue
         if defaults.get(name) is READ:
             continue
-        annotation = types[name]
+        annotation: Any = types[name]
         is_variadic = each.kind is inspect.Parameter.VAR_POSITIONAL
         default = defaults.get(name, each.default)
         if default is inspect.Parameter.empty:
@@ -153,7 +153,7 @@ def options(
     """Every option of a function or a dataclass, those of its parts too. `prefix` and `part` begin the
     names of options and of arguments."""
     for each in parameters(owner, defaults):
-        kind = bare(each.annotation)
+        kind: Any = bare(each.annotation)
         name = each.name.replace("_", "-")
         aliases = _aliases_of(each.annotation)
         if not isinstance(owner, type):
@@ -161,7 +161,7 @@ def options(
             aliases = ALIASES.get(each.name, ())
         if dataclasses.is_dataclass(each.default):
             kind = type(each.default)
-        if dataclasses.is_dataclass(kind):
+        if isinstance(kind, type) and dataclasses.is_dataclass(kind):
             inner = None if each.default is MISSING else each.default
             if name:
                 yield from options(kind, inner, f"{prefix}{name}.", f"{part}{each.name}__")
@@ -249,10 +249,12 @@ def docstrings(owner: Owner) -> dict[str, str]:
     texts = {}
     if inspect.isfunction(owner):
         for each in docstring_parser.parse(inspect.getdoc(owner) or "").params:
-            texts[each.arg_name.lstrip("*")] = paragraphs(each.description)
+            texts[each.arg_name.lstrip("*")] = paragraphs(each.description or "")
         return texts
+    assert isinstance(owner, type)
+    bases: list[Any]
     if is_typeddict(owner):
-        bases = [*filter(is_typeddict, owner.__orig_bases__), owner]
+        bases = [*filter(is_typeddict, get_original_bases(owner)), owner]
     else:
         bases = [base for base in reversed(owner.__mro__) if dataclasses.is_dataclass(base)]
     for base in bases:
@@ -260,7 +262,7 @@ def docstrings(owner: Owner) -> dict[str, str]:
             texts |= docstrings(base)
             continue
         for field in docstring_parser.parse_from_object(base).params:
-            texts[field.arg_name] = paragraphs(field.description)
+            texts[field.arg_name] = paragraphs(field.description or "")
     return texts
 
 

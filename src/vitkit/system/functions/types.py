@@ -5,7 +5,7 @@ A type checker reads the first form, which is wider; at run time arguments are r
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias, TypeVar, get_type_hints
 
 from typing_extensions import TypedDict
 
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     """A path. The body gets a Path."""
     DataLike = str | Path
     """Images: a path, an address or a name (`DATA` in docs/data.md). The body gets a str."""
-    Several = T | Sequence[T]
+    Several: TypeAlias = T | Sequence[T]
     """One value or several. The body gets a tuple."""
     SeveralPaths = str | Path | Sequence[str | Path]
     DeviceLike = str | torch.device

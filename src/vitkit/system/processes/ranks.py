@@ -12,15 +12,20 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from typing_extensions import TypeIs
 
 from vitkit.system.errors import BadSettings, Interrupted, PeerFailed, RankLost
 from vitkit.system.machine import Precision, pick_device
 from vitkit.system.processes.watchdog import PATIENCE, watchdog
+
+if TYPE_CHECKING:
+    from torch.distributed.fsdp import FSDPModule
+    from torch.distributed.tensor import DTensor
 
 T = TypeVar("T")
 
@@ -130,7 +135,7 @@ def _session(store: dist.Store, rank: int, world_size: int) -> str:
 
     session = rank_id
     unconfirmed = set(range(1, world_size))
-    deadline = time.monotonic() + store.timeout.total_seconds()
+    deadline = time.monotonic() + store.timeout.total_seconds()  # type: ignore[attr-defined]
     while unconfirmed:
         for other in unconfirmed:
             if store.check([f"vitkit/announced/{other}"]):
@@ -205,7 +210,7 @@ def shard(
 
     # An empty method. Registering it makes FSDP gather the parameters outside of the blocks when it
     # is called: see `gathered`
-    learner.gather = lambda: None
+    learner.gather = lambda: None  # type: ignore[assignment]
     register_fsdp_forward_method(learner, "gather")
     return learner
 
@@ -214,7 +219,7 @@ def sum_gradients(learner: nn.Module, now: bool) -> None:
     """Whether the next backward pass sums gradients over the ranks. If not, each rank adds up its
     own, whole, until a pass that does."""
     if world().world_size > 1:
-        learner.set_requires_gradient_sync(now)
+        cast("FSDPModule", learner).set_requires_gradient_sync(now)
 
 
 @contextmanager
@@ -224,24 +229,29 @@ def gathered(learner: nn.Module) -> Iterator[nn.Module]:
     if world().world_size == 1:
         yield learner
         return
-    learner.gather()
+    learner.gather()  # type: ignore[operator]
     try:
         yield learner
     finally:
-        learner.reshard()
+        cast("FSDPModule", learner).reshard()
+
+
+def is_sharded(tensor: Tensor) -> TypeIs["DTensor"]:
+    """Whether each rank holds a part of a tensor. Importing its class would take a second."""
+    return hasattr(tensor, "placements")
 
 
 def full_tensor(tensor: Tensor) -> Tensor:
     """A sharded tensor in one piece; any other tensor as it is. Every rank must call this
     together."""
-    if hasattr(tensor, "full_tensor"):
+    if is_sharded(tensor):
         return tensor.full_tensor()
     return tensor
 
 
 def local_tensor(tensor: Tensor) -> Tensor:
     """This rank's part of a sharded tensor; any other tensor as it is."""
-    if hasattr(tensor, "to_local"):
+    if is_sharded(tensor):
         return tensor.to_local()
     return tensor
 
@@ -261,8 +271,10 @@ def part_of(tensor: Tensor) -> LocalPart:
     """The part of a tensor that this rank holds: its shard, or the whole tensor if it is not
     sharded."""
     tensor = tensor.detach()
-    if not hasattr(tensor, "placements"):
+    if not is_sharded(tensor):
         return LocalPart(tensor, (0,) * tensor.ndim, on_rank_0())
+
+    from torch.distributed.tensor import Shard
 
     # A sharded dimension is cut as torch.chunk cuts: the last ranks may have less, or nothing
     offsets = [0] * tensor.ndim
@@ -270,11 +282,12 @@ def part_of(tensor: Tensor) -> LocalPart:
     is_first = True
     mesh = tensor.device_mesh
     for placement, ranks, coordinate in zip(
-        tensor.placements, mesh.shape, mesh.get_coordinate(), strict=True
+        tensor.placements, mesh.shape, mesh.get_coordinate() or (), strict=True
     ):
         if placement.is_replicate():
             is_first = is_first and coordinate == 0
             continue
+        assert isinstance(placement, Shard)
         size = shape[placement.dim]
         size_of_most = -(-size // ranks)
         start = min(size_of_most * coordinate, size)
@@ -288,7 +301,7 @@ def part_of(tensor: Tensor) -> LocalPart:
 def replicas_of(tensor: Tensor) -> int:
     """How many ranks hold the same part of a sharded tensor; 1 of any other."""
     count = 1
-    if hasattr(tensor, "placements"):
+    if is_sharded(tensor):
         for placement, ranks in zip(tensor.placements, tensor.device_mesh.shape, strict=True):
             if placement.is_replicate():
                 count *= ranks
@@ -320,14 +333,12 @@ def from_rank_0(make: Callable[[], T]) -> T:
     """Calls `make` on rank 0 alone; every rank gets its result, or raises its error."""
     if world().world_size == 1:
         return make()
-    result = None
-    failure = None
+    message: list[Any] = [None, None]
     if on_rank_0():
         try:
-            result = make()
+            message[0] = make()
         except Exception as error:  # which every rank raises
-            failure = error
-    message = [result, failure]
+            message[1] = error
     dist.broadcast_object_list(message)  # fills it in on the other ranks
     result, failure = message
     if failure is not None:

@@ -10,6 +10,7 @@ from contextlib import suppress
 
 from vitkit.system.processes.watchdog import watchdog
 
+FAILED = -1  # in place of the number of pieces
 PIECE = 1 << 20  # bytes of a value; the store takes no more than 8 MB at once
 FIRST_LOOK = 0.02  # seconds before the second look for a result; then twice as long each time,
 LAST_LOOK = 1.0  # up to this
@@ -25,6 +26,8 @@ def ranks_sharing() -> int:
 def claim(key: str) -> bool:
     """Whether this process is the first to claim a piece of work, or nobody can be asked. It has to
     `give` the result then."""
+    if watchdog.store is None:
+        return True
     try:
         return watchdog.store.add(f"claimed/{key}", 1) == 1
     except RuntimeError:  # the store is gone with the process that held it
@@ -33,14 +36,18 @@ def claim(key: str) -> bool:
 
 def give(key: str, data: bytes | None) -> None:
     """Hand the result of claimed work to the others; None if it failed."""
-    count = -1  # it failed
-    if data is not None:
-        count = math.ceil(len(data) / PIECE)
+    store = watchdog.store
+    if store is None:
+        return
     with suppress(RuntimeError):  # the others notice that the store is gone, too
+        if data is None:
+            store.set(f"given/{key}", str(FAILED))
+            return
+        count = math.ceil(len(data) / PIECE)
         for number in range(count):
             piece = data[number * PIECE : (number + 1) * PIECE]
-            watchdog.store.set(f"given/{key}/{number}", piece)
-        watchdog.store.set(f"given/{key}", str(count))
+            store.set(f"given/{key}/{number}", piece)  # type: ignore[arg-type]  # bytes, too
+        store.set(f"given/{key}", str(count))
 
 
 def take(key: str, since: float) -> bytes | None:
@@ -50,18 +57,21 @@ def take(key: str, since: float) -> bytes | None:
     since: when this process began to wait, or something came last (time.monotonic). A rank that hangs
     may have claimed much, and is waited for once.
     """
+    store = watchdog.store
+    if store is None:
+        return None
     deadline = since + watchdog.patience
     pause = FIRST_LOOK
     try:
-        while not watchdog.store.check([f"given/{key}"]):
+        while not store.check([f"given/{key}"]):
             if time.monotonic() > deadline:
                 return None
             time.sleep(pause)
             pause = min(2 * pause, LAST_LOOK)
-        count = int(watchdog.store.get(f"given/{key}"))
-        if count < 0:
+        count = int(store.get(f"given/{key}"))
+        if count == FAILED:
             return None
-        pieces = [watchdog.store.get(f"given/{key}/{number}") for number in range(count)]
+        pieces = [store.get(f"given/{key}/{number}") for number in range(count)]
     except RuntimeError:
         return None
     return b"".join(pieces)

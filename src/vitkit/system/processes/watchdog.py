@@ -65,7 +65,7 @@ class Watchdog:
 
     def first_to_report(self) -> bool:
         """Whether no other rank has asked this before: only one rank reports an error or a hang."""
-        return _first_to_report(self.store)
+        return self.store is None or _first_to_report(self.store)
 
     def _watch(self) -> None:
         """Wait until the process makes no progress, then report and end it."""
@@ -94,9 +94,7 @@ class Watchdog:
         except RuntimeError:
             sentences.put(self._unreachable())
             return
-        if not _first_to_report(store):
-            sentence = None
-        sentences.put(sentence)
+        sentences.put(sentence if _first_to_report(store) else None)
 
     def _unreachable(self) -> str:
         """What this rank knows if it cannot reach the store."""

@@ -191,9 +191,11 @@ def _users(address: str) -> list[tuple[int, int]]:
     while (position := address.find("://", position)) >= 0:
         start = position + len("://")
         host = _HOST.match(address, start)
+        assert host is not None  # it matches the empty text, too
         end = address.rfind("@", start, host.end())
         if end < 0 and not _HOST_AND_PORT.fullmatch(host[0]):
-            last = _WORD.match(address, start).end()
+            word = _WORD.match(address, start)
+            last = start if word is None else word.end()
             end = address.rfind("@", start, last)
             if end < 0:  # so no other "://" of this word has a user
                 position = last

@@ -2,7 +2,6 @@
 have written them."""
 
 import math
-from collections.abc import Callable
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from types import NoneType, UnionType
@@ -13,10 +12,14 @@ from vitkit.system.errors import BadRun, VitkitError
 T = TypeVar("T")
 
 LARGEST = 1 << 63  # of whole numbers, as files of arrays hold them
-_types = cache(get_type_hints)  # Python evaluates annotations in every call
 
 
-def record_of(kind: Callable[..., T], values: Any) -> T:
+@cache  # Python evaluates annotations in every call
+def _types(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def record_of(kind: type[T], values: Any) -> T:
     """A dataclass or a named tuple of the values that JSON has of it.
 
     Whole numbers have at most 64 bits, other numbers are finite, and lists become tuples where the class
@@ -24,7 +27,7 @@ def record_of(kind: Callable[..., T], values: Any) -> T:
     """
     if not isinstance(values, dict):
         raise BadRun(f"it holds {shown(values)} in place of an object")
-    types = _types(kind)
+    types = _types(kind)  # type: ignore[arg-type]
     if is_dataclass(kind):
         needed = {
             field.name
@@ -32,7 +35,7 @@ def record_of(kind: Callable[..., T], values: Any) -> T:
             if field.default is MISSING and field.default_factory is MISSING
         }
     else:
-        needed = set(types) - set(kind._field_defaults)
+        needed = set(types) - set(kind._field_defaults)  # type: ignore[attr-defined]
     if unknown := sorted(values.keys() - types.keys()):
         raise BadRun(f"{shown(unknown[0])} is no part of it")
     if missing := sorted(needed - values.keys()):
