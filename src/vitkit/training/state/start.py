@@ -68,7 +68,9 @@ def begin(recipe: Recipe, run_dir: Path, data: RunData, device: torch.device, sa
         if world().world_size == 1 and recipe.model.classes:
             compiled = [learner.model]
         for module in compiled:
-            module.compile()
+            module.compile(
+                dynamic=False
+            )  # a graph for any size ends in an InductorError (torch 2.11)
     learner = shard(learner, blocks, recipe.precision, recipe.shard_group)
 
     # The optimiser, and the Polyak average if there is one: of the shards, so they come last
