@@ -8,7 +8,7 @@ decides whether a step is skipped; `at once` waits in every step for what it gav
 same weights to the bit at the end.
 
 Prints and writes for each model the speed of `later` over that of `at once`, of medians, with its 95 %
-interval; the share of the GPU's matrix rate that it reaches, by a plain product that was measured; and the most memory that
+interval; the share of a plain product's rate, which is measured, that it reaches; and the most memory that
 PyTorch had allocated in a few steps of one run, beside what `vitkit plan` says without what it puts aside
 for CUDA. On a CPU nobody counts that.
 """
