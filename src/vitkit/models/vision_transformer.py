@@ -93,6 +93,8 @@ class VisionTransformer(nn.Module):
 
         # Activation checkpointing: keep only the blocks' inputs for the backward pass.
         self.recompute = False
+        # Under autocast, the type of z between the layers; None is the weights'.
+        self.residual_dtype: torch.dtype | None = None
         # Set by for_inference, whose models must be neither trained nor saved.
         self.inference_only = False
 
@@ -154,7 +156,13 @@ class VisionTransformer(nn.Module):
         z = self.dropout(z)
         if self.embedding_norm is not None:
             z = self.embedding_norm(z)  # CLIP
-        return z
+        return self.in_stream(z)
+
+    def in_stream(self, z: Tensor) -> Tensor:
+        """The tokens as the residual stream has them: in `residual_dtype` under autocast, if that is set."""
+        if self.residual_dtype is None or not torch.is_autocast_enabled(z.device.type):
+            return z
+        return z.to(self.residual_dtype)
 
     def prepend_tokens(self, x: Tensor) -> Tensor:
         """The class token, then the registers, before the patches: (B, N, D) -> (B, T, D)."""
@@ -200,6 +208,7 @@ class VisionTransformer(nn.Module):
             positions = None
             if self.config.resolved_inject != "stem":
                 z, positions = self.positions_at_block(i, z, grid)
+                z = self.in_stream(z)
 
             # Every block reads all tokens of the one before, so only the last may leave some out.
             block_queries = None

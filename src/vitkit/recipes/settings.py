@@ -14,7 +14,7 @@ from tyro.conf import arg
 
 from vitkit.data import Augmentation, Columns, Preprocessing, TargetKind
 from vitkit.evaluation import Eval
-from vitkit.models import ModelConfig
+from vitkit.models import ModelConfig, ViTConfig
 from vitkit.objectives import Objective, Supervised
 from vitkit.recipes.optim import Optim, Tune
 from vitkit.recipes.trackers import check_tracker
@@ -139,6 +139,10 @@ class Recipe:
     precision: PrecisionChoice = "float32"
     """Arithmetic of the matrix products; weights and loss stay float32. auto is bfloat16 where the
     CPU or GPU has instructions for it."""
+    residual: Literal["float32", "bfloat16"] = "float32"
+    """Arithmetic of the residual stream, the states between the layers (Equations 1 to 3), with precision
+    bfloat16. bfloat16 is faster on a GPU, and with `recompute` needs less memory; LayerNorms are computed in
+    float32 in any case. In evaluation and prediction after the run the stream is float32."""
     compile: bool = False
     """Run the model through torch.compile."""
     recompute: bool = False
@@ -350,6 +354,15 @@ def check_numbers(recipe: Recipe) -> None:
         raise BadSettings(
             f"`batch` is {recipe.batch} and `micro_batch` {recipe.micro_batch}; a batch has at least "
             "one example"
+        )
+    if recipe.residual == "bfloat16" and recipe.precision == "float32":
+        raise BadSettings(
+            "`residual` is bfloat16, which goes with precision bfloat16, and `precision` is float32; change one"
+        )
+    if recipe.residual == "bfloat16" and not isinstance(recipe.model, ViTConfig):
+        raise BadSettings(
+            f"`residual` is for the residual stream of a Vision Transformer, and {recipe.model.title} has none; "
+            "leave it out"
         )
     if not 0 <= recipe.average < 1:
         raise BadSettings(

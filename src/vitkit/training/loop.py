@@ -106,6 +106,7 @@ def _train(
         )
     _refuse(recipe, data, run_dir)
     recipe = with_precision(recipe, run_dir, device, say)
+    check_numbers(recipe)  # what does not go with the precision that was picked
     recipe = with_augmentation(recipe, data, device, say)
     record_run(run_dir, recipe, data, say)
 

@@ -14,7 +14,7 @@ from vitkit.recipes.settings import output_names
 from vitkit.system.errors import BadRun, BadSettings, VitkitError
 from vitkit.system.processes.ranks import from_rank_0, shard, world
 from vitkit.training.data import RunData
-from vitkit.training.optim import apply_tuning
+from vitkit.training.optim import apply_tuning, set_residual
 from vitkit.training.record.values import differences, to_json
 from vitkit.training.state.checkpoints import checkpoints, read_sealed, write_sealed
 from vitkit.training.state.state import State, trained
@@ -55,6 +55,7 @@ def begin(recipe: Recipe, run_dir: Path, data: RunData, device: torch.device, sa
     if published is not None:
         take_pretraining(learner, published, recipe, say)
     learner.prepare(data.train)
+    set_residual(learner, recipe)
     for module in learner.modules():
         if hasattr(module, "recompute"):
             module.recompute = recipe.recompute
