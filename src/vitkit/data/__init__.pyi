@@ -29,6 +29,7 @@ from .images.preprocessing import Interpolation as Interpolation
 from .images.preprocessing import Preprocessing as Preprocessing
 from .images.preprocessing import check_choice as check_choice
 from .loading.batches import Batch as Batch
+from .loading.batches import EvalBatches as EvalBatches
 from .loading.batches import WholePictures as WholePictures
 from .loading.batches import default_workers as default_workers
 from .loading.batches import eval_batches as eval_batches

@@ -7,7 +7,6 @@ with the two methods of `Evaluator`, whose `measure` reads the images with `coll
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import chain, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
@@ -17,6 +16,7 @@ from torch import Tensor, nn
 from vitkit.data import (
     Batch,
     Columns,
+    EvalBatches,
     Source,
     TargetKind,
     WholePictures,
@@ -224,8 +224,12 @@ def concatenated(parts: Iterable[Rows]) -> list[Tensor]:
 
 def _one_behind(parts: Iterable[Rows]) -> Iterator[Rows]:
     """Yields each part after the next has begun, so that copying overlaps computing."""
-    for rows, _ in pairwise(chain(parts, [None])):
+    ahead = iter(parts)
+    rows = next(ahead, None)
+    while rows is not None:
+        following = next(ahead, None)
         yield rows
+        rows = following
 
 
 def batches_of(
@@ -240,6 +244,7 @@ def batches_of(
         workers = default_workers(source)
         if rows >= len(source) and not takes_pictures:
             workers = 0  # while one batch is decoded there is nothing to compute
+    batches: WholePictures | EvalBatches
     if takes_pictures:  # it prepares images itself, one at a time
         batches = WholePictures(source, workers, share)
     else:

@@ -45,8 +45,9 @@ def splits_to_learn_from(
     made = splits.made_fingerprint
     if on_bad_image == "skip":
         # The parts of a data set without the images that cannot be decoded
-        intact = {name: without_broken(part) for name, part in splits.sources.items()}
-        splits = replace(splits, **{name: part or None for name, part in intact.items()})
+        intact = {name: without_broken(part) or None for name, part in splits.sources.items()}
+        parts = [intact.get(name) for name in ("train", "val", "test")]
+        splits = replace(splits, train=parts[0], val=parts[1], test=parts[2])
     return splits, made
 
 

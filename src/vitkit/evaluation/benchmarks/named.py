@@ -285,6 +285,9 @@ class WithoutBorder:
     def chunks(self, rows: np.ndarray) -> tuple[np.ndarray, int] | None:
         return self.store.chunks(rows)
 
+    def keeping(self, chunks: int) -> "WithoutBorder":
+        return replace(self, store=self.store.keeping(chunks))
+
 
 def _open_objectnet(where: str) -> tuple[Source, tuple[tuple[str, ...], ...]]:
     """The images of the objects that ImageNet has, without their border; and for each object the

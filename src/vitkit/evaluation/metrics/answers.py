@@ -141,7 +141,7 @@ def _reading(
         logits = chosen.allowed(logits)  # (B, A)
         own = chosen.own_column(logits, truth)  # (B,)
         highest, column = logits.max(-1)  # the first of several
-        rows = (
+        rows: tuple[Tensor, ...] = (
             indices,
             truth,
             chosen.answers[column],

@@ -1,6 +1,6 @@
 """Everything in a data set that deserves a second look: labels, duplicates, odd images."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -76,7 +76,7 @@ def _places(surveys: dict[str, Survey], readable: bool) -> list[tuple[str, int]]
     """Part and number of every image, or of those that can be read, one part after the other."""
     places = []
     for name, seen in surveys.items():
-        numbers = range(len(seen.source))
+        numbers: Sequence[int] = range(len(seen.source))
         if readable:
             numbers = np.flatnonzero(seen.good).tolist()
         places += [(name, number) for number in numbers]
@@ -109,8 +109,9 @@ def _labels(
     if len(known) < 2:
         return [], [], 1.0
     groups = None
-    if all(part.groups is not None for part in parts.values()):
-        groups = np.array([parts[name].groups[index] for name, index in places])
+    groups_of = {name: part.groups for name, part in parts.items() if part.groups is not None}
+    if len(groups_of) == len(parts):
+        groups = np.array([groups_of[name][index] for name, index in places])
     logits = fit_probe("linear", x, classes, len(known), groups=groups).left_out.numpy()
     accuracy = float((logits.argmax(1) == classes).mean())
     wrong = wrong_labels(logits, classes)
