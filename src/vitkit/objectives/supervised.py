@@ -3,7 +3,7 @@
 Legend: B batch, C channels, K classes.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from vitkit.data import Preprocessing, Source, TargetKind, mix
 from vitkit.evaluation import USUAL, Evaluator, balanced_weights
+from vitkit.models import Model
 from vitkit.objectives.objective import Learner
 from vitkit.system.errors import BadData, BadSettings
 from vitkit.weights import Activation
@@ -111,7 +112,7 @@ class Supervised:
         return USUAL[target_kind]
 
     def learner(
-        self, model: nn.Module, preprocessing: Preprocessing | None = None
+        self, model: Model, preprocessing: Preprocessing | None = None
     ) -> "SupervisedLearner":
         """The model, with this loss on its outputs."""
         return SupervisedLearner(model, self)
@@ -120,7 +121,14 @@ class Supervised:
 class SupervisedLearner(Learner):
     """The learner of a supervised run: only the model."""
 
-    def __init__(self, model: nn.Module, objective: Supervised):
+    centre: Tensor
+    """(): the mean of the numbers that are learned."""
+    scale: Tensor
+    """(): their standard deviation."""
+    weights: Tensor
+    """(K,): what an image of each class counts, if classes are balanced."""
+
+    def __init__(self, model: Model, objective: Supervised):
         super().__init__()
         self.model = model
         self.objective = objective
@@ -173,7 +181,7 @@ class SupervisedLearner(Learner):
         targets = self.as_rows(targets)  # (B, K)
         if settings.mixup or settings.cutmix:
             images, targets = mix(images, targets, keys, settings.mixup, settings.cutmix)
-        total = 1.0
+        total: Tensor | float = 1.0
         if settings.class_weights == "balanced":
             # Of what an image shows, before any of it is spread
             targets = targets * self.weights
@@ -218,7 +226,7 @@ def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
     return (outputs - targets).square().sum() / len(outputs)
 
 
-LOSSES = {
+LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "softmax": F.cross_entropy,  # with the targets as probabilities, mean over B
     "sigmoid": sigmoid_cross_entropy,
     "squared": squared_error,
