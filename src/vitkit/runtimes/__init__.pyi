@@ -55,3 +55,4 @@ from .pytorch import eager as eager
 from .pytorch import of_file as of_file
 from .pytorch import with_strangeness as with_strangeness
 from .runtime import Runtime as Runtime
+from .runtime import SaysUnknown as SaysUnknown

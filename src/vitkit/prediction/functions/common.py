@@ -1,7 +1,7 @@
 """A model, images and how they are answered: what predict, sort, watch and batch have in common."""
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
@@ -167,7 +167,9 @@ def images_of(
     return list(islice(items, limit or None))  # of an iterator the first ones
 
 
-def answers_of(settings: Request, runtime: Runtime, items: Sequence[Item]) -> Iterator[Answered]:
+def answers_of(
+    settings: Request, runtime: Runtime, items: Sequence[Item]
+) -> Generator[Answered, None, None]:
     """The answers to these images, in batches."""
     batches = from_sequence(items, runtime.preprocessing, batch_for(runtime), settings.workers)
     return answers(runtime, batches, settings.top)
@@ -179,7 +181,7 @@ def answers_to_names(
     names: Iterable[list[str]] | None = None,
     limit: int = 0,
     written_to: Sequence[Path] = (),
-) -> Iterator[Answered]:
+) -> Generator[Answered, None, None]:
     """The answers to images whose names come in lists; by default through the standard input.
 
     limit: answer the first ones only; 0 is all.
