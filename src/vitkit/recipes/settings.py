@@ -19,7 +19,7 @@ from vitkit.objectives import Objective, Supervised
 from vitkit.recipes.optim import Optim, Tune
 from vitkit.recipes.trackers import check_tracker
 from vitkit.system.errors import BadSettings, Unsupported
-from vitkit.system.machine import PrecisionChoice
+from vitkit.system.machine import Precision, PrecisionChoice
 from vitkit.system.processes.ranks import world
 from vitkit.system.span import Span
 from vitkit.system.storage.addresses import shown_address
@@ -178,6 +178,13 @@ class Recipe:
     of the run; wandb or mlflow, which stay on this machine if there is no account; or a directory
     for TensorBoard's events. Each gets the numbers of metrics.jsonl, the settings, and pictures of
     mistakes."""
+
+    @property
+    def arithmetic(self) -> Precision:
+        """The precision, once it is decided what "auto" is on this machine. Raises BadSettings before."""
+        if self.precision == "auto":
+            raise BadSettings("precision is 'auto'; give float32 or bfloat16")
+        return self.precision
 
 
 class Facts(NamedTuple):

@@ -94,7 +94,7 @@ def open_data(data: Data, evals: Sequence[Eval], run_dir: Path, say: Say) -> Run
 
     # Check: by data.json if the run has trained before, else by decoding
     parts = own | others
-    paths = {}
+    paths: dict[str, str] = {}
     for each in evals:
         paths |= {each.images: each.data, each.train_images: each.data}
     if earlier.trained and earlier.data.keys() >= RECORDED:
@@ -143,7 +143,7 @@ def open_others(evals: Sequence[Eval]) -> dict[str, Source]:
     and if one that learns has no training images there, or would measure on them.
     """
     sources = {}
-    paths = {}
+    paths: dict[str, str] = {}
     for each in evals:
         if not each.data:
             continue

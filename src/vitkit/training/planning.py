@@ -237,10 +237,10 @@ def seconds_of_a_step(
     height, width = recipe.model.image
     images = torch.rand(micro_batch, recipe.model.channels, height, width, device=device)
     start = time.perf_counter()
-    times = []  # the first step warms up
+    times: list[float] = []  # the first step warms up
     while not _is_known(times[1:], time.perf_counter() - start, quick_enough / LOADING):
         began = time.perf_counter()
-        with autocast(device, recipe.precision):
+        with autocast(device, recipe.arithmetic):
             loss = copy(images).float().square().mean()
         loss.backward()
         loss.item()  # waits for a GPU

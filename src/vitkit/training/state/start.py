@@ -4,9 +4,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 import torch
-from torch import nn
 
-from vitkit.models import ModelConfig, create
+from vitkit.models import Model, ModelConfig, create
 from vitkit.objectives import Learner, blocks_of
 from vitkit.recipes import Recipe, Say, output_names
 from vitkit.system.errors import BadRun, BadSettings, VitkitError
@@ -54,7 +53,7 @@ def begin(recipe: Recipe, run_dir: Path, data: RunData, device: torch.device, sa
         take_pretraining(learner, published, recipe, say)
     learner.prepare(data.train)
     for module in learner.modules():
-        if hasattr(module, "recompute"):
+        if isinstance(module, Model):
             module.recompute = recipe.recompute
 
     # Compiled, if the recipe asks for it: the whole model only if its forward pass is called as
@@ -67,7 +66,7 @@ def begin(recipe: Recipe, run_dir: Path, data: RunData, device: torch.device, sa
             compiled = [learner.model]
         for module in compiled:
             module.compile()
-    learner = shard(learner, blocks, recipe.precision, recipe.shard_group)
+    learner = shard(learner, blocks, recipe.arithmetic, recipe.shard_group)
 
     # The optimiser, and the Polyak average if there is one: of the shards, so they come last
     optimizer = recipe.optim.build(learner)
@@ -83,7 +82,7 @@ def begin(recipe: Recipe, run_dir: Path, data: RunData, device: torch.device, sa
     return state
 
 
-def take_weights(model: nn.Module, source: str, labels: tuple[str, ...], say: Say) -> Classifier:
+def take_weights(model: Model, source: str, labels: tuple[str, ...], say: Say) -> Classifier:
     """Fill a model with published or trained weights, but for its head, which stays new; returns
     them. Their licence is the trained model's too.
 
