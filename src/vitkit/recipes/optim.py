@@ -14,6 +14,8 @@ from vitkit.models import KERNEL_LAYERS
 from vitkit.system.errors import BadSettings
 from vitkit.system.span import Span
 
+Schedule = Literal["cosine", "linear", "staircase", "constant"]
+
 
 @dataclass(frozen=True)
 class Optim:
@@ -45,7 +47,7 @@ class Optim:
     # The schedule of the learning rate
     warmup: Span = Span(0, "steps")
     """Linear increase of the learning rate from 0."""
-    schedule: Literal["cosine", "linear", "staircase", "constant"] = "cosine"
+    schedule: Schedule = "cosine"
     """What follows the warm-up. staircase divides by ten after 30, 60 and 90 % of the whole run,
     warm-up included, as BiT's fine-tuning does."""
     end_lr: float | None = None

@@ -8,16 +8,19 @@ from vitkit.data import Interpolation
 from vitkit.system.errors import BadSettings, WrongArgument
 from vitkit.system.functions.arguments import name_of
 from vitkit.system.functions.steps import DATA, step
-from vitkit.system.functions.types import Messages, PathLike, Several
+from vitkit.system.functions.types import CONVERTED, Messages, PathLike, Several
 from vitkit.weights.hints import Crop, Hints, Pool, Statistics
 
 if TYPE_CHECKING:
     from vitkit.system.functions.results import ModelResult
     from vitkit.weights.classifier import Classifier
 
+if TYPE_CHECKING and not CONVERTED:
     ModelLike = str | Path | Classifier | ModelResult
     """A model: a run, a model directory, a file of weights, the name of a published model, what
-    `vitkit.load` returns, or a result that made one."""
+    `vitkit.load` returns, or a result that made one. The body gets a str or a Classifier."""
+elif TYPE_CHECKING:
+    ModelLike = str | Classifier
 else:  # no PyTorch for a signature
     ModelLike = Annotated[Any, "MODEL"]
 
