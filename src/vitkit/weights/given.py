@@ -1,5 +1,6 @@
 """A model as callers of the public functions give it, and what they may say about it."""
 
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -74,7 +75,7 @@ class Overrides(Messages, total=False):
     Default: the file's names, ImageNet-1k's for 1,000 classes, or numbers."""
 
 
-def hints_of(overrides: Overrides) -> Hints:
+def hints_of(overrides: Mapping[str, Any]) -> Hints:
     """The overrides as a value that is checked. Raises BadSettings for one that no model has."""
     names = {field.name for field in fields(Hints)}
     return Hints(**{name: value for name, value in overrides.items() if name in names})
