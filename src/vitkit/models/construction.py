@@ -25,7 +25,9 @@ from vitkit.system.errors import BadSettings, BadWeights, Unsupported
 
 Model = VisionTransformer | ResNet | LeNet
 MODELS = {ViTConfig: VisionTransformer, ResNetConfig: ResNet, LeNetConfig: LeNet}
-KINDS = {config.kind: config for config in MODELS}
+KINDS: dict[str, type[ViTConfig] | type[ResNetConfig] | type[LeNetConfig]] = {
+    config.kind: config for config in (ViTConfig, ResNetConfig, LeNetConfig)
+}
 # Layers whose weight is a kernel: what weight decay shrinks, if it leaves out the rest.
 KERNEL_LAYERS = (nn.Linear, nn.Conv2d, Conv)
 AnyModel = TypeVar("AnyModel", bound=nn.Module)

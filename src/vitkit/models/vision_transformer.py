@@ -50,7 +50,7 @@ class VisionTransformer(nn.Module):
         # Eq. 1: E, which projects patches of the image, or of a ResNet's feature map (the hybrid)
         if config.stem is None:
             bias = not config.embedding_norm
-            self.stem = Patches(config.channels, config.width, config.patches, bias)
+            self.stem: nn.Module = Patches(config.channels, config.width, config.patches, bias)
         else:
             self.stem = ResNetStem(
                 config.channels, config.width, config.patches, config.stem, config.image

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from vitkit.data import Preprocessing, TargetKind, uniforms
 from vitkit.evaluation import Evaluator
-from vitkit.models import Dense, Model, ViTConfig, create
+from vitkit.models import Dense, Model, VisionTransformer, ViTConfig, create
 from vitkit.objectives.objective import Unlabelled
 from vitkit.objectives.patches import (
     PatchLearner,
@@ -97,7 +97,9 @@ class MaskedAutoencoderLearner(PatchLearner):
         )
         self.enter = Dense(config.width, width)
         self.mask = nn.Parameter(torch.empty(1, 1, width).normal_(std=0.02))
-        self.decoder = create(decoder)
+        built = create(decoder)
+        assert isinstance(built, VisionTransformer)  # as its configuration is
+        self.decoder = built
         self.decoder.stem = nn.Identity()  # it embeds no pixels
         self.predict = Dense(width, config.channels * prod(self.size))
         for layer in (self.enter, self.predict):

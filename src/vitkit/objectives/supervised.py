@@ -142,10 +142,10 @@ class SupervisedLearner(Learner):
         """For numbers: remember their mean and standard deviation. They are learned with mean 0 and
         deviation 1, whatever their unit. For balanced classes: remember what each counts."""
         if self.objective.class_weights == "balanced":
-            counts = np.bincount(train.targets, minlength=len(self.weights))
+            counts = np.bincount(train.target_array, minlength=len(self.weights))
             self.weights.copy_(torch.from_numpy(balanced_weights(counts)))
         if self.objective.loss == "squared":
-            numbers = train.targets.astype(np.float64)
+            numbers = train.target_array.astype(np.float64)
             self.centre.fill_(numbers.mean())
             self.scale.fill_(numbers.std() or 1.0)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import nn
 
-from vitkit.models import exaflops
+from vitkit.models import Model, exaflops
 from vitkit.objectives import Supervised
 from vitkit.recipes import Recipe, Tune
 from vitkit.system.errors import BadSettings
@@ -221,7 +221,7 @@ def advice(recipe: Recipe, machine: Machine, counted: "Count") -> str:
 
 
 def seconds_of_a_step(
-    model: nn.Module, recipe: Recipe, device: torch.device, quick_enough: float = math.inf
+    model: Model, recipe: Recipe, device: torch.device, quick_enough: float = math.inf
 ) -> float:
     """The time of a training step on noise, including the time of the loader beside it; the model
     does not change. It is the fastest of several steps, because other work on the machine in one

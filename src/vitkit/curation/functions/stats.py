@@ -252,7 +252,7 @@ def _describe_part(survey: Survey) -> dict:
 
     numbers = []
     if source.target_kind == "number":
-        numbers = _three(source.targets, float)
+        numbers = _three(source.target_array, float)
     return {
         "images": len(source),
         "classes": class_counts(source),

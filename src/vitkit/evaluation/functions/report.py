@@ -141,7 +141,7 @@ def _other(request: ReportRequest) -> Classifier | None:
         check_answers(other)
         check_classes(other)
         if request.named is None:
-            align(request.source.labels, other.labels, request.source.targets)
+            align(request.source.labels, other.labels, request.source.target_array)
         else:
             request.named.choice(other.labels)
     except VitkitError as error:

@@ -121,7 +121,7 @@ class Fewshot:
             seeds: Sequence[int | None] = range(self.seeds)
             if self.form == "ranked":
                 seeds = [None]
-            draws[shots] = [draw(train.targets, shots, seed) for seed in seeds]
+            draws[shots] = [draw(train.target_array, shots, seed) for seed in seeds]
 
         # The features of these images, and of the test images
         is_finished = subject.learner is None
@@ -226,8 +226,8 @@ def shot_notes(train: Source, test: Source, shots: int) -> list[str]:
     """Sentences on classes with too few training images, and test classes without any."""
     sentences = []
     count = len(train.labels)
-    learned = np.bincount(train.targets, minlength=count)
-    tested = np.bincount(test.targets, minlength=count)
+    learned = np.bincount(train.target_array, minlength=count)
+    tested = np.bincount(test.target_array, minlength=count)
     missing = np.flatnonzero((learned == 0) & (tested > 0))
     if len(missing):
         sentences.append(
@@ -253,7 +253,7 @@ def _checked(part: Part) -> tuple[Source, Source]:
         )
     if not len(test):
         raise BadData("there is no image to evaluate on")
-    if len(np.unique(train.targets)) < 2:
+    if len(np.unique(train.target_array)) < 2:
         raise BadData(
             f"all {len(train):,} training images have the class {train.answer(0)}; a classifier "
             "needs two classes or more"

@@ -104,7 +104,7 @@ def _labels(
     """Labels that are probably wrong, the surest first; how many are expected to be, in sentences; and
     the share of images that are answered as they are labelled."""
     labels = next(iter(parts.values())).labels
-    targets = np.array([parts[name].targets[index] for name, index in places])
+    targets = np.array([parts[name].target_array[index] for name, index in places])
     known, classes = np.unique(targets, return_inverse=True)
     if len(known) < 2:
         return [], [], 1.0

@@ -182,7 +182,7 @@ def _notes(given: Answers, source: Source) -> list[str]:
             f"all images are of one class, {given.labels[given.present[0]]}: this measures how "
             "often it is recognised, and not what is taken for it"
         )
-    empty = np.flatnonzero(np.bincount(source.targets, minlength=len(source.labels)) == 0)
+    empty = np.flatnonzero(np.bincount(source.target_array, minlength=len(source.labels)) == 0)
     if len(empty) and not by_position(source.labels, given.labels):
         names = ", ".join(source.labels[k] for k in empty[:5])
         notes.append(

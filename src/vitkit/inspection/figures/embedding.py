@@ -6,7 +6,7 @@ N patches; P tokens before the patches that have a position, R = P + N, T tokens
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -41,6 +41,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FILTERS_IN_A_ROW = 7  # as in Fig. 7
+
+
+@runtime_checkable
+class AddedPositions(Protocol):
+    """Positions that are added to tokens."""
+
+    def add(self, z: Tensor, grid: Grid) -> Tensor:
+        """(B, T, D) -> (B, T, D)."""
 
 
 # Filters
@@ -216,6 +224,7 @@ def position_similarity(
     # The vectors that are added to the tokens: those that are added to tokens of zeros
     tokens = config.prefix + grid[0] * grid[1]
     zeros = torch.zeros(1, tokens, config.width, device=classifier.device)
+    assert isinstance(positions, AddedPositions)  # as all others are
     vectors = positions.add(zeros, grid)[0].float()  # (T, D)
     with_rows = torch.cat([vectors[: config.prefix_rows], vectors[config.prefix :]])  # (R, D)
     meaning = "cosine of the vectors that are added to two tokens"

@@ -252,7 +252,7 @@ def _runtime_of(settings: Request, looking: bool, in_batches: bool) -> Runtime:
         open_runtime = any_runtime_of_file
         if in_batches:
             open_runtime = runtime_of_file
-        return open_runtime(
+        return open_runtime(  # type: ignore[return-value]  # a picture's own preparation is none
             settings.model, settings.hints, settings.runtime, settings.precision, settings.device
         )
     if not (looking or settings.merge or settings.exit or in_batches):
@@ -286,11 +286,13 @@ def _runtime_of(settings: Request, looking: bool, in_batches: bool) -> Runtime:
 
 def _merging(settings: Request, classifier: "Classifier") -> "Classifier":
     """The model with tokens merged, which is said."""
-    from vitkit.models import tokens_left
+    from vitkit.models import ViTConfig, tokens_left
     from vitkit.prediction.approximations import merging
 
     merged = merging(classifier, settings.merge)
-    left = tokens_left(merged.model.config, settings.merge)
+    config = merged.model.config
+    assert isinstance(config, ViTConfig)  # no other has tokens
+    left = tokens_left(config, settings.merge)
     most = counted(settings.merge, "token")
     _say_less(settings, f"{most} at most merged in every block, {left:,} left in the last", "merge")
     return merged

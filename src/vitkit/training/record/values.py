@@ -172,8 +172,9 @@ def class_name(kind: type) -> str:
     module = kind.__module__
     if module.partition(".")[0] == "vitkit":
         return kind.__name__
-    if module == "__main__" and hasattr(sys.modules[module], "__file__"):
-        module = Path(sys.modules[module].__file__).name
+    file = getattr(sys.modules.get(module), "__file__", None)
+    if module == "__main__" and file:
+        module = Path(file).name
     return f"{module}:{kind.__qualname__}"
 
 
