@@ -3,6 +3,7 @@ from .channels import adapted_to as adapted_to
 from .channels import fitted as fitted
 from .finetuning import Like as Like
 from .finetuning import PRESETS as PRESETS
+from .finetuning import Preset as Preset
 from .finetuning import choose_pretrained as choose_pretrained
 from .finetuning import finetune as finetune
 from .named import RECIPES as RECIPES

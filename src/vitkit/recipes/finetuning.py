@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -51,7 +51,10 @@ FEW = 2_000  # images, of which an epoch has too few batches of 32 to learn much
 SMALL_BATCH = 8  # for them
 MANY_CLASSES = 40  # from which on a head of zeros grows slowly: each class is seldom in a batch,
 THEIR_RATE = 0.02  # so twice the rate is better
-PRESETS = ("quick", "none", *TABLE_4, "bit")
+Preset = Literal[
+    "quick", "none", "imagenet", "cifar100", "cifar10", "pets", "flowers", "vtab", "bit"
+]
+PRESETS: tuple[Preset, ...] = get_args(Preset)
 Like = Literal["paper", "code"]
 
 
@@ -210,7 +213,7 @@ def _quick(recipe: Recipe, splits: Splits) -> Recipe:
         optim = replace(optim, lr=THEIR_RATE)
     objective = Supervised(loss=LOSS.get(splits.target_kind, "softmax"))
     if splits.train is not None and splits.target_kind == "class":
-        counts = np.bincount(splits.train.targets, minlength=len(splits.labels))
+        counts = np.bincount(splits.train.target_array, minlength=len(splits.labels))
         if unbalanced(counts):
             objective = replace(objective, class_weights="balanced")
     later = Span(0, "steps")

@@ -109,8 +109,9 @@ def contenders(
 
 def is_worth_measuring(library: RuntimeName, precision: Weights) -> bool:
     """Whether a runtime computes in a precision on this machine, and nothing else has measured it."""
-    exports = library == "onnx" or library == "openvino"
-    if exports and missing_packages(Export(library, precision)):
+    if (library == "onnx" or library == "openvino") and missing_packages(
+        Export(library, precision)
+    ):
         return False
     if library == "torch" and precision == "float32":  # what the others are compared with
         return False
