@@ -46,7 +46,8 @@ def test_the_users_file_has_every_public_name():
 @pytest.mark.skipif(find_spec("mypy") is None, reason="needs mypy")
 def test_mypy_passes_a_users_file_and_finds_mistakes(tmp_path):
     """Strictly: half a minute of CPU seconds, as it reads PyTorch's types too."""
-    options = ["--strict", "--follow-imports=silent", "--cache-dir", tmp_path]
+    # As in a user's project: not with the options of vitkit's own code
+    options = ["--config-file=", "--strict", "--follow-imports=silent", "--cache-dir", tmp_path]
     done = subprocess.run(
         [sys.executable, "-m", "mypy", *options, "user.py", "wrong.py"],
         cwd=TYPED,

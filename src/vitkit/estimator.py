@@ -166,6 +166,7 @@ class VitClassifier(ClassifierMixin, BaseEstimator):
     def _load(self, labels: tuple[str, ...]) -> Classifier:
         """The model with a head of zeros for these classes, on its own weights."""
         classifier = self.model
+        assert classifier is not None  # then it is the features that are given
         if not isinstance(classifier, Classifier):
             classifier = load(classifier, quiet=not self.verbose)
         adopted, _ = adopt(classifier, labels=labels, image=self.image, new_head=True)

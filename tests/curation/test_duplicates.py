@@ -13,7 +13,7 @@ from PIL import Image
 
 from vitkit.cli.entry import main
 from vitkit.curation import different, near_duplicates, survey
-from vitkit.curation.duplicates import Appearances, appearance, nearest
+from vitkit.curation.duplicates import Appearances, Pair, appearance, nearest
 from vitkit.curation.statistics import identical_files
 from vitkit.data import open_image, open_parts, open_source, picture_to_look_at, subset, without
 
@@ -167,7 +167,7 @@ def test_empty_images_are_duplicates_only_if_the_files_are_the_same():
     assert not list(nearest(appearances(empty[:2], [1, 2]), appearances(empty[1:2], [3])))
     assert not list(nearest(appearances(empty[2:3], [1]), appearances(empty[3:], [2])))
     assert list(nearest(appearances(empty[:2], [1, 2]), appearances(empty[:1], [2]))) == [
-        (1, 0, -1, 1)
+        Pair(1, 0, -1, 1)
     ]
 
 
@@ -175,7 +175,7 @@ def test_empty_images_are_duplicates_only_if_the_files_are_the_same():
 def test_of_many_copies_one_is_named_and_few_are_aligned():
     one = appearances([np.zeros((40, 40, 3), np.uint8)], [7])
     copies = Appearances(*(np.repeat(array, 300, axis=0) for array in one))
-    assert list(nearest(copies, copies)) == [(i, 0, -1, 300) for i in range(300)]
+    assert list(nearest(copies, copies)) == [Pair(i, 0, -1, 300) for i in range(300)]
 
     # The same picture in 300 files
     one = appearances([photograph(64, 80, 0)], [7])

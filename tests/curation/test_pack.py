@@ -21,8 +21,9 @@ from PIL import Image
 from processes import Forked, locked_elsewhere
 
 from vitkit.cli.entry import main
-from vitkit.curation.packing import Packing, pack_shards
+from vitkit.curation.packing import Jobs, Packing, pack_shards
 from vitkit.data import open_image, open_parts, open_source, open_splits
+from vitkit.system.errors import Unavailable
 
 
 @pytest.fixture
@@ -104,6 +105,22 @@ def test_another_plan_in_the_same_directory_is_refused(photos, tmp_path):
     for change in ({"format": "zip"}, {"shard": 0}, {"quality": 101}):
         with pytest.raises(ValueError):
             Packing(**change)
+
+
+def test_a_shard_that_vanishes_meanwhile_is_a_sentence(photos, tmp_path, monkeypatch):
+    write_shard = Jobs.write_shard
+
+    def write_and_lose(jobs, job):
+        write_shard(jobs, job)
+        if job.number == 1:
+            jobs.shard_path(jobs.all[0]).unlink()
+
+    monkeypatch.setattr(Jobs, "write_shard", write_and_lose)
+    with pytest.raises(Unavailable, match="00000-of-.*was changed or deleted while"):
+        pack_shards(open_parts(photos).sources, tmp_path / "out", Packing(shard=4), 0)
+    monkeypatch.undo()
+    total = pack_shards(open_parts(photos).sources, tmp_path / "out", Packing(shard=4), 0)
+    assert total.written == 20
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -79,6 +79,13 @@ def test_batches_are_the_same_with_any_number_of_workers(photographs):
     assert 5 < noise.std() < 31  # 0.12 * 255, cut off at black and white
 
 
+def test_a_corrupted_source_keeps_chunks_as_its_own_does(photographs):
+    source = open_source(str(photographs))
+    images, _ = corrupt(source, PREPROCESSING, "pixelate", 2)
+    limited = images.keeping(1)
+    assert (limited[3][0] == images[3][0]).all() and limited.name(3) == images.name(3)
+
+
 @pytest.mark.parametrize("rule", ["native", "naflex"])
 def test_images_at_their_own_proportions_keep_them(photographs, rule):
     source = open_source(str(photographs))

@@ -150,6 +150,17 @@ def test_images_that_are_gone_or_others_are_a_sentence(runs, tmp_path):
 
 
 @pytest.mark.slow
+def test_a_run_without_model_and_answers_is_reported_on(runs, tmp_path):
+    run_dir = tmp_path / "run"
+    run_dir.mkdir()
+    for file in (runs / "seed0").glob("*.json*"):
+        (run_dir / file.name).write_bytes(file.read_bytes())
+    page = report(run_dir, inside=True).read_text()
+    assert "The run has no finished model yet" in page
+    assert "Which classes are confused" not in page
+
+
+@pytest.mark.slow
 @pytest.mark.whole_reports
 def test_masked_pretraining_shows_its_pictures_and_costs_less(runs, tmp_path):
     """A quarter of the patches goes through the encoder: fewer operations an image than

@@ -46,7 +46,9 @@ def test_states_between_layers_are_bfloat16_and_close(changes):
 def a_recipe(**changes):
     recipe = digits()
     optim = replace(recipe.optim, warmup=Span(1))
-    return replace(recipe, optim=optim, length=Span(3), precision="bfloat16", residual="bfloat16", **changes)
+    return replace(
+        recipe, optim=optim, length=Span(3), precision="bfloat16", residual="bfloat16", **changes
+    )
 
 
 @pytest.mark.parametrize("objective", [None, MaskedPatches()])

@@ -40,7 +40,7 @@ def main(argv: list[str] | None = None) -> int:
     else is a bug: a traceback and status 70.
     """
     own_process = argv is None
-    if own_process:
+    if argv is None:
         argv = sys.argv[1:]
         sys.unraisablehook = _interrupt_again
         # A million objects come with PyTorch and stay. Searching them for garbage, again and again

@@ -9,7 +9,7 @@ from vitkit.cli.parsing import purpose_of
 from vitkit.cli.spelling import as_options
 from vitkit.cli.table import Command
 from vitkit.system.console.text import fill, paragraphs, titled, two_columns
-from vitkit.system.functions.parameters import MISSING, Option, options
+from vitkit.system.functions.parameters import MISSING, Option, Owner, options
 from vitkit.system.span import Span
 
 RUN = ("workdir DIR", "device NAME", "data.workers N", "seed N")
@@ -104,7 +104,7 @@ def has_two_levels(command: Command) -> bool:
     return command.name in EVERYDAY
 
 
-def short_help(command: Command, program: str, settings: type, default: Any = None) -> str:
+def short_help(command: Command, program: str, settings: Owner, default: Any = None) -> str:
     """The settings that people use, with their values if `default` has them. `program` is what was
     typed up to the options, such as "vitkit train digits"."""
     every = list(options(settings, default))

@@ -14,7 +14,7 @@ from contextlib import redirect_stderr
 from difflib import get_close_matches
 from functools import partial
 from textwrap import indent
-from types import NoneType, UnionType
+from types import GenericAlias, NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
 import tyro
@@ -33,6 +33,7 @@ from vitkit.system.console.text import fill, paragraphs
 from vitkit.system.functions.parameters import (
     ALIASES,
     MISSING,
+    Owner,
     Parameter,
     function_option,
     metavar_of,
@@ -45,7 +46,7 @@ from vitkit.system.values import WORDS, alternatives, bare, choices_of
 SIZES = ("--image", "--stride")  # options of one number or two
 
 
-def read_settings(settings: type, program: str, words: list[str], default: Any = None) -> Any:
+def read_settings(settings: Owner, program: str, words: list[str], default: Any = None) -> Any:
     """The settings of a command, from its words. Prints help and leaves for --help."""
     return _read(settings, program, words, default, all_words=True)
 
@@ -59,7 +60,7 @@ def read_some(
     return known
 
 
-def _read(settings: type, program: str, words: list[str], default: Any, all_words: bool) -> Any:
+def _read(settings: Owner, program: str, words: list[str], default: Any, all_words: bool) -> Any:
     """What tyro makes of the words: settings; or, unless all words must be known, the settings and
     the unknown words."""
     registry = ConstructorRegistry()
@@ -70,7 +71,7 @@ def _read(settings: type, program: str, words: list[str], default: Any, all_word
     is_class = isinstance(settings, type)
     try:
         with registry, redirect_stderr(complaint):
-            return tyro.cli(
+            return tyro.cli(  # type: ignore[call-overload]  # they want a literal `return_unknown_args`
                 settings,
                 prog=program,
                 description=indent(
@@ -166,7 +167,8 @@ def _optional(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec | None:
     if info.type_origin not in (Union, UnionType) or NoneType not in kinds or Span in kinds:
         return None
     others = [kind for kind in kinds if kind is not NoneType]
-    inner = PrimitiveTypeInfo.make(Union[tuple(others)], info.markers)  # noqa: UP007 of a tuple
+    one_of: Any = Union[tuple(others)]  # noqa: UP007 of a tuple
+    inner = PrimitiveTypeInfo.make(one_of, info.markers)
     spec = ConstructorRegistry.get_primitive_spec(inner)
     if not isinstance(spec, PrimitiveConstructorSpec):
         return None
@@ -232,7 +234,7 @@ def _field_of(parameter: Parameter, of_function: bool) -> StructFieldSpec:
     default = parameter.default
     if default is MISSING:
         default = tyro.MISSING_NONPROP
-    marks = {"help_behavior_hint": partial(_default_text, help_text)}
+    marks: dict[str, Any] = {"help_behavior_hint": partial(_default_text, help_text)}
     metavar = metavar_of(parameter)
     if of_function:
         kind = _kind_in_words(parameter)
@@ -242,9 +244,9 @@ def _field_of(parameter: Parameter, of_function: bool) -> StructFieldSpec:
     is_optional = default is not tyro.MISSING_NONPROP and not parameter.is_variadic
     if parameter.is_positional and metavar and is_optional:
         marks["metavar"] = f"[{metavar}]"
-    typed = Annotated[kind, tyro.conf.arg(**marks)]
+    typed: Any = Annotated[kind, tyro.conf.arg(**marks)]
     if of_function and parameter.is_positional:
-        typed = tyro.conf.Positional[typed]
+        typed = tyro.conf.Positional[typed]  # type: ignore[misc]  # which is a value here
     return StructFieldSpec(name=parameter.name, type=typed, default=default, helptext=help_text)
 
 
@@ -262,9 +264,8 @@ def _in_words(kind: Any) -> Any:
     if kind is Any:
         return str
     if get_origin(kind) is tuple:
-        return tuple[
-            tuple(each if each is Ellipsis else _in_words(each) for each in get_args(kind))
-        ]
+        of_each = tuple(each if each is Ellipsis else _in_words(each) for each in get_args(kind))
+        return GenericAlias(tuple, of_each)
     return kind
 
 
@@ -278,11 +279,11 @@ def _default_text(help_text: str | None, default: str) -> str:
 # Before tyro: options that do not exist, and values that an option does not take
 
 
-def check_options(settings: type, default: Any, words: Sequence[str], program: str) -> None:
+def check_options(settings: Owner, default: Any, words: Sequence[str], program: str) -> None:
     """Raises WrongWords, with the nearest name, if a command does not have an option, or if a value is
     not a number where the option takes one, or is not among its choices."""
     names = {"help"}
-    kinds = {}
+    kinds: dict[str, Any] = {}
     owners = set()
     for option in options(settings, default):
         if option.is_open:
@@ -294,10 +295,9 @@ def check_options(settings: type, default: Any, words: Sequence[str], program: s
     for place, (word, following) in enumerate(zip(words, [*words[1:], None], strict=False)):
         if not word.startswith("--") or len(word) == 2:
             continue
-        name, has_value, value = word[2:].partition("=")
+        name, has_value, after = word[2:].partition("=")
         name = name.replace("_", "-")
-        if not has_value:
-            value = following
+        value = after if has_value else following
         if name in kinds and not has_value and _needs_value(kinds[name], value):
             raise WrongWords(f"--{name} needs a value")
         if value is not None:

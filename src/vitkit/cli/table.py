@@ -98,10 +98,10 @@ def called(function: Callable[..., Any], values: dict[str, Any]) -> Any:
             args.append(values[name])
         elif each.kind is each.KEYWORD_ONLY:
             named[name] = values[name]
-    for each in parameters(function):  # of **overrides, those that are given
-        is_override = each.name in values and each.name not in own
-        if is_override and values[each.name] != each.default:
-            named[each.name] = values[each.name]
+    for override in parameters(function):  # of **overrides, those that are given
+        is_override = override.name in values and override.name not in own
+        if is_override and values[override.name] != override.default:
+            named[override.name] = values[override.name]
     return function(*args, **named)
 
 

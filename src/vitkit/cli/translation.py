@@ -19,7 +19,7 @@ def translated(command: Command, words: list[str]) -> tuple[list[str], dict[str,
     """The words with their options as vitkit calls them, and those that belong without an option,
     by name: {"DATA": "photos"}. Raises WrongWords for an option that has no counterpart."""
     others = []
-    placed = {}
+    placed: dict[str, str] = {}
     own: set[str] | None = None
     is_value = False  # whether a word without dashes may belong to an option: --add images=photos/
     waiting = list(words)
@@ -33,8 +33,8 @@ def translated(command: Command, words: list[str]) -> tuple[list[str], dict[str,
             others += _device(word, value, waiting)
             continue
         if name in other_tools.WORDS and "DATA" in slots_of(command):
-            (template,) = other_tools.WORDS[name]
-            text = _filled(template, _values(word, template, value, waiting))
+            (form,) = other_tools.WORDS[name]
+            text = _filled(form, _values(word, form, value, waiting))
             _place(placed, text[0], text[1])
             tell(f"--{name} {text[1]}", " ".join(text))
             continue

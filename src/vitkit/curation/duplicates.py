@@ -19,6 +19,7 @@ Legend: N, M images of two sets, P pairs of them, V variants of each.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import NamedTuple
 
@@ -103,7 +104,8 @@ class Appearances(NamedTuple):
     """uint8 (N, SIDE, SIDE)"""
 
 
-class Pair(NamedTuple):
+@dataclass(frozen=True)
+class Pair:
     """An image of one set, by its index, and the most similar image in another set, or among the
     images before it."""
 
@@ -210,7 +212,8 @@ def _near(
     greys = images.greys[rows]
     copied = copies.greys[columns]
     if not len(rows) or not len(columns):
-        return tuple(np.zeros((3, 0), np.int64))
+        none = np.zeros(0, np.int64)
+        return none, none, none
 
     # Candidates: whose hashes are close
     hashes = np.stack([_hashes(greys, variant) for variant in variants])  # (V, N)
@@ -289,7 +292,8 @@ def _candidates(
         j = j[rank < MOST]
         each = np.bitwise_count(here[:, i] ^ copies[j])  # (V, P)
         found.append((start + i, j, each.argmin(0), each.min(0).astype(np.int64)))
-    return tuple(np.concatenate(arrays) for arrays in zip(*found, strict=True))
+    i, j, variant, bits = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
+    return i, j, variant, bits
 
 
 def _aligned(

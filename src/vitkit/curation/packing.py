@@ -12,7 +12,7 @@ counted, and listed in left-out.txt.
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -178,7 +178,8 @@ def _record_plan(parts: dict[str, Source], dest: Path, packing: Packing) -> None
 # Shards
 
 
-class ShardJob(NamedTuple):
+@dataclass(frozen=True)
+class ShardJob:
     """A shard: its part, its number, and how many the part has."""
 
     part: str
@@ -275,7 +276,7 @@ class Jobs:
         missing = [job for job in self.all if self.read_report(job) is None]
         if self.packing.format == "tar":
             self._index_others(missing, workers, title)
-        progress = nullcontext()
+        progress: AbstractContextManager[None] = nullcontext()
         if title:
             count = sum(len(self.positions(job)) for job in missing)
             progress = counted(title, count, lambda: int(self.images_done.sum()))
@@ -294,9 +295,16 @@ class Jobs:
 
     def total(self) -> Packed:
         """The sum over all shards; what was left out is written down."""
-        reports = [self.read_report(job) for job in self.all]
-        left_out = []
-        for report in reports:
+        reports = []
+        left_out: list[str] = []
+        for job in self.all:
+            report = self.read_report(job)
+            if report is None:
+                raise Unavailable(
+                    f"{self.shard_path(job)} was changed or deleted while the others were written; run the "
+                    "same command to write it again"
+                )
+            reports.append(report)
             left_out += report.left_out
         if left_out:
             text = "".join(f"{line}\n" for line in left_out)

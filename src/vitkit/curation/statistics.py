@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import blake2b
 from typing import NamedTuple
@@ -85,7 +86,8 @@ def survey(source: Source, workers: int, shown: Shown = silent) -> Survey:
     return result
 
 
-class _Image(NamedTuple):
+@dataclass(frozen=True)
+class _Image:
     """What a worker says of an image."""
 
     index: int
@@ -183,7 +185,7 @@ def _renumbered(
     for pair in pairs:
         i = int(first_rows[pair.first])
         j = int(second_rows[pair.second])
-        renumbered.append(pair._replace(first=i, second=j))
+        renumbered.append(replace(pair, first=i, second=j))
     return renumbered
 
 

@@ -130,7 +130,7 @@ def write_parquet(path: Path, examples: Iterable[Example], source: Source) -> in
 
     def flush() -> None:
         images = [{"bytes": row.data, "path": f"{row.key}.{row.suffix}"} for row in rows]
-        columns = [images]
+        columns: list[list] = [images]
         if source.target_kind != "none":
             columns.append([row.target for row in rows])
         writer.write_table(pa.table(columns, schema=schema))

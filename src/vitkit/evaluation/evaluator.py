@@ -7,14 +7,21 @@ with the two methods of `Evaluator`, whose `measure` reads the images with `coll
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import chain, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
-from vitkit.data import Batch, Columns, Source, TargetKind, default_workers, eval_batches
+from vitkit.data import (
+    Batch,
+    Columns,
+    EvalBatches,
+    Source,
+    TargetKind,
+    default_workers,
+    eval_batches,
+)
 from vitkit.data.loading.batches import WholePictures
 from vitkit.evaluation.metrics.metric import Metric
 from vitkit.system.console.progress import bar
@@ -219,8 +226,12 @@ def concatenated(parts: Iterable[Rows]) -> list[Tensor]:
 
 def _one_behind(parts: Iterable[Rows]) -> Iterator[Rows]:
     """Yields each part after the next has begun, so that copying overlaps computing."""
-    for rows, _ in pairwise(chain(parts, [None])):
+    ahead = iter(parts)
+    rows = next(ahead, None)
+    while rows is not None:
+        following = next(ahead, None)
         yield rows
+        rows = following
 
 
 def batches_of(
@@ -235,6 +246,7 @@ def batches_of(
         workers = default_workers(source)
         if rows >= len(source) and not takes_pictures:
             workers = 0  # while one batch is decoded there is nothing to compute
+    batches: WholePictures | EvalBatches
     if takes_pictures:  # it prepares images itself, one at a time
         batches = WholePictures(source, workers, share)
     else:

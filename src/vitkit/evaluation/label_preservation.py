@@ -59,11 +59,12 @@ CROPS = {
     "resize_crop": "crops of a square",
     "pad_crop": "shifts",
 }
-OTHERS = {  # settings of an augmentation: what they do, and their value if they are off
-    "colour_jitter": ("changed colours", (0.0, 0.0, 0.0, 0.0)),
-    "rand_augment": ("RandAugment", (0, 0)),
-    "erase": ("erased rectangles", 0.0),
+OTHERS = {  # the other settings of an augmentation: what they do
+    "colour_jitter": "changed colours",
+    "rand_augment": "RandAugment",
+    "erase": "erased rectangles",
 }
+OFF = {name: getattr(WHOLE, name) for name in OTHERS}
 
 
 @dataclass(frozen=True)
@@ -145,17 +146,15 @@ def surviving_in_pixels(
     Asked about are mirrored images, and crops that may leave out more than an eighth of a side. Shifts and
     changes of colours, which a picture of pixels takes for more than they are, stay as they are.
     """
-    asked = replace(augmentation, **{name: value for name, (_, value) in OTHERS.items()})
+    asked = replace(augmentation, **OFF)
     shifts = asked.crop == "pad_crop"
     if shifts:
         asked = replace(asked, crop="none")
     survival = _surviving(PixelFeatures(preprocessing), source, asked)
-    crop = (
-        {}
-        if shifts
-        else {"crop": survival.augmentation.crop, "resize": survival.augmentation.resize}
-    )
-    left = replace(augmentation, flip=survival.augmentation.flip, **crop)
+    found = survival.augmentation
+    left = replace(augmentation, flip=found.flip)
+    if not shifts:
+        left = replace(left, crop=found.crop, resize=found.resize)
     return replace(survival, augmentation=left)
 
 
@@ -199,30 +198,29 @@ def _surviving(extractor: FeatureExtractor, source: Source, augmentation: Augmen
         augmentation = replace(augmentation, flip=trials[-1].survives)
 
     # Crops, the largest change first
-    off = {name: value for name, (_, value) in OTHERS.items()}
     while augmentation.crop != "none":
-        alone = replace(augmentation, flip=False, **off)
+        alone = replace(augmentation, flip=False, **OFF)
         trials.append(trial(CROPS[alone.crop], drawn(alone)))
         if trials[-1].survives:
             break
         augmentation = _smaller_crop(augmentation, extractor.preprocessing)
 
     # All else
-    for name, (change, value) in OTHERS.items():
+    for name, change in OTHERS.items():
         asked_for = getattr(augmentation, name)
-        if asked_for == value:
+        if asked_for == OFF[name]:
             continue
         alone = replace(WHOLE, rand_augment_by=augmentation.rand_augment_by, **{name: asked_for})
         trials.append(trial(change, drawn(alone)))
         if not trials[-1].survives:
-            augmentation = replace(augmentation, **{name: value})
+            augmentation = replace(augmentation, **{name: OFF[name]})
     return Survival(augmentation, tuple(trials))
 
 
 def _kinds(augmentation: Augmentation) -> int:
     """How many kinds of change an augmentation makes."""
     count = int(augmentation.flip) + int(augmentation.crop != "none")
-    for name, (_, value) in OTHERS.items():
+    for name, value in OFF.items():
         count += getattr(augmentation, name) != value
     return count
 
@@ -270,10 +268,9 @@ def _whole_and_mirrored(
             mirrored.append(extractor.extract(pixels.flip(-1)))
         indices.append(batch.indices[batch.real])
     order = torch.cat(indices).argsort()
-    plain, turned = (
-        tuple(part[order] for part in _together(seen)) for seen in (whole, mirrored or whole)
-    )
-    return plain, turned
+    read, where = _together(whole)
+    mirrored_read, mirrored_where = _together(mirrored or whole)
+    return (read[order], where[order]), (mirrored_read[order], mirrored_where[order])
 
 
 def _together(batches: Sequence[Seen]) -> Seen:

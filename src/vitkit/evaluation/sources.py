@@ -46,8 +46,9 @@ def splits_to_learn_from(
     made = splits.made_fingerprint
     if on_bad_image == "skip":
         # The parts of a data set without the images that cannot be decoded
-        intact = {name: without_broken(part) for name, part in splits.sources.items()}
-        splits = replace(splits, **{name: part or None for name, part in intact.items()})
+        intact = {name: without_broken(part) or None for name, part in splits.sources.items()}
+        parts = [intact.get(name) for name in ("train", "val", "test")]
+        splits = replace(splits, train=parts[0], val=parts[1], test=parts[2])
     return splits, made
 
 
@@ -96,8 +97,10 @@ def without_unknown(source: Source, labels: tuple[str, ...]) -> Source:
             "`on_unknown_class='skip'` is for images of one class each; these have targets of the kind "
             f"{source.target_kind!r}"
         )
-    others = np.intersect1d(unknown(source.labels, labels), source.targets).tolist()
-    left_out = np.isin(source.targets, others)
+    others = np.intersect1d(
+        np.array(unknown(source.labels, labels), int), source.target_array
+    ).tolist()
+    left_out = np.isin(source.target_array, others)
     if not others or left_out.all():  # if all, whoever meets the classes says what they are called
         return source
     say(
@@ -110,6 +113,6 @@ def without_unknown(source: Source, labels: tuple[str, ...]) -> Source:
     rest = subset(source, np.flatnonzero(~left_out))
     return replace(
         rest,
-        targets=np.searchsorted(kept, rest.targets),
+        targets=np.searchsorted(kept, rest.target_array),
         labels=tuple(source.labels[k] for k in kept),
     )

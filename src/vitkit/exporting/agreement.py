@@ -241,7 +241,6 @@ def agree(model: Runtime, file: Runtime, trial: Trial, precision: Weights = "flo
     pictures = []
     unknown = []
     models_unknown = []
-    takes_pictures = isinstance(file, FileRuntime) and file.exported.takes_pictures
     starts = range(0, len(items), BATCH)
     for start in bar("comparing answers")(starts, len(starts)):
         batch = items[start : start + BATCH]
@@ -250,7 +249,7 @@ def agree(model: Runtime, file: Runtime, trial: Trial, precision: Weights = "flo
             continue
         logits, strangeness = logits_and_strangeness(model, images)
         expected.append(activate_array(logits, model.activation))
-        if takes_pictures:
+        if isinstance(file, FileRuntime) and file.exported.takes_pictures:
             probabilities, files_strangeness = picture_answers(file, readable)
         else:
             logits, files_strangeness = logits_and_strangeness(file, images)
@@ -299,11 +298,14 @@ def picture_answers(
     probabilities = []
     strangeness = []
     for item in items:  # one by one, as their sizes differ
+        picture = pixels_of(item)
+        assert picture is not None  # it is a readable one
         # From such a file come probabilities, where others give logits
-        of_one, strange = logits_and_strangeness(file, pixels_of(item)[None])
+        of_one, strange = logits_and_strangeness(file, picture[None])
         probabilities.append(of_one)
-        strangeness.append(strange)
-    if file.least is None:
+        if strange is not None:
+            strangeness.append(strange)
+    if not strangeness:
         return np.concatenate(probabilities), None
     return np.concatenate(probabilities), np.concatenate(strangeness)
 

@@ -10,7 +10,6 @@ import math
 
 from vitkit.evaluation import tango
 from vitkit.exporting.agreement import Agreement
-from vitkit.runtimes.exported import Weights
 from vitkit.weights import Activation
 
 # The least share of images with the same likeliest class. Of float32 a few may be even between two
@@ -28,7 +27,7 @@ FEW = 20  # photographs: fewer are no evidence of any accuracy
 MOST = 10_000_000  # images that somebody is asked for
 
 
-def wrong(agreement: Agreement, precision: Weights, activation: Activation, least: float) -> str:
+def wrong(agreement: Agreement, precision: str, activation: Activation, least: float) -> str:
     """A sentence about values below their bounds; "" if there are none."""
     if activation == "none":
         share = LARGEST_SHARE[precision]

@@ -16,7 +16,7 @@ import numpy as np
 from vitkit.exporting.agreement import Agreement, Trial, agree, sample_trial
 from vitkit.exporting.bounds import LEAST, conclusion, wrong
 from vitkit.exporting.browser import LARGEST_NETWORK, PACKAGE, page
-from vitkit.models import check_can_merge, parameters
+from vitkit.models import VisionTransformer, check_can_merge, parameters
 from vitkit.prediction import prepared_images
 from vitkit.prediction.batches import pixels_of
 from vitkit.runtimes import ENDINGS, Export, Exported, described, eager, open_file, write
@@ -122,6 +122,7 @@ def _check_native(classifier: Classifier, wanted: Export) -> None:
             "`merge` merges as many tokens of every image, and images at their own proportions have "
             "unequally many; leave it out"
         )
+    assert isinstance(classifier.model, VisionTransformer)  # as Classifier has checked
     check_any_grid(classifier.model)
 
 
@@ -184,6 +185,7 @@ def write_export(
                 sentence += ". `data=DATA` tries it on images like yours"
             raise BadSettings(sentence)
         if wanted.to == "page":
+            assert wanted.web_runtime is not None  # as the first lines have checked
             about = _about(classifier, exported, agreement)
             text = page(
                 _subject(classifier.labels),
@@ -249,7 +251,7 @@ def report(
     """The report that is written beside the file."""
     packages = ["torch", *needed(wanted)]
     versions = {package: version(package) for package in packages}
-    if wanted.to == "page":
+    if wanted.web_runtime is not None:
         versions[PACKAGE] = wanted.web_runtime.version
     return {
         "made": MARK,

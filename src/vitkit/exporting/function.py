@@ -13,7 +13,7 @@ from vitkit.exporting.bounds import conclusion
 from vitkit.exporting.browser import find_web_runtime
 from vitkit.exporting.exporting import check, size_of
 from vitkit.exporting.exporting import write_export as write
-from vitkit.models import tokens_left
+from vitkit.models import ViTConfig, tokens_left
 from vitkit.runtimes import (
     ENDINGS,
     Export,
@@ -92,7 +92,9 @@ class ExportedModel(MadeModel):
         """The output: the file that was written, and the measurements."""
         yield f"wrote {self.path}: {self.megabytes:,.1f} MB, {self.precision}"
         if self.merge:
-            left = tokens_left(self.classifier.model.config, self.merge)
+            config = self.classifier.model.config
+            assert isinstance(config, ViTConfig)  # as check_can_merge has checked
+            left = tokens_left(config, self.merge)
             yield (
                 f"{counted(self.merge, 'token')} at most merged in every block, {left:,} left in "
                 "the last; compared with the whole model:"
@@ -109,7 +111,7 @@ class ExportedModel(MadeModel):
         if self.classifier.unknown is not None:
             yield _unknown_sentence(self.agreement.same_unknown)
         yield f"wrote {self.path}.json: what was measured"
-        if self.format == "page":
+        if self.web_runtime is not None:
             # What is in a page, and what to do with it
             runtime = self.web_runtime
             yield f"it holds the model and onnxruntime-web {runtime.version} of {runtime.folder} (MIT)"

@@ -73,6 +73,7 @@ def tuning_for(work: RunInputs, first: First) -> Tuning:
     left = from_rank_0(lambda: deadline.at - time.monotonic())
     # Seconds of these that evaluations on the held-out images take
     seconds = max(left, 0)
+    assert photographs.held_out is not None  # else nothing is fine-tuned
     held_out = len(photographs.held_out)
     fewest = FEWEST_EVALUATIONS * evaluation_in_steps(recipe, held_out) * step
     evaluations = max(fewest, EVALUATING * seconds)
@@ -96,6 +97,7 @@ def _deadline(work: RunInputs, step: float) -> Deadline:
     """When fine-tuning by steps of so many seconds has to end, so that what follows it fits into the
     time too: the answers of two models to the held-out images, and of one to those to test on."""
     photographs = work.photographs
+    assert photographs.held_out is not None  # else nothing is fine-tuned
     answered = 2 * len(photographs.held_out)
     if photographs.test is not None:
         answered += len(photographs.test)
@@ -109,6 +111,7 @@ def _deadline(work: RunInputs, step: float) -> Deadline:
 
 def fine_tuned(work: RunInputs, tuning: Tuning) -> Classifier:
     """The fine-tuned model; continues the run if it was interrupted."""
+    assert work.photographs.held_out is not None  # else nothing is fine-tuned
     recipe = with_steps(work.tuning, tuning.steps, len(work.photographs.held_out))
     steps = counted(tuning.steps, "step")
     if tuning.deadline is not None:

@@ -77,7 +77,9 @@ def closed_form(work: RunInputs, reading: FittedHead, is_saved: bool) -> First:
     for sentence in sentences:
         work.say(sentence)
     if asked.kind == "class":
-        few = open_classes(asked.labels, np.bincount(learned.y, minlength=len(asked.labels)))
+        few = open_classes(
+            asked.labels, np.bincount(learned.y, minlength=len(asked.labels)).tolist()
+        )
         if few is not None:
             work.say(few)
 
@@ -234,6 +236,7 @@ def test_sentences(
         sentences = [f"on the {count:,} test images it has a {mean} of {metric.text()}"]
     alike = look_alikes(learned.x, given.x)
     of_these = "of these"
+    assert photographs.test is not None  # the metric is of its images
     sentences += _about_alike(
         of_these, alike, photographs.test, photographs.learned, "that is too good"
     )

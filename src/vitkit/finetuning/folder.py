@@ -11,6 +11,7 @@ import numpy as np
 from vitkit.data import (
     Files,
     Source,
+    TargetKind,
     check_images,
     fingerprint,
     is_elsewhere,
@@ -51,7 +52,7 @@ class Photographs:
     """The part that `test` is: "test", or "val" if there is no other."""
     labels: tuple[str, ...]
     """The names of the classes; none if the targets are not classes."""
-    target_kind: str
+    target_kind: TargetKind
     made_fingerprint: str | None
     """By what a test part that was made is recognised."""
     notes: tuple[str, ...]
@@ -138,7 +139,7 @@ def _check_classes(train: Source, data: Data) -> None:
     """Raises VitkitError, with its name, for a class without an image to learn from."""
     if train.target_kind != "class":
         return
-    counts = np.bincount(train.targets, minlength=len(train.labels))
+    counts = np.bincount(train.target_array, minlength=len(train.labels))
     empty = [train.labels[k] for k in np.flatnonzero(counts == 0)]
     if empty:
         raise BadData(
@@ -206,7 +207,8 @@ def _identical(examples: Sequence[tuple[Source, int]]) -> list[list[int]]:
         for k in candidates:
             source, i = examples[k]
             image = source.store.read(int(source.rows[i]))
-            by_digest.setdefault(hashlib.sha256(image).digest(), []).append(k)
+            content = image if isinstance(image, bytes) else image.tobytes()
+            by_digest.setdefault(hashlib.sha256(content).digest(), []).append(k)
     return [group for group in by_digest.values() if len(group) > 1]
 
 
@@ -247,7 +249,7 @@ def _sizes(source: Source) -> str:
 def _classes(photographs: Photographs) -> list[str]:
     """How many classes, and of how many images; and whether that is uneven."""
     labels = photographs.labels
-    counts = np.bincount(photographs.learned.targets, minlength=len(labels))
+    counts = np.bincount(photographs.learned.target_array, minlength=len(labels))
     order = np.argsort(-counts, kind="stable")
     named = [_named(labels[k], counts[k]) for k in order[:NAMED]]
     if len(labels) > NAMED:

@@ -130,12 +130,12 @@ def answer(
         begun_on = plan.recipe["data"]["source"]
         if not same_place(begun_on, recipe.data.source):
             say(f"{run_dir} was begun on {begun_on}: {recipe.data.source} has the same images")
-        tuning = with_crop(replace(recipe, precision=plan.precision))
+        tuned = with_crop(replace(recipe, precision=plan.precision))
         if not keep_size:
-            tuning = for_few_pixels(tuning, photographs.train)
+            tuned = for_few_pixels(tuned, photographs.train)
 
         # The models, and the best of them
-        work = RunInputs(recipe, tuning, run_dir, photographs, plan, device, say, began)
+        work = RunInputs(recipe, tuned, run_dir, photographs, plan, device, say, began)
         if plan.native:
             work = with_own_proportions(work)
         earlier = from_rank_0(lambda: _earlier_choice(run_dir))
@@ -178,6 +178,7 @@ def _tried(work: RunInputs, first: First, tuning: Tuning) -> list[Candidate]:
     """The solved head, the fine-tuned model, and the average of both if they read the same, on the held-out
     images."""
     held_out = work.photographs.held_out
+    assert held_out is not None and first.held_out is not None  # else nothing is fine-tuned
     tuned = fine_tuned(work, tuning).to(work.device)
     models = {FINE_TUNED: tuned}
     resized, _ = adopt(first.held_out.classifier, image=work.tuning.model.image)
@@ -196,14 +197,16 @@ def _best_of(
 ) -> FolderResult:
     """The best model on held-out images, saved in the place of the first unless it is that."""
     photographs = work.photographs
-    weights = image_weights(first.asked, targets_of(photographs.held_out))
+    held_out = photographs.held_out
+    assert held_out is not None  # else nothing is fine-tuned
+    weights = image_weights(first.asked, targets_of(held_out))
     reached = replace(_only(work, first, minutes), candidates=tuple(tried))
-    groups = photographs.held_out.groups
+    groups = held_out.groups
     chosen = from_rank_0(lambda: best(tried, weights, groups).name)
     if chosen == CLOSED_FORM:
         return reached
     picked = {each.name: each for each in tried}[chosen]
-    kept = kept_quality(first.asked, tried, picked, targets_of(photographs.held_out), groups)
+    kept = kept_quality(first.asked, tried, picked, targets_of(held_out), groups)
     final = with_origin(work, picked.classifier, chosen, kept)
     if chosen != earlier:  # else it is there, and its owner may have edited it
         from_rank_0(lambda: _save_other(work, final))
@@ -220,7 +223,7 @@ def _best_of(
 
 def _only(work: RunInputs, first: First, minutes: float) -> FolderResult:
     """What came of it if nothing is fine-tuned."""
-    candidates = ()
+    candidates: tuple[Candidate, ...] = ()
     held_out = None
     if first.held_out is not None:
         candidates = (first.held_out,)

@@ -30,6 +30,7 @@ from vitkit.finetuning.candidates import (
 )
 from vitkit.finetuning.plan import RunInputs, features_of, pretrained, write_plan
 from vitkit.models import NESTED, OF_THE_PAPER, POOLS, FeatureSet, ViTConfig
+from vitkit.objectives import Supervised
 from vitkit.recipes import Recipe
 from vitkit.system.console.text import counted
 from vitkit.system.processes.ranks import from_rank_0
@@ -63,7 +64,8 @@ def reads(recipe: Recipe, kind: FeatureSet) -> Recipe:
     model = recipe.model
     if not isinstance(model, ViTConfig) or (model.pool, model.read_blocks) == kind:
         return recipe
-    return replace(recipe, model=replace(model, pool=kind.pool, read_blocks=kind.blocks))
+    read = replace(model, pool=kind.pool, read_blocks=kind.blocks)  # type: ignore[arg-type]  # it checks
+    return replace(recipe, model=read)
 
 
 def read(work: RunInputs) -> FittedHead:
@@ -71,7 +73,8 @@ def read(work: RunInputs) -> FittedHead:
     best left-out answers. An earlier call's decision stays. Says so if it is more than the class token of
     the last block."""
     photographs = work.photographs
-    balanced = work.recipe.objective.class_weights == "balanced"
+    objective = work.recipe.objective
+    balanced = isinstance(objective, Supervised) and objective.class_weights == "balanced"
     asked = question(photographs.target_kind, photographs.labels, balanced)
     bare = pretrained(work, work.recipe, asked.labels)
     groups = photographs.learned.groups
@@ -88,6 +91,7 @@ def read(work: RunInputs) -> FittedHead:
     # One pass over the images gives all
     widest = widest_of(kinds)
     every = features_of(work, _bare(work, widest, asked), photographs.learned)
+    assert isinstance(bare.model.config, ViTConfig)  # of others there are no kinds
     width = bare.model.config.width
     products = shared_products(every, widest, kinds, width)
     readings = []
@@ -128,7 +132,7 @@ def kinds_for(config: object, images: int) -> Iterator[FeatureSet]:
     that do not read the class token as the paper has it."""
     if not isinstance(config, ViTConfig) or config.norm != "tokens" or config.representation:
         return
-    if (config.pool, config.read_blocks) != OF_THE_PAPER:
+    if FeatureSet(config.pool, config.read_blocks) != OF_THE_PAPER:
         return
     yield OF_THE_PAPER
     for pool in NESTED[1:]:

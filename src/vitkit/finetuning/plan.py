@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from vitkit.finetuning.candidates import answers_of
 from vitkit.finetuning.folder import Photographs
 from vitkit.recipes import Recipe, Say
 from vitkit.system.errors import BadWeights
-from vitkit.system.machine import autocast
+from vitkit.system.machine import Precision, autocast
 from vitkit.system.processes.ranks import from_rank_0
 from vitkit.system.storage.addresses import shown_address
 from vitkit.system.storage.files import NUMBER, Types, check_types, parse_json, write_json
@@ -42,7 +42,7 @@ class RunPlan(NamedTuple):
 
     steps: int | None
     """Of the fine-tuning; None as long as that is not decided."""
-    precision: str
+    precision: Precision
     minutes: float
     recipe: dict
     """The recipe of the call, as plain values."""
@@ -76,6 +76,8 @@ def read_plan(run_dir: Path) -> RunPlan | None:
         plan = RunPlan(**values)
         check_types(plan._asdict(), TYPES)
         check_recipe(plan.recipe)
+        if plan.precision not in get_args(Precision):
+            return None
         if not isinstance(plan.recipe["data"]["source"], str):
             return None
         if plan.reading is not None:

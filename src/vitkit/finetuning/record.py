@@ -100,6 +100,7 @@ def write_record(
     line = {"event": "evaluation", "step": steps, "evaluator": chosen, "primary": primary}
     write_whole(run_dir / "metrics.jsonl", to_line(line | {"metrics": metrics}).encode())
     if photographs.target_kind == "class" and photographs.test is not None:
+        assert logits is not None  # of the images to test on
         given = answers_of_logits(classifier, photographs.test, logits)
         write_answers(run_dir / ANSWERS, Kept(given, photographs.test_name, steps))
 

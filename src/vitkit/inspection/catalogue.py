@@ -4,7 +4,7 @@ are drawn, and the figure as a section of a page. `vitkit inspect` and reports t
 Legend: n images, B of them that are shown, L layers, (h, w) the grid of patches.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -30,7 +30,12 @@ from vitkit.inspection.figures.embedding import (
     position_similarity,
 )
 from vitkit.inspection.figures.occlusion import draw_occlusion, occlusion_curves
-from vitkit.inspection.figures.passes import check_has_attention, layer_names, small_batches
+from vitkit.inspection.figures.passes import (
+    check_has_attention,
+    check_transformer,
+    layer_names,
+    small_batches,
+)
 from vitkit.inspection.figures.relevance import class_relevance, gradient_rollout
 from vitkit.inspection.figures.token_states import (
     draw_colours,
@@ -80,18 +85,24 @@ class InspectedModel:
     """The same images, prepared for it."""
 
     @property
+    def prepared(self) -> Tensor:
+        """`images`, for a figure that is of images."""
+        assert self.images is not None, "it is asked for only if there are images"
+        return self.images
+
+    @property
     def shown(self) -> Tensor:
         """The images that are shown: (B, C, H, W), as they are prepared."""
-        return self.images[: max(len(self.names), 1)]
+        return self.prepared[: max(len(self.names), 1)]
 
     @property
     def pixels(self) -> np.ndarray:
         """The same as pictures: uint8 (B, H, W, 3)."""
         return prepared_for_people(self.shown).permute(0, 2, 3, 1).cpu().numpy()
 
-    def batches(self, text: str) -> Iterator[Tensor]:
+    def batches(self, text: str) -> Iterable[Tensor]:
         """All images in batches, with a bar."""
-        parts = self.images.split(BATCH)
+        parts = self.prepared.split(BATCH)
         return bar(text)(parts, len(parts))
 
     def in_parts(self, function: Callable[..., Tensor], *arguments) -> Tensor:
@@ -164,7 +175,7 @@ def norms_plate(subject: InspectedModel) -> Plate:
 
 def alignment_plate(subject: InspectedModel) -> Plate:
     """The alignment of layers over all images, with another model if there is one."""
-    found = alignment(subject.classifier, subject.images, subject.other, subject.other_images)
+    found = alignment(subject.classifier, subject.prepared, subject.other, subject.other_images)
     return plate_of(found, draw_alignment)
 
 
@@ -179,11 +190,12 @@ def rollout_plate(subject: InspectedModel) -> Plate:
 
 def attention_plate(subject: InspectedModel) -> Plate:
     """The attention of one layer, head by head."""
-    layers = layer_names(check_has_attention(subject.classifier))
+    config = check_has_attention(subject.classifier).config
+    layers = layer_names(config)
     layer = subject.layer
     if layer is None:
         layer = len(layers) - 1
-    heads = [None, *range(min(subject.classifier.model.config.heads, HEADS))]
+    heads = [None, *range(min(config.heads, HEADS))]
     maps = {}
     for head in heads:
         title = "mean of the heads"
@@ -208,7 +220,7 @@ def _looked(subject: InspectedModel, maps: dict[str, Tensor], is_clipped: bool =
     for title, of_images in maps.items():
         if is_clipped:
             of_images = clipped(of_images)
-        drawn[title] = over_image(of_images, subject.classifier.model.config.tiling)
+        drawn[title] = over_image(of_images, check_transformer(subject.classifier).config.tiling)
     arrays = {title.replace(" ", "_"): of_images.numpy() for title, of_images in maps.items()}
     return Plate(arrays, partial(draw_looked, subject.pixels, drawn, names=subject.names))
 
@@ -231,7 +243,7 @@ def colours_plate(subject: InspectedModel) -> Plate:
 def occlusion_plate(subject: InspectedModel) -> Plate:
     """The occlusion test of the rollout."""
     maps = subject.in_parts(rollout)
-    cells = over_image(maps, subject.classifier.model.config.tiling)
+    cells = over_image(maps, check_transformer(subject.classifier).config.tiling)
     steps = min(14, maps[0].numel())
     found = occlusion_curves(subject.classifier, subject.shown, cells, subject.target, steps)
     plate = plate_of(found, partial(draw_occlusion, title="rollout"))

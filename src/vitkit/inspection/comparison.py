@@ -86,9 +86,9 @@ def compare_models(
 
         # The largest difference in every layer so far
         for name, state in first_states.items():
-            other = second_states.get(name)
-            if other is not None and other.shape == state.shape:
-                largest = float((state - other).abs().max())
+            beside = second_states.get(name)
+            if beside is not None and beside.shape == state.shape:
+                largest = float((state - beside).abs().max())
                 scale = float(state.abs().max())
                 before = layers.get(name, ComparedLayer(name, largest, scale))
                 layers[name] = ComparedLayer(
@@ -118,6 +118,7 @@ def states_of(classifier: Classifier, pictures: list[Picture]) -> dict[str, Tens
         )
     with recording(classifier.model, attention=False) as record:
         logits = classifier.logits(images)
+    assert record.embedding is not None and record.features is not None  # the pass is complete
     states = {"embedding": record.embedding}
     for number, state in enumerate(record.states, 1):
         states[f"block {number}"] = state

@@ -129,9 +129,10 @@ def show(
     config = _architecture(model, hints)
     classifier = None
     if config is None:
-        classifier = model
-        if not isinstance(classifier, Classifier):
-            classifier = load_as(classifier, hints, quiet=json)
+        loaded = model
+        if not isinstance(loaded, Classifier):
+            loaded = load_as(loaded, hints, quiet=json)
+        classifier = loaded
         config = classifier.model.config
     if draw:
         write_architecture(draw, config)

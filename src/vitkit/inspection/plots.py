@@ -110,7 +110,7 @@ def write_figure(figure: "Figure", path: Path | str) -> Path:
         raise BadSettings(f"{path} is to be a figure; its name ends in .{' or .'.join(FORMATS)}")
     # Without the date, and with identifiers that are no random numbers: the same figure is the same
     # file
-    metadata = {"Comment": MARK}
+    metadata: dict[str, str | None] = {"Comment": MARK}
     if kind == "svg":
         metadata = {"Description": MARK, "Date": None}
     buffer = io.BytesIO()

@@ -25,9 +25,9 @@ from vitkit.system.errors import BadSettings, BadWeights, Unsupported, WrongArgu
 
 Model = VisionTransformer | ResNet | LeNet
 MODELS = {ViTConfig: VisionTransformer, ResNetConfig: ResNet, LeNetConfig: LeNet}
-KINDS: dict[str, type[ModelConfig]] = {
-    "vit": ViTConfig, "resnet": ResNetConfig, "lenet": LeNetConfig
-}  # fmt: skip
+KINDS: dict[str, type[ViTConfig] | type[ResNetConfig] | type[LeNetConfig]] = {
+    config.kind: config for config in (ViTConfig, ResNetConfig, LeNetConfig)
+}
 # Layers whose weight is a kernel: what weight decay shrinks, if it leaves out the rest.
 KERNEL_LAYERS = (nn.Linear, nn.Conv2d, Conv)
 AnyModel = TypeVar("AnyModel", bound=Model)

@@ -15,7 +15,7 @@ Legend: B batch, T tokens, N = h·w patches, D width, H heads, D_h width of a he
 """
 
 from math import pi
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple, TypedDict
 
 import torch
 import torch.nn.functional as F
@@ -362,7 +362,15 @@ def check_raster_order(kind: str, own: Grid, grid: Grid) -> None:
 
 
 # How each origin of weights resamples a table; they differ by more than rounding.
-RESAMPLE: dict[str, dict[str, Any]] = {
+class Resampling(TypedDict, total=False):
+    """Arguments of torch.nn.functional.interpolate."""
+
+    mode: str
+    align_corners: bool
+    antialias: bool
+
+
+RESAMPLE: dict[str, Resampling] = {
     "google": {"mode": "bilinear", "align_corners": True},  # scipy.ndimage.zoom(order=1)
     "timm": {"mode": "bicubic", "antialias": True},
     "huggingface": {"mode": "bicubic"},

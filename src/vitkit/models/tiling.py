@@ -3,7 +3,7 @@
 Legend: (h, w) the grid of patches; every pair is (height, width).
 """
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 from vitkit.system.errors import BadSettings
 
@@ -82,7 +82,11 @@ class Tiling(NamedTuple):
         return f"a height that is a multiple of {height} and a width that is a multiple of {width}"
 
 
-def as_pair(value: Any) -> Any:
+@overload
+def as_pair(value: int | Grid) -> Grid: ...
+@overload
+def as_pair(value: object) -> object: ...
+def as_pair(value: object) -> object:
     """A height and a width from what people and JSON write: one number for a square, or a list.
     Anything else stays as it is, and `check_settings` refuses it."""
     if isinstance(value, int):

@@ -52,7 +52,7 @@ class VisionTransformer(nn.Module):
         self.stem: Patches | ResNetStem
         if config.stem is None:
             bias = not config.embedding_norm
-            self.stem = Patches(config.channels, config.width, config.patches, bias)
+            self.stem: nn.Module = Patches(config.channels, config.width, config.patches, bias)
         else:
             self.stem = ResNetStem(
                 config.channels, config.width, config.patches, config.stem, config.image

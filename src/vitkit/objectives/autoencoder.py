@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from vitkit.data import Preprocessing, TargetKind, uniforms
 from vitkit.evaluation.evaluator import Evaluator
-from vitkit.models import Dense, ViTConfig, create
+from vitkit.models import Dense, Model, VisionTransformer, ViTConfig, create
 from vitkit.objectives.objective import Unlabelled
 from vitkit.objectives.patches import (
     PatchLearner,
@@ -60,7 +60,7 @@ class MaskedAutoencoder(Unlabelled):
         """Loss on hidden patches, beside that of always predicting the same patch."""
         return (Reconstruction(),)
 
-    def learner(self, model: nn.Module, preprocessing: Preprocessing) -> "MaskedAutoencoderLearner":
+    def learner(self, model: Model, preprocessing: Preprocessing) -> "MaskedAutoencoderLearner":
         """The model as encoder, with a decoder. Raises VitkitError for a model that needs all of its
         patches."""
         return MaskedAutoencoderLearner(model, self, preprocessing)
@@ -69,13 +69,12 @@ class MaskedAutoencoder(Unlabelled):
 class MaskedAutoencoderLearner(PatchLearner):
     """The learner of a masked autoencoder: the model, and the decoder, which is saved beside it."""
 
+    objective: MaskedAutoencoder
     travels = ("enter", "mask", "decoder", "predict")
 
-    def __init__(
-        self, model: nn.Module, objective: MaskedAutoencoder, preprocessing: Preprocessing
-    ):
+    def __init__(self, model: Model, objective: MaskedAutoencoder, preprocessing: Preprocessing):
         super().__init__(model, objective, preprocessing)
-        config = model.config
+        config = self.model.config
         if config.resolved_inject != "stem" or config.mixer != "full":
             raise Unsupported(
                 f"{config.mixer} attention with {config.positions} positions needs every patch, "
@@ -100,7 +99,9 @@ class MaskedAutoencoderLearner(PatchLearner):
         )
         self.enter = Dense(config.width, width)
         self.mask = nn.Parameter(torch.empty(1, 1, width).normal_(std=0.02))
-        self.decoder = create(decoder)
+        built = create(decoder)
+        assert isinstance(built, VisionTransformer)  # as its configuration is
+        self.decoder = built
         self.decoder.stem = nn.Identity()  # it embeds no pixels
         self.predict = Dense(width, config.channels * prod(self.size))
         for layer in (self.enter, self.predict):
@@ -145,7 +146,7 @@ class MaskedAutoencoderLearner(PatchLearner):
         visible = round((1 - self.objective.rate) * count)
         visible = min(max(visible, 1), count - 1)
         order = uniforms(keys, count, HIDDEN).argsort(dim=1, stable=True)
-        return order.tensor_split([visible], 1)
+        return order[:, :visible], order[:, visible:]
 
     def pictures(self, images: Tensor, keys: Tensor) -> dict[str, Tensor]:
         """(B, 3, H, W) normalised -> uint8 in that shape: the image, what the encoder sees, and the

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from vitkit.data import Preprocessing, TargetKind
 from vitkit.evaluation import Neighbours
 from vitkit.evaluation.evaluator import Evaluator
-from vitkit.models import Dense
+from vitkit.models import Dense, Model
 from vitkit.objectives.objective import Learner, Unlabelled
 from vitkit.objectives.views import View, view
 from vitkit.system.console.text import counted
@@ -92,7 +92,7 @@ class SelfDistillation(Unlabelled):
             return (Neighbours(),)
         return ()
 
-    def learner(self, model: nn.Module, preprocessing: Preprocessing) -> "SelfDistillationLearner":
+    def learner(self, model: Model, preprocessing: Preprocessing) -> "SelfDistillationLearner":
         """The model as student, a projection, and a teacher of both. Raises VitkitError if small
         crops are not of whole patches, and for images that are not red, green and blue."""
         if preprocessing.channels != 3:
@@ -112,7 +112,7 @@ class Projection(nn.Module):
         sizes = (width, settings.hidden, settings.hidden, settings.bottleneck)
         layers = [Dense(width_in, width_out) for width_in, width_out in pairwise(sizes)]
         self.layers = nn.ModuleList(layers)
-        for layer in self.layers:
+        for layer in layers:
             nn.init.trunc_normal_(layer.weight, std=0.02)
             nn.init.zeros_(layer.bias)
         self.last = Dense(settings.bottleneck, settings.outputs, bias=False)
@@ -136,7 +136,10 @@ class SelfDistillationLearner(Learner):
     """The learner of self-distillation: the model and its projection, which are the student. The
     teacher and the centre follow them."""
 
-    def __init__(self, model: nn.Module, objective: SelfDistillation, preprocessing: Preprocessing):
+    centre: Tensor
+    """(K,): the mean output of the teacher."""
+
+    def __init__(self, model: Model, objective: SelfDistillation, preprocessing: Preprocessing):
         super().__init__()
         self.model = model
         self.objective = objective
@@ -157,7 +160,7 @@ class SelfDistillationLearner(Learner):
         number: (K + 1,)."""
 
         # Two large views and several small ones, with DINO's chances
-        large = tuple(model.config.image)
+        large = model.config.image
         self.views = [
             View(large, objective.global_area, blur=1.0),
             View(large, objective.global_area, blur=0.1, solarise=0.2),
@@ -222,8 +225,9 @@ class SelfDistillationLearner(Learner):
         remaining = (1 + math.cos(math.pi * (step - 1) / total)) / 2  # from 1 to 0
         momentum = 1 - (1 - self.objective.momentum) * remaining
         student = nn.ModuleList([self.model, self.projection])
-        teacher_weights = list(self.teacher.parameters())
-        torch._foreach_lerp_(teacher_weights, list(student.parameters()), 1 - momentum)
+        weights: list[Tensor] = list(student.parameters())
+        teacher_weights: list[Tensor] = list(self.teacher.parameters())
+        torch._foreach_lerp_(teacher_weights, weights, 1 - momentum)
 
         # The mean output, over all micro-batches and ranks
         sums = sum_over_ranks(torch.stack(self.teacher_sums).sum(0))  # (K + 1,)
@@ -250,7 +254,7 @@ class SelfDistillationLearner(Learner):
 
 
 @torch.no_grad()
-def features_of(model: nn.Module) -> int:
+def features_of(model: Model) -> int:
     """The number of features that a model gives per image. Raises VitkitError if it gives them to
     every patch."""
     config = model.config

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from vitkit.data import Preprocessing, TargetKind, uniforms
 from vitkit.evaluation.evaluator import Evaluator
-from vitkit.models import Dense
+from vitkit.models import Dense, Model
 from vitkit.objectives.objective import Unlabelled
 from vitkit.objectives.patches import (
     PatchLearner,
@@ -80,7 +80,7 @@ class MaskedPatches(Unlabelled):
         """Loss and accuracy on corrupted patches, beside those of always giving the same answer."""
         return (Reconstruction(),)
 
-    def learner(self, model: nn.Module, preprocessing: Preprocessing) -> "MaskedPatchesLearner":
+    def learner(self, model: Model, preprocessing: Preprocessing) -> "MaskedPatchesLearner":
         """The model with a mask embedding and a linear layer that predicts. Raises VitkitError for a
         model without patches."""
         return MaskedPatchesLearner(model, self, preprocessing)
@@ -111,11 +111,12 @@ class MaskedPatchesLearner(PatchLearner):
     """The learner of masked patch prediction: the model, the mask embedding, and a linear layer
     that predicts."""
 
+    objective: MaskedPatches
     travels = ("mask", "predict")
 
-    def __init__(self, model: nn.Module, objective: MaskedPatches, preprocessing: Preprocessing):
+    def __init__(self, model: Model, objective: MaskedPatches, preprocessing: Preprocessing):
         super().__init__(model, objective, preprocessing)
-        self.channels = model.config.channels
+        self.channels = self.model.config.channels
         if objective.target != "pixels" and self.channels > COLOURS:
             raise Unsupported(
                 f"the target is {objective.target!r}, one class for each mix of channels, and of "
@@ -137,8 +138,9 @@ class MaskedPatchesLearner(PatchLearner):
         height, width = self.size
         self.part = (height // self.squares, width // self.squares)
         """Height and width of such a part in pixels."""
-        self.mask = nn.Parameter(torch.zeros(model.config.width))
-        self.predict = Dense(model.config.width, outputs[objective.target])
+        width = self.model.config.width
+        self.mask = nn.Parameter(torch.zeros(width))
+        self.predict = Dense(width, outputs[objective.target])
         nn.init.zeros_(self.predict.weight)  # zero, as every new head
         nn.init.zeros_(self.predict.bias)
 

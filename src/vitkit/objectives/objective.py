@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from vitkit.data import Preprocessing, Source, TargetKind
 from vitkit.evaluation.evaluator import Evaluator
+from vitkit.models import Model
 from vitkit.weights import Activation
 
 
@@ -32,7 +33,7 @@ class Learner(nn.Module):
     have a shape and no values, and a list of so many fills the memory (training/footprint.py).
     """
 
-    model: nn.Module
+    model: Model
     travels: ClassVar[tuple[str, ...]] = ()
     """The names of what the objective adds and is saved beside the model, so that a run of the same
     objective can begin with it."""
@@ -76,7 +77,7 @@ class Objective(Protocol):
     def evaluators(self, target_kind: TargetKind) -> tuple[Evaluator, ...]:
         """The default evaluators of a run on held-out images with such targets; may be empty."""
 
-    def learner(self, model: nn.Module, preprocessing: Preprocessing) -> Learner:
+    def learner(self, model: Model, preprocessing: Preprocessing) -> Learner:
         """The module that is trained. Raises VitkitError for a model that this objective cannot
         train."""
 
@@ -95,7 +96,7 @@ class Unlabelled:
 
 def blocks_of(learner: nn.Module) -> list[nn.Module]:
     """The blocks of every encoder and decoder of a learner, in its modules' order."""
-    blocks = []
+    blocks: list[nn.Module] = []
     for module in learner.modules():
         blocks += getattr(module, "blocks", ())
     return blocks

@@ -13,12 +13,12 @@ from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from vitkit.data import Batch, Preprocessing, TargetKind
 from vitkit.evaluation import COUNT, NATS, SHARE, Metric, Part, Subject, collect, summed
 from vitkit.evaluation.metrics.metric import SQUARED_ERROR
-from vitkit.models import Grid, VisionTransformer, as_pair
+from vitkit.models import Grid, Model, VisionTransformer, as_pair
 from vitkit.objectives.objective import Learner, Objective
 from vitkit.system.errors import Unsupported
 
@@ -91,7 +91,10 @@ class PatchLearner(Learner):
     """Predicts hidden patches. Others say what of an image is predicted, from what, and how that is
     scored."""
 
-    def __init__(self, model: nn.Module, objective: Objective, preprocessing: Preprocessing):
+    model: VisionTransformer
+    objective: Objective
+
+    def __init__(self, model: Model, objective: Objective, preprocessing: Preprocessing):
         """Raises VitkitError for a model that does not have several patches, so that some can be
         hidden, or whose patches overlap, so that the others show what a hidden one is to be."""
         super().__init__()
@@ -163,14 +166,14 @@ class Reconstruction:
         number of images.
 
         The baseline is the loss of the best answer that is the same for every image: the entropy of
-        the classes, or the variance of the numbers; the mean of those if V are predicted. The
-        learner must have the methods of a PatchLearner. Raises VitkitError for a finished model,
-        which has them no more, and when there is no image.
+        the classes, or the variance of the numbers; the mean of those if V are predicted. Raises
+        VitkitError for a finished model, for a learner that predicts no patches, and when there is no
+        image.
         """
         learner = subject.learner
-        if learner is None:
+        if not isinstance(learner, PatchLearner):
             raise Unsupported(
-                "what a model makes of hidden patches can be measured while it trains"
+                "what a model makes of hidden patches can be measured while it trains to predict them"
             )
         normalise = subject.classifier.preprocessing.normalise
         of_classes = False

@@ -3,7 +3,7 @@
 Legend: B batch, C channels, K classes.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
@@ -17,6 +17,7 @@ from vitkit.data import Preprocessing, Source, TargetKind, mix
 from vitkit.evaluation import balanced_weights
 from vitkit.evaluation.evaluator import Evaluator
 from vitkit.evaluation.evaluators import USUAL
+from vitkit.models import Model
 from vitkit.objectives.objective import Learner
 from vitkit.system.errors import BadData, BadSettings
 from vitkit.system.values import check_settings
@@ -111,7 +112,7 @@ class Supervised:
         return USUAL[target_kind]
 
     def learner(
-        self, model: nn.Module, preprocessing: Preprocessing | None = None
+        self, model: Model, preprocessing: Preprocessing | None = None
     ) -> "SupervisedLearner":
         """The model, with this loss on its outputs."""
         return SupervisedLearner(model, self)
@@ -120,7 +121,14 @@ class Supervised:
 class SupervisedLearner(Learner):
     """The learner of a supervised run: only the model."""
 
-    def __init__(self, model: nn.Module, objective: Supervised):
+    centre: Tensor
+    """(): the mean of the numbers that are learned."""
+    scale: Tensor
+    """(): their standard deviation."""
+    weights: Tensor
+    """(K,): what an image of each class counts, if classes are balanced."""
+
+    def __init__(self, model: Model, objective: Supervised):
         super().__init__()
         self.model = model
         self.objective = objective
@@ -134,10 +142,10 @@ class SupervisedLearner(Learner):
         """For numbers: remember their mean and standard deviation. They are learned with mean 0 and
         deviation 1, whatever their unit. For balanced classes: remember what each counts."""
         if self.objective.class_weights == "balanced":
-            counts = np.bincount(train.targets, minlength=len(self.weights))
+            counts = np.bincount(train.target_array, minlength=len(self.weights))
             self.weights.copy_(torch.from_numpy(balanced_weights(counts)))
         if self.objective.loss == "squared":
-            numbers = train.targets.astype(np.float64)
+            numbers = train.target_array.astype(np.float64)
             self.centre.fill_(numbers.mean())
             self.scale.fill_(numbers.std() or 1.0)
 
@@ -173,7 +181,7 @@ class SupervisedLearner(Learner):
         targets = self.as_rows(targets)  # (B, K)
         if settings.mixup or settings.cutmix:
             images, targets = mix(images, targets, keys, settings.mixup, settings.cutmix)
-        total = 1.0
+        total: Tensor | float = 1.0
         if settings.class_weights == "balanced":
             # Of what an image shows, before any of it is spread
             targets = targets * self.weights
@@ -218,7 +226,7 @@ def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
     return (outputs - targets).square().sum() / len(outputs)
 
 
-LOSSES = {
+LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "softmax": F.cross_entropy,  # with the targets as probabilities, mean over B
     "sigmoid": sigmoid_cross_entropy,
     "squared": squared_error,

@@ -135,7 +135,8 @@ def blurred(x: Tensor, sigma: Tensor) -> Tensor:
 
 def luma(x: Tensor) -> Tensor:
     """(B, 3, h, w) -> grey, (B, 1, h, w)."""
-    return sum(share * x[:, i : i + 1] for i, share in enumerate(LUMA))
+    red, green, blue = x.split(1, 1)
+    return LUMA[0] * red + LUMA[1] * green + LUMA[2] * blue
 
 
 def _rows(values: Tensor) -> Tensor:

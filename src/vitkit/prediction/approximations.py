@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from vitkit.evaluation import distilled
-from vitkit.models import EarlyExit, Exit, Merging, check_can_merge, states_at
+from vitkit.models import EarlyExit, Exit, Merging, VisionTransformer, check_can_merge, states_at
 from vitkit.models.shortcuts import check_can_exit, check_sure
 from vitkit.system.errors import BadData, Unsupported
 from vitkit.weights import Classifier
@@ -25,7 +25,14 @@ def merging(classifier: Classifier, r: int) -> Classifier:
     """The classifier for inference with r tokens merged in every block. Raises VitkitError for a model
     whose tokens cannot be merged."""
     deployed = classifier.for_inference()
-    return replace(deployed, model=Merging(deployed.model, r), unknown=None)
+    check_can_merge(deployed.model, r)
+    assert isinstance(deployed.model, VisionTransformer)  # no other can
+    return _answering(deployed, Merging(deployed.model, r))
+
+
+def _answering(classifier: Classifier, model: Merging | EarlyExit) -> Classifier:
+    """The classifier with a model that takes the place of its own, for answers alone."""
+    return replace(classifier, model=model, unknown=None)  # type: ignore[arg-type]
 
 
 def check_less_work(classifier: Classifier, merge: Sequence[int], sure: Sequence[float]) -> None:
@@ -65,6 +72,7 @@ def fit_exits(
     if after is None:
         after = usual_exits(len(getattr(model, "blocks", ())))
     check_can_exit(model, after)
+    assert isinstance(model, VisionTransformer)  # no other can
     if len(images) < FEWEST:
         raise BadData(f"exits are fitted on {FEWEST} images at least, and there are {len(images)}")
 
@@ -89,7 +97,9 @@ def exiting(classifier: Classifier, exits: Sequence[Exit], sure: float) -> Class
     probability of `sure`. Raises VitkitError if the outputs are not classes of one image."""
     check_one_class(classifier)
     deployed = classifier.for_inference()
-    return replace(deployed, model=EarlyExit(deployed.model, exits, sure), unknown=None)
+    check_can_exit(deployed.model, [each.after for each in exits])
+    assert isinstance(deployed.model, VisionTransformer)  # no other can
+    return _answering(deployed, EarlyExit(deployed.model, exits, sure))
 
 
 def check_one_class(classifier: Classifier) -> None:

@@ -39,7 +39,7 @@ class Looking:
 
     def __init__(self, eager: Eager):
         """Raises VitkitError for a model without attention among patches."""
-        check_has_attention(eager.classifier)
+        self.tiling = check_has_attention(eager.classifier).config.tiling
         self.eager = eager
         self.maps: torch.Tensor | None = None
         """Attention Rollout of the last batch: float32 (B, h, w)."""
@@ -64,7 +64,7 @@ class Looking:
         classifier = self.eager.classifier
         with torch.inference_mode(), autocast(classifier.device, self.eager.precision):
             logits, maps = logits_and_rollout(classifier, torch.from_numpy(images))
-        self.maps = over_image(maps, classifier.model.config.tiling)
+        self.maps = over_image(maps, self.tiling)
         return logits.cpu().numpy()
 
     @property
@@ -81,24 +81,27 @@ class LookPictures:
     """Draws pictures into a directory, one for each image: what the model got, beside it the same, dark
     where it did not look, and below them its answer."""
 
-    def __init__(self, directory: Path):
+    def __init__(self, directory: Path, looking: Looking):
         """The directory is made with the first picture."""
         self.directory = directory
+        self.looking = looking
         self.names: Counter[str] = Counter()
 
-    def draw(self, name: str, image: np.ndarray, weights: np.ndarray, answer: str) -> Path:
-        """Draw the picture of an image, uint8 (3, H, W), its map, (h, w), and the answer in words, and
-        return its path.
+    def draw(self, name: str, image: np.ndarray, place: int, answer: str) -> Path:
+        """Draw the picture of an image, uint8 (3, H, W), what the model looked at in it, by its place in
+        the last batch, and the answer in words, and return its path.
 
         It is called as the image, with a number appended for another of that name, or if somebody's
         file is there. Raises OSError, in a sentence.
         """
+        assert self.looking.maps is not None, "a batch was answered"
+        weights = self.looking.maps[place].numpy()
         both = photograph_and_map(image.transpose(1, 2, 0), weights, LEAST)
-        both = Image.fromarray(captioned(both, answer))
+        picture = Image.fromarray(captioned(both, answer))
         note = PngInfo()
         note.add_text("Comment", MARK)
         file = io.BytesIO()
-        both.save(file, "PNG", pnginfo=note, compress_level=4)
+        picture.save(file, "PNG", pnginfo=note, compress_level=4)
         path = self._path(name)
         try:
             self.directory.mkdir(parents=True, exist_ok=True)

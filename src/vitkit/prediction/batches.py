@@ -8,7 +8,7 @@ import os
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -37,7 +37,7 @@ class Prepared(NamedTuple):
     """By the number of each other item, what is wrong with it."""
 
 
-Batches = Iterator[tuple[Sequence[Item], Prepared]]
+Batches = Generator[tuple[Sequence[Item], Prepared], None, None]
 
 
 def from_sequence(
@@ -136,7 +136,7 @@ def names_from(file: int, batch: int) -> Iterator[list[str]]:
     threading.Thread(target=_read_lines, args=(file, lines), daemon=True).start()
     ended = False
     while not ended:
-        names = []
+        names: list[str] = []
         until = time.monotonic() + MOMENT
         while len(names) < batch and not ended:
             try:

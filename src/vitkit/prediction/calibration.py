@@ -8,7 +8,7 @@ from vitkit.prediction.items import DataSetItems, Item, spread, words_of_model
 CALIBRATED = 300  # images to calibrate with, at most
 
 
-def to_calibrate(data: str) -> list[Item]:
+def to_calibrate(data: str) -> Sequence[Item]:
     """Images of a data set, whose name a person typed, to calibrate with, or to fit on: of its training
     part, or of all."""
     parts = parts_at(data, typed=True).sources

@@ -17,7 +17,15 @@ from torch import Tensor
 
 from vitkit.data import Source, forked
 from vitkit.data.sources.in_memory import images_of_array, images_of_tensor, pixels_of_pillow
-from vitkit.prediction.items import DataSetItems, Item, Pictures, items_of, pictures, words_of_model
+from vitkit.prediction.items import (
+    DataSetItems,
+    Group,
+    Item,
+    Pictures,
+    items_of,
+    pictures,
+    words_of_model,
+)
 from vitkit.system.errors import BadData, BadImage
 
 EXPECTED = (
@@ -80,9 +88,9 @@ def _described(value: Any) -> str:
 
 def _listed(images: Sequence[Any], labels: Sequence[str]) -> Pictures:
     """The items of a list, names and images in memory in its order."""
-    groups = []
-    in_memory = []
-    names = []
+    groups: list[Group] = []
+    in_memory: list[Item] = []
+    names: list[str] = []
 
     def end_group() -> None:
         """What was collected, which is of one kind, becomes a group; the other kind is empty."""

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from functools import partial
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, overload
 from urllib import request
 from urllib.error import HTTPError
 
 import numpy as np
 
 from vitkit.data import IMAGE_SUFFIXES as IMAGES
-from vitkit.data import Names, RowRanges, Source, find_images, note_left_out, read_file
+from vitkit.data import Lists, Names, RowRanges, Source, find_images, note_left_out, read_file
 from vitkit.data.formats import DATA_SUFFIXES as DATA_SETS
 from vitkit.data.formats.folder import is_hidden
 from vitkit.system.console.messages import say
@@ -66,8 +66,14 @@ class Pictures(Sequence[Item]):
     def __len__(self) -> int:
         return len(self.starts)
 
-    def __getitem__(self, i: int) -> Item:
-        """Image i, from 0; no slices. Raises IndexError behind the last."""
+    @overload
+    def __getitem__(self, i: int) -> Item: ...
+    @overload
+    def __getitem__(self, i: slice) -> Sequence[Item]: ...
+    def __getitem__(self, i: int | slice) -> Item | Sequence[Item]:
+        """Image i, from 0, or those of a slice. Raises IndexError behind the last."""
+        if isinstance(i, slice):
+            return [self[each] for each in range(*i.indices(len(self)))]
         if not 0 <= i < len(self):
             raise IndexError(i)
         group, row = self.starts.locate(i)
@@ -117,10 +123,13 @@ class DataSetItems:
     def _truth(self, i: int) -> str | None:
         """The true class as the model calls it if it has such a class, or several; a number as it
         is."""
-        answer = self.source.answer(i)
-        if self.source.target_kind == "classes":
-            names = [self.source.labels[k] for k in self.source[i][1]]
+        targets = self.source.targets
+        if isinstance(targets, Lists):
+            names = [self.source.labels[k] for k in targets.row(i)]
             return ", ".join(self.words.get(name, name) for name in names)
+        answer = self.source.answer(i)
+        if answer is None:
+            return None
         return self.words.get(answer, answer)
 
 
@@ -156,8 +165,8 @@ def pictures(
 
     Raises VitkitError if there is nothing of a name, or no image.
     """
-    groups = []
-    names = []
+    groups: list[Group] = []
+    names: list[str] = []
     for source in sources:
         files = files_of(source, leave_out)
         if files is not None:
@@ -314,7 +323,7 @@ def _refuse(sentence: str) -> bytes:
     raise BadImage(sentence)
 
 
-def spread(items: "Pictures", limit: int) -> Pictures | list[Item]:
+def spread(items: Sequence[Item], limit: int) -> Sequence[Item]:
     """At most `limit` of the items, evenly spread; 0 is all."""
     if not 0 < limit < len(items):
         return items

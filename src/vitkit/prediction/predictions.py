@@ -5,7 +5,7 @@ Legend: B images of a batch, K classes, D width of the features, h w pixels of w
 """
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import islice
@@ -18,13 +18,14 @@ import numpy as np
 from vitkit.data import Source
 from vitkit.prediction.batches import Batches, Prepared, from_sequence, from_stream
 from vitkit.prediction.items import Item
-from vitkit.runtimes import Runtime, takes_pictures
+from vitkit.runtimes import Runtime, SaysUnknown, takes_pictures
 from vitkit.system.errors import BadSettings, Unsupported
 from vitkit.weights import activate_array
 
 if TYPE_CHECKING:
     from PIL.Image import Image
     from torch import Tensor
+    from typing_extensions import TypeIs
 
     from vitkit.weights import Classifier
 
@@ -150,16 +151,24 @@ def check_settings(top: int, batch: int, workers: int) -> None:
 def as_runtime(classifier: "Classifier | Runtime", device: str) -> Runtime:
     """The runtime that computes the logits. Raises VitkitError if the model gives no answer per
     image."""
-    if "torch" in sys.modules:  # without it there is no Classifier
+    if _is_classifier(classifier):
         from vitkit.runtimes import eager
-        from vitkit.weights import Classifier, check_answers
+        from vitkit.weights import check_answers
 
-        if isinstance(classifier, Classifier):
-            check_answers(classifier)
-            return eager(classifier, device)
+        check_answers(classifier)
+        return eager(classifier, device)
     if not classifier.labels:
         raise Unsupported("the model has no classification head, so it names no classes")
     return classifier
+
+
+def _is_classifier(given: "Classifier | Runtime") -> "TypeIs[Classifier]":
+    """Whether it is a Classifier: without PyTorch there is none."""
+    if "torch" not in sys.modules:
+        return False
+    from vitkit.weights import Classifier
+
+    return isinstance(given, Classifier)
 
 
 def _batched(items: Iterable[Item], batch: int) -> Iterator[list[Item]]:
@@ -169,7 +178,7 @@ def _batched(items: Iterable[Item], batch: int) -> Iterator[list[Item]]:
         yield chunk
 
 
-def _one_by_one(batches: Iterator[Answered]) -> Iterator[Prediction]:
+def _one_by_one(batches: Generator[Answered, None, None]) -> Iterator[Prediction]:
     """The predictions of all batches."""
     with closing(batches):
         for answered in batches:
@@ -179,7 +188,7 @@ def _one_by_one(batches: Iterator[Answered]) -> Iterator[Prediction]:
 # The answers to a batch
 
 
-def answers(runtime: Runtime, batches: Batches, top: int) -> Iterator[Answered]:
+def answers(runtime: Runtime, batches: Batches, top: int) -> Generator[Answered, None, None]:
     """The answers to images in batches, as they are prepared."""
     with closing(batches):
         for items, prepared in batches:
@@ -230,7 +239,9 @@ def _likeliest(
 def least_open(runtime: Runtime) -> np.ndarray | None:
     """From which probability on classes are left open, (K,) or (1,), by a runtime that says which images
     are unknown; None by one that does not."""
-    return getattr(runtime, "least", None)
+    if isinstance(runtime, SaysUnknown):
+        return runtime.least
+    return None
 
 
 def logits_and_strangeness(
@@ -239,10 +250,11 @@ def logits_and_strangeness(
     """uint8 (B, 3, h, w), or (B, M) of several sizes -> (B, K); and (B,), above 0 for unknown images, if the
     runtime says that."""
     preprocessing = runtime.preprocessing
-    if least_open(runtime) is None:
+    if not isinstance(runtime, SaysUnknown) or runtime.least is None:
         [logits] = preprocessing.computed(lambda group: [runtime.logits(group)], images)
         return logits, None
-    return tuple(preprocessing.computed(runtime.logits_and_strangeness, images))
+    logits, strangeness = preprocessing.computed(runtime.logits_and_strangeness, images)
+    return logits, strangeness
 
 
 def doubts(

@@ -162,7 +162,7 @@ def flat(prediction: Prediction, extra: dict[str, str]) -> dict[str, Any]:
         values["error"] = prediction.error
     if prediction.unknown is not None:
         values["unknown"] = "yes" if prediction.unknown else "no"
-        values["possible"] = " | ".join(prediction.possible)
+        values["possible"] = " | ".join(prediction.possible or ())
     return values | extra
 
 

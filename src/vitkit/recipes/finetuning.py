@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -45,12 +45,16 @@ from vitkit.weights import (
 from vitkit.weights.adoption import COLOURS
 from vitkit.weights.fitting import changed_preprocessing
 
-LOSS = {"classes": "sigmoid", "number": "squared"}  # by the kind of targets; softmax for one class
+# By the kind of targets; softmax for one class
+LOSS: dict[str, Literal["sigmoid", "squared"]] = {"classes": "sigmoid", "number": "squared"}
 FEW = 2_000  # images, of which an epoch has too few batches of 32 to learn much in
 SMALL_BATCH = 8  # for them
 MANY_CLASSES = 40  # from which on a head of zeros grows slowly: each class is seldom in a batch,
 THEIR_RATE = 0.02  # so twice the rate is better
-PRESETS = ("quick", "none", *TABLE_4, "bit")
+Preset = Literal[
+    "quick", "none", "imagenet", "cifar100", "cifar10", "pets", "flowers", "vtab", "bit"
+]
+PRESETS: tuple[Preset, ...] = get_args(Preset)
 Like = Literal["paper", "code"]
 
 
@@ -120,9 +124,9 @@ def finetune(
     columns = columns or Columns()
     classifier = load_as(model, replace(hints, channels=None), quiet=True)
     splits = splits_at(data, columns, typed=typed)
-    has_images = splits.train is not None and len(splits.train) > 0
     is_for_colours = classifier.model.config.channels == COLOURS
-    if has_images and (hints.channels is not None or is_for_colours):
+    may_change = hints.channels is not None or is_for_colours
+    if splits.train is not None and len(splits.train) and may_change:
         classifier = adapted_to(classifier, hints.channels, splits.train, _say)
 
     # How long, how fast, how large
@@ -133,7 +137,9 @@ def finetune(
     if task.side and not hints.image:
         # The paper's 384 are 378 for a patch of 14
         size = classifier.model.config.fitting((task.side, task.side))
-    labels = ()  # which `resolve` fills in. A distilled model must have some: the data's
+    labels: tuple[
+        str, ...
+    ] = ()  # which `resolve` fills in. A distilled model must have some: the data's
     if getattr(classifier.model.config, "pool", None) == "distilled":
         labels = numbered(Supervised().head(splits.target_kind, len(splits.labels)))
     adopted, _ = adopt(classifier, labels=labels, image=size, new_head=True)
@@ -207,7 +213,7 @@ def _quick(recipe: Recipe, splits: Splits) -> Recipe:
         optim = replace(optim, lr=THEIR_RATE)
     objective = Supervised(loss=LOSS.get(splits.target_kind, "softmax"))
     if splits.train is not None and splits.target_kind == "class":
-        counts = np.bincount(splits.train.targets, minlength=len(splits.labels))
+        counts = np.bincount(splits.train.target_array, minlength=len(splits.labels))
         if unbalanced(counts):
             objective = replace(objective, class_weights="balanced")
     later = Span(0, "steps")

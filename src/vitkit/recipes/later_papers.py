@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import product
 
-from vitkit.data import Augmentation, Preprocessing
+from vitkit.data import Augmentation
 from vitkit.models import vit
 from vitkit.objectives import MaskedAutoencoder, SelfDistillation, Supervised
 from vitkit.recipes.optim import Optim
@@ -17,8 +17,10 @@ from vitkit.recipes.paper import COMMON, EVALUATION, TRAINING
 from vitkit.recipes.settings import Data, Recipe
 from vitkit.system.span import Span
 
-# Mean and standard deviation of ImageNet's channels, by which MAE and DINO normalise
-IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
+# MAE and DINO normalise by the mean and standard deviation of ImageNet's channels
+BY_IMAGENET = replace(
+    EVALUATION, interpolation="bicubic", mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)
+)
 GOOGLE = replace(TRAINING, rand_augment_by="google")  # RandAugment as big_vision has it
 AUGREG = {  # RandAugment's (layers, magnitude), and mixup's alpha
     "none": ((0, 0), 0.0),
@@ -53,7 +55,7 @@ def augreg(name: str, augmentation: str, decay: float, regularised: bool) -> Rec
 def augregs() -> dict[str, Callable[[], Recipe]]:
     """All settings of AugReg by name. augreg.medium1 has weight decay 0.1, and neither dropout
     nor stochastic depth; augreg.medium1.wd0.03.do0.1 has weight decay 0.03, and 0.1 of both."""
-    recipes = {}
+    recipes: dict[str, Callable[[], Recipe]] = {}
     for augmentation, decay, regularised in product(AUGREG, (0.1, 0.03), (False, True)):
         name = f"augreg.{augmentation}"
         if decay == 0.03:
@@ -90,7 +92,7 @@ def mae() -> Recipe:
         name="mae.B16",
         model=vit("B/16", classes=0, positions="sincos-mae", gelu="erf"),
         data=Data(
-            preprocessing=replace(EVALUATION, interpolation="bicubic", **IMAGENET),
+            preprocessing=BY_IMAGENET,
             augmentation=Augmentation(area=(0.2, 1.0)),
         ),
         optim=Optim(
@@ -123,9 +125,7 @@ def dino() -> Recipe:
         name="dino.S16",
         model=vit("S/16", classes=0, gelu="erf", stochastic_depth=0.1),
         data=Data(
-            preprocessing=Preprocessing(
-                rule="shorter", resize=224, size=(224, 224), interpolation="bicubic", **IMAGENET
-            ),
+            preprocessing=replace(BY_IMAGENET, resize=224),
             augmentation=Augmentation(crop="none", flip=False),
         ),
         optim=Optim(

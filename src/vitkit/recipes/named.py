@@ -7,7 +7,7 @@ from dataclasses import replace
 from difflib import get_close_matches
 from textwrap import wrap
 
-from vitkit.models import named
+from vitkit.models import ViTConfig, named
 from vitkit.recipes.later_papers import augregs, dino, mae, plain
 from vitkit.recipes.paper import self_supervised, siblings, table_3, unprinted
 from vitkit.recipes.settings import Recipe
@@ -91,7 +91,7 @@ def with_model(recipe: Recipe, name: str) -> Recipe:
     if before.channels == 3:  # which is what models have by default, and LeNet-5 is for grey
         carried.pop("channels", None)
     model = replace(model, **carried)
-    if hasattr(model, "representation") and getattr(before, "representation", 0):
+    if isinstance(model, ViTConfig) and isinstance(before, ViTConfig) and before.representation:
         model = replace(model, representation=model.width)  # the hidden layer is as wide as it is
 
     # The image size, of the model and of what its images go through

@@ -5,15 +5,17 @@ A schedule is a function of the step alone, so nothing of it needs to be saved.
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
-from torch import nn
 
 from vitkit.models.construction import KERNEL_LAYERS
+from vitkit.objectives import Learner
 from vitkit.system.errors import BadSettings
 from vitkit.system.span import Span
 from vitkit.system.values import check_settings
+
+Schedule = Literal["cosine", "linear", "staircase", "constant"]
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ class Optim:
     # The schedule of the learning rate
     warmup: Span = Span(0, "steps")
     """Linear increase of the learning rate from 0."""
-    schedule: Literal["cosine", "linear", "staircase", "constant"] = "cosine"
+    schedule: Schedule = "cosine"
     """What follows the warm-up. staircase divides by ten after 30, 60 and 90 % of the whole run,
     warm-up included, as BiT's fine-tuning does."""
     end_lr: float | None = None
@@ -118,7 +120,7 @@ class Optim:
             return self.weight_decay
         return _cosine(self.weight_decay, self.weight_decay_end, step / total)
 
-    def build(self, learner: nn.Module) -> torch.optim.Optimizer:
+    def build(self, learner: Learner) -> torch.optim.Optimizer:
         """The optimiser of a learner, with the groups of `parameter_groups`."""
         groups = parameter_groups(learner, self)
         if self.name == "adam":
@@ -172,7 +174,7 @@ def _cosine(start: float, end: float, progress: float) -> float:
     return end + (start - end) * 0.5 * (1 + math.cos(math.pi * progress))
 
 
-def parameter_groups(learner: nn.Module, optim: Optim) -> list[dict]:
+def parameter_groups(learner: Learner, optim: Optim) -> list[dict]:
     """The parameters that are trained, by the learning rate and weight decay that they get.
 
     Each group carries `scale`, its share of the base learning rate, and `decays`, whether it has
@@ -181,7 +183,7 @@ def parameter_groups(learner: nn.Module, optim: Optim) -> list[dict]:
     model = learner.model
     last_layer = model.layer_of("head")
     kernels = {id(layer.weight) for layer in learner.modules() if isinstance(layer, KERNEL_LAYERS)}
-    groups = {}
+    groups: dict[tuple[bool, float], dict[str, Any]] = {}
     for name, parameter in learner.named_parameters():
         if not parameter.requires_grad:
             continue

@@ -20,17 +20,30 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
+from typing import Any, TypedDict
 
 from vitkit.data import Augmentation, Preprocessing
 from vitkit.models import ViTConfig, named, vit
 from vitkit.objectives import MaskedPatches, Supervised
-from vitkit.recipes.optim import Optim
+from vitkit.recipes.optim import Optim, Schedule
 from vitkit.recipes.settings import Data, Facts, Recipe
+from vitkit.system.machine import PrecisionChoice
 from vitkit.system.span import Span
+
+
+class Common(TypedDict):
+    """The settings that all recipes of pre-training share."""
+
+    batch: int
+    micro_batch: int
+    precision: PrecisionChoice
+    save_every: Span
+    evaluate_every: Span
+
 
 EVALUATION = Preprocessing(rule="shorter", resize=256, size=(224, 224))  # theirs averages pixels
 TRAINING = Augmentation(antialias=False)
-COMMON = {  # settings of every recipe of pre-training
+COMMON: Common = {
     "batch": 4096,
     "micro_batch": 256,
     "precision": "bfloat16",
@@ -43,7 +56,7 @@ COMMON = {  # settings of every recipe of pre-training
 class Regime:
     """The values that the rows of Table 3 for one data set share."""
 
-    schedule: str
+    schedule: Schedule
     """How the learning rate decays."""
     weight_decay: float
     dropout: float
@@ -115,7 +128,7 @@ def pretraining(name: str, data: str, model: str, epochs: int, lr: float) -> Rec
 def table_3() -> dict[str, Callable[[], Recipe]]:
     """Every row by its name: paper.jft.B16, or with the epochs if it has two lengths,
     paper.jft.L16.14ep."""
-    recipes = {}
+    recipes: dict[str, Callable[[], Recipe]] = {}
     for data, models, lengths, lr in TABLE_3:
         for model, epochs in product(models, lengths):
             name = f"paper.{data}.{model.replace('/', '')}"
@@ -127,7 +140,7 @@ def table_3() -> dict[str, Callable[[], Recipe]]:
 
 def unprinted() -> dict[str, Callable[[], Recipe]]:
     """Runs without a row in Table 3, by name, which ends with the epochs: paper.jft.R200x3.14ep."""
-    recipes = {}
+    recipes: dict[str, Callable[[], Recipe]] = {}
     for data, models, lengths, lr in UNPRINTED:
         for model, epochs in product(models, lengths):
             name = f"paper.{data}.{model.replace('/', '')}.{epochs}ep"
@@ -144,6 +157,7 @@ def shape() -> Recipe:
     Heads, data and length are not stated. Heads are 64 wide, as in L/32, whose recipe this is.
     """
     recipe = pretraining("paper.jft.shape.7ep", "jft", "L/32", 7, 6e-4)
+    assert isinstance(recipe.model, ViTConfig)
     return replace(recipe, model=replace(recipe.model, depth=8, mlp=2048))
 
 
@@ -166,7 +180,8 @@ def facts_of(name: str) -> Facts | None:
 def siblings() -> dict[str, Callable[[], Recipe]]:
     """Configurations that the group has published, if they differ from Table 3, by name."""
     smoothed = {"objective": Supervised(loss="sigmoid", off_target=1e-4)}
-    rows = {  # name: (other values of the optimiser, other values of the recipe)
+    # name: (other values of the optimiser, other values of the recipe)
+    rows: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         "sibling.jft.L32": ({"clip": 1.0}, {}),
         "sibling.imagenet21k.B16": ({}, {"batch": 1024, **smoothed}),
         "sibling.imagenet21k.L32": ({"weight_decay": 0.1, "clip": 1.0}, smoothed),
@@ -175,7 +190,7 @@ def siblings() -> dict[str, Callable[[], Recipe]]:
     return {name: partial(sibling, name, *changes) for name, changes in rows.items()}
 
 
-def sibling(name: str, optim: dict, other: dict) -> Recipe:
+def sibling(name: str, optim: dict[str, Any], other: dict[str, Any]) -> Recipe:
     """The row of Table 3 of the same model and data, the longer one if it has two lengths, with
     other values."""
     rows = table_3()

@@ -19,7 +19,7 @@ from vitkit.objectives import Objective, Supervised
 from vitkit.recipes.optim import Optim, Tune
 from vitkit.recipes.trackers import check_tracker
 from vitkit.system.errors import BadSettings, Unsupported
-from vitkit.system.machine import PrecisionChoice
+from vitkit.system.machine import Precision, PrecisionChoice
 from vitkit.system.processes.ranks import world
 from vitkit.system.span import Span
 from vitkit.system.storage.addresses import shown_address
@@ -187,6 +187,13 @@ class Recipe:
 
     def __post_init__(self):
         check_settings(self)
+
+    @property
+    def arithmetic(self) -> Precision:
+        """The precision, once it is decided what "auto" is on this machine. Raises BadSettings before."""
+        if self.precision == "auto":
+            raise BadSettings("precision is 'auto'; give float32 or bfloat16")
+        return self.precision
 
 
 class Facts(NamedTuple):

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
+from typing_extensions import TypeIs
 
 from vitkit.data import Picture, Preprocessing
 from vitkit.system.errors import BadWeights, WorkerDied
@@ -22,7 +23,12 @@ from vitkit.weights import Activation
 
 KEY = "vitkit"  # of the metadata
 MERGED = "tokens_merged_in_every_block"  # in the origin of a file that merges tokens
-FILES = {".onnx": "onnx", ".xml": "openvino", ".pt2": "torch"}  # what kind of file has this ending
+# What kind of file has this ending
+FILES: dict[str, Literal["onnx", "openvino", "torch"]] = {
+    ".onnx": "onnx",
+    ".xml": "openvino",
+    ".pt2": "torch",
+}
 SMALLEST = float(np.finfo(np.float32).tiny)  # a probability that a logit can be made of
 LARGEST = 1 << 26  # bytes of metadata; 21,841 names take a hundredth
 Weights = Literal["float32", "float16", "bfloat16", "int8"]
@@ -268,7 +274,8 @@ class PictureRuntime:
     pictures differ in size."""
 
     file: FileRuntime
-    preprocessing: WholePicture = field(default_factory=WholePicture)
+    # It has what a runtime's preprocessing is asked for
+    preprocessing: Preprocessing = field(default_factory=WholePicture)  # type: ignore[assignment]
 
     @property
     def exported(self) -> Exported:
@@ -314,7 +321,7 @@ def inverted(probabilities: np.ndarray, activation: Activation) -> np.ndarray:
     return logits.astype(np.float32)
 
 
-def takes_pictures(runtime: object) -> bool:
+def takes_pictures(runtime: object) -> TypeIs[PictureRuntime]:
     """Whether a runtime takes whole pictures, one at a time."""
     return isinstance(runtime, PictureRuntime)
 

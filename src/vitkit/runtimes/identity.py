@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from vitkit.runtimes.exported import FileRuntime
-from vitkit.runtimes.runtime import Runtime
 
 if TYPE_CHECKING:
     from vitkit.runtimes.pytorch import Eager
@@ -29,7 +28,7 @@ class Identity(NamedTuple):
     """By which library and in which precision, for people: "PyTorch in float32"."""
 
 
-def identity_of(runtime: Runtime) -> Identity:
+def identity_of(runtime: "Eager | FileRuntime") -> Identity:
     """The identity of a classifier that PyTorch computes, or of an exported file."""
     if isinstance(runtime, FileRuntime):
         return _of_file(runtime)
@@ -68,16 +67,20 @@ def _of_pytorch(runtime: "Eager") -> Identity:
     """The model itself, without what merges tokens, exits early or compiles it."""
     from dataclasses import replace
 
+    from torch import nn
+
     from vitkit.models import EarlyExit, Merging
 
     computed = "PyTorch"
-    model = runtime.classifier.model
-    if hasattr(model, "_orig_mod"):
+    model: nn.Module = runtime.classifier.model
+    original = getattr(model, "_orig_mod", None)  # of one that torch.compile has made
+    if original is not None:
         computed = "PyTorch, compiled,"
-        model = model._orig_mod
+        model = original
     if isinstance(model, EarlyExit | Merging):
         model = model.model
-    digest = digest_of_classifier(replace(runtime.classifier, model=model))
+    bare = replace(runtime.classifier, model=model)  # type: ignore[arg-type]  # a Model by now
+    digest = digest_of_classifier(bare)
     return Identity(digest, f"{computed} in {runtime.precision}")
 
 

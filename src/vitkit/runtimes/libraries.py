@@ -34,7 +34,11 @@ LIBRARIES = {"onnx": "ONNX Runtime", "openvino": "OpenVINO", "torch": "PyTorch"}
 PACKAGES = {"onnx": "onnxruntime", "openvino": "openvino"}
 
 # What can compute a file, the best first
-READERS = {"onnx": ("onnx", "openvino"), "openvino": ("openvino",), "torch": ("torch",)}
+READERS: dict[str, tuple[RuntimeName, ...]] = {
+    "onnx": ("onnx", "openvino"),
+    "openvino": ("openvino",),
+    "torch": ("torch",),
+}
 
 
 def open_file(
@@ -86,7 +90,7 @@ def open_file(
         )
     if opened.is_calibrated:
         check_int8(path, exported, library)
-    computed_in = exported.precision
+    computed_in: str = exported.precision
     if library == "openvino":
         computed_in = _openvino_computes_in(precision, exported.precision)
     return FileRuntime(path, exported, LIBRARIES[library], opened.compute, computed_in)
@@ -224,7 +228,9 @@ def open_openvino(path: Path, precision: str = "auto") -> OpenedFile:
 def with_digest(path: Path) -> bytes:
     """The content of a .xml file with the digest of the pair, where NO_DIGEST stands."""
     content = path.read_bytes()
-    begin, end = DIGEST.search(content).span(1)
+    match = DIGEST.search(content)
+    assert match is not None  # NO_DIGEST stands in what was written
+    begin, end = match.span(1)
     return content[:begin] + _digest(content, path).encode() + content[end:]
 
 

@@ -4,6 +4,7 @@ compute is exported in passing, to a file that is deleted once it is open."""
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Literal
 
 from vitkit.runtimes.exported import KEY, FileRuntime
 from vitkit.runtimes.graphs.writing import ENDINGS, Export, check_packages, described, write
@@ -45,18 +46,20 @@ def open_runtime(
     if isinstance(model, str | Path):
         return open_model_file(Path(model), runtime, precision or "auto")
     precision = precision or "float32"
-    if runtime in ("auto", "torch"):
-        return eager(model, device, precision)
     if runtime == "compiled":
         return compiled(model, device, precision)
-    return _exported_temporarily(model, runtime, precision)
+    if runtime == "onnx" or runtime == "openvino":
+        return _exported_temporarily(model, runtime, precision)
+    return eager(model, device, precision)
 
 
 def _exported_temporarily(
-    classifier: Classifier, library: str, precision: PrecisionChoice = "float32"
+    classifier: Classifier,
+    library: Literal["onnx", "openvino"],
+    precision: PrecisionChoice = "float32",
 ) -> FileRuntime:
     """A classifier as another library computes it, through a file that is deleted once it is open."""
-    weights = "float32"
+    weights: Precision = "float32"
     if library == "openvino":
         weights = pick_precision(precision, pick_device("cpu")).precision
     else:
@@ -71,7 +74,7 @@ def _exported_temporarily(
         return replace(open_file(path), made_of=digest_of_classifier(classifier))
 
 
-def features_on(classifier: Classifier, runtime: str, precision: Precision) -> Classifier:
+def features_on(classifier: Classifier, runtime: RuntimeName, precision: Precision) -> Classifier:
     """The same classifier, for its features alone, which another runtime computes: "compiled", "onnx"
     or "openvino". Raises VitkitError as `open_runtime` does."""
     if classifier.preprocessing.values != "uint8":
@@ -81,4 +84,5 @@ def features_on(classifier: Classifier, runtime: str, precision: Precision) -> C
         )
     opened = open_runtime(answering_features(classifier), runtime, precision)
     computed_by = f"{runtime} {precision}"
-    return replace(classifier, model=FeaturesOnRuntime(classifier, opened, computed_by))
+    model = FeaturesOnRuntime(classifier, opened, computed_by)
+    return replace(classifier, model=model)  # type: ignore[arg-type]  # in its place, for features

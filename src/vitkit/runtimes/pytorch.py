@@ -81,6 +81,7 @@ def with_strangeness(
         logits = compute()
     finally:
         hook.remove()
+    assert classifier.unknown is not None  # it has limits
     features = read[0].cpu().double()
     strangeness = classifier.unknown.excess(features, torch.from_numpy(logits))
     return logits, strangeness.float().numpy()
@@ -111,7 +112,8 @@ def compiled(
     """The same, compiled: the first batch takes a minute, and so does the first of another size."""
     runtime = eager(classifier, device, precision)
     model = torch.compile(runtime.classifier.model, dynamic=False)
-    return replace(runtime, classifier=replace(runtime.classifier, model=model))
+    computing = replace(runtime.classifier, model=model)  # type: ignore[arg-type]  # in its place
+    return replace(runtime, classifier=computing)
 
 
 def check_answer(classifier: Classifier) -> None:
@@ -190,9 +192,12 @@ def answering_features(classifier: Classifier) -> Classifier:
 def of_file(runtime: FileRuntime | PictureRuntime) -> Classifier:
     """An exported file as a Classifier."""
     exported = runtime.exported
-    model = OnRuntime(runtime, exported.preprocessing)
     return Classifier(
-        model, exported.preprocessing, exported.labels, exported.activation, exported.origin
+        OnRuntime(runtime, exported.preprocessing),  # type: ignore[arg-type]  # in a model's place
+        exported.preprocessing,
+        exported.labels,
+        exported.activation,
+        exported.origin,
     )
 
 
@@ -200,4 +205,4 @@ def on_runtime(classifier: Classifier, runtime: Runtime) -> Classifier:
     """The same classifier, its logits computed by a runtime. It has no limits for unknown images:
     they are of the features."""
     model = OnRuntime(runtime, classifier.preprocessing)
-    return replace(classifier, model=model, unknown=None)
+    return replace(classifier, model=model, unknown=None)  # type: ignore[arg-type]  # in its place

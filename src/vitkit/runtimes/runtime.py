@@ -6,7 +6,7 @@ opens exported files, which answer without PyTorch.
 Legend: B batch, K classes, h w pixels of what the model gets.
 """
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -33,6 +33,7 @@ class Runtime(Protocol):
         """Prepared images, uint8 (B, 3, h, w), -> float32 (B, K)."""
 
 
+@runtime_checkable
 class SaysUnknown(Runtime, Protocol):
     """A runtime that also says which images are unknown to its classifier (weights/unknown.py). Some have
     limits for that and some have none, which `least` tells."""

@@ -32,6 +32,12 @@ class Span(NamedTuple):
         steps_a_unit = {"steps": 1, "epochs": examples / batch, "images": 1 / batch}
         return self.n * steps_a_unit[self.unit]
 
+    @property
+    def in_steps(self) -> int:
+        """The number of steps of a span of a resolved recipe, where all spans are in steps."""
+        assert self.unit == "steps", f"{self} is not resolved"
+        return int(self.n)
+
     def __str__(self) -> str:
         if self.n == round(self.n):  # all digits of a whole number: 1000000 images, not 1e+06
             return f"{int(self.n)} {self.unit}"

@@ -100,7 +100,7 @@ def _survival(recipe: Recipe, train: Source, device: torch.device) -> Survival:
     scaled = replace(
         asked, auto=False, resize=round(asked.resize * factor), pad=round(asked.pad * factor)
     )
-    with autocast(device, recipe.precision):
+    with autocast(device, recipe.arithmetic):
         survival = surviving(smaller, train, scaled)
 
     # What is left of it, for images of the run's own size
@@ -183,7 +183,7 @@ def with_precision(recipe: Recipe, run_dir: Path, device: torch.device, say: Say
     picked = from_rank_0(lambda: pick_precision("auto", device))
     earlier = earlier_call(run_dir)
     began_in = earlier.recipe.get("precision")
-    if not earlier.trained or began_in not in get_args(Precision):
+    if not earlier.trained or began_in is None or began_in not in get_args(Precision):
         say(picked.why)
         return replace(recipe, precision=picked.precision)
     if began_in != picked.precision:

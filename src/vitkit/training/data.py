@@ -94,7 +94,7 @@ def open_data(data: Data, evals: Sequence[Eval], run_dir: Path, say: Say) -> Run
 
     # Check: by data.json if the run has trained before, else by decoding
     parts = own | others
-    paths = {}
+    paths: dict[str, str] = {}
     for each in evals:
         paths |= {each.images: each.data, each.train_images: each.data}
     if earlier.trained and earlier.data.keys() >= RECORDED:
@@ -143,7 +143,7 @@ def open_others(evals: Sequence[Eval]) -> dict[str, Source]:
     and if one that learns has no training images there, or would measure on them.
     """
     sources = {}
-    paths = {}
+    paths: dict[str, str] = {}
     for each in evals:
         if not each.data:
             continue
@@ -386,7 +386,7 @@ def about_subset(train: Source, data: Data) -> list[str]:
         return []
     sentences = [f"training on a subset of {len(train):,} images (seed {data.subset_seed})"]
     if train.target_kind == "class":
-        missing = len(train.labels) - len(np.unique(train.targets))
+        missing = len(train.labels) - len(np.unique(train.target_array))
         if missing:
             sentences.append(
                 f"{missing:,} of {len(train.labels):,} classes have no image in it, so the model "
@@ -400,7 +400,7 @@ def refuse_one_class(train: Source, data: Data) -> None:
     once, and it would have learned nothing."""
     if train.target_kind != "class":
         return
-    classes = np.unique(train.targets)
+    classes = np.unique(train.target_array)
     if len(classes) == 1:
         name = train.labels[classes[0]]
         raise BadData(
@@ -413,7 +413,7 @@ def about_classes(train: Source, class_weights: str) -> list[str]:
     """Sentences to print if classes differ much in size and are not balanced by weights."""
     if train.target_kind != "class" or class_weights != "equal":
         return []
-    counts = np.bincount(train.targets, minlength=len(train.labels))
+    counts = np.bincount(train.target_array, minlength=len(train.labels))
     if not unbalanced(counts):
         return []
     largest = train.labels[counts.argmax()]

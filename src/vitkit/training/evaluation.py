@@ -23,7 +23,7 @@ from vitkit.recipes.settings import output_names
 from vitkit.system.errors import BadSettings
 from vitkit.system.machine import autocast
 from vitkit.system.processes.ranks import from_rank_0, on_rank_0, world
-from vitkit.system.span import due
+from vitkit.system.span import Span, due
 from vitkit.training.data import RunData
 from vitkit.training.record.metrics import gains_nothing, not_measured, read_metrics
 from vitkit.training.run import Run
@@ -51,9 +51,10 @@ def evaluate(run: Run, is_last: bool = False) -> None:
     due_now = [
         each
         for each in recipe.evals
-        if due(step, each.every.n, total) and (step, each.title) not in log.evaluated
+        if due(step, interval(recipe, each).in_steps, total)
+        and (step, each.title) not in log.evaluated
     ]
-    shows = due(step, recipe.evaluate_every.n, total)
+    shows = due(step, recipe.evaluate_every.in_steps, total)
     if not due_now and not shows:
         return
 
@@ -77,6 +78,11 @@ def evaluate(run: Run, is_last: bool = False) -> None:
     run.state.learner.train()
 
 
+def interval(recipe: Recipe, each: Eval) -> Span:
+    """The time between two evaluations by an evaluator of a recipe."""
+    return each.every or recipe.evaluate_every
+
+
 def _measure(run: Run, each: Eval, is_last: bool) -> tuple[list[Metric], str]:
     """The metrics of an evaluator on each of its parts, and the name of the primary one: the first
     metric on the last part, which is the test part if there is one.
@@ -88,14 +94,14 @@ def _measure(run: Run, each: Eval, is_last: bool) -> tuple[list[Metric], str]:
 
     # The images, and those to learn from: the evaluator's own, or the run's
     parts = data.held_out
-    train = data.train
+    train: Source | None = data.train
     if each.data:
         parts = {each.images: data.others[each.images]}
         train = data.others.get(each.train_images)
     if not learns(each.evaluator):
         train = None
 
-    metrics = []
+    metrics: list[Metric] = []
     primary = ""
     labels = output_names(recipe, data.facts)
     for name, source in parts.items():
@@ -106,7 +112,7 @@ def _measure(run: Run, each: Eval, is_last: bool) -> tuple[list[Metric], str]:
             part = part._replace(keep=partial(_keep_answers, run, name))
 
         # By the model as it would be saved now
-        with run.state.deployed() as learner, autocast(run.state.device, recipe.precision):
+        with run.state.deployed() as learner, autocast(run.state.device, recipe.arithmetic):
             activation = recipe.objective.activation()
             classifier = Classifier(learner.model, recipe.data.preprocessing, labels, activation)
             measured = list(each.evaluator.measure(Subject(classifier, learner), part))
@@ -146,7 +152,8 @@ def gains_no_more(run: Run) -> bool:
     recipe = run.recipe
     if not recipe.early_stop or not recipe.evals:
         return False
-    if not due(run.state.step, recipe.evals[0].every.n, run.schedule.last):
+    every = interval(recipe, recipe.evals[0])
+    if not due(run.state.step, every.in_steps, run.schedule.last):
         return False  # nothing was measured at this step that was not known before
     metrics = run.run_dir / "metrics.jsonl"
     return from_rank_0(lambda: gains_nothing(read_metrics(metrics), recipe.early_stop, recipe.best))
@@ -178,7 +185,7 @@ def write_pictures(run: Run) -> None:
     """Write an objective's pictures of a few held-out images to pictures.safetensors, for the
     report."""
     # Most learners have none: nothing is decoded for those
-    if run.state.learner.pictures.__func__ is Learner.pictures:
+    if type(run.state.learner).pictures is Learner.pictures:
         return
     recipe = run.recipe
     device = run.state.device
@@ -190,7 +197,7 @@ def write_pictures(run: Run) -> None:
     batch = next(iter(eval_batches(some, recipe.data.preprocessing, count, 0)))
 
     # Their pictures, by title. An image's index is its key, so that they stay comparable
-    with run.state.deployed() as learner, autocast(device, recipe.precision):
+    with run.state.deployed() as learner, autocast(device, recipe.arithmetic):
         images = recipe.data.preprocessing.normalise(batch.images.to(device))  # (SHOWN, C, H, W)
         pictures = learner.eval().pictures(images, batch.indices.to(device))
     if pictures and on_rank_0():

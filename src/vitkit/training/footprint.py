@@ -24,7 +24,7 @@ from vitkit.models import build
 from vitkit.objectives.objective import blocks_of
 from vitkit.recipes import Recipe
 from vitkit.system.errors import Unsupported
-from vitkit.system.machine import Precision
+from vitkit.system.machine import PrecisionChoice
 from vitkit.training.optim import apply_tuning, set_residual
 
 GPU = "cuda"  # where fake tensors claim to be; none is needed
@@ -234,7 +234,7 @@ def _fake_tensors() -> Iterator[None]:
 
 
 @contextmanager
-def _autocast(precision: Precision) -> Iterator[None]:
+def _autocast(precision: PrecisionChoice) -> Iterator[None]:
     """Within it autocast is on for a GPU. torch.autocast cannot do it: it turns itself off without
     a GPU."""
     enabled = torch.is_autocast_enabled(GPU)

@@ -27,7 +27,7 @@ from vitkit.system.processes.watchdog import watchdog
 from vitkit.system.span import due
 from vitkit.training.choices import as_decided, with_augmentation, with_channels, with_precision
 from vitkit.training.data import RunData, about_classes, open_data, refuse_one_class
-from vitkit.training.evaluation import ANSWERS, check_best, evaluate, gains_no_more
+from vitkit.training.evaluation import ANSWERS, check_best, evaluate, gains_no_more, interval
 from vitkit.training.outcomes import Outcomes, look
 from vitkit.training.record.log import Log
 from vitkit.training.record.machine import (
@@ -119,20 +119,20 @@ def _train(
 
     # By which libraries it computes, those that it began with; and when it began, for its report
     continues = from_rank_0(lambda: bool(checkpoints(run_dir)))
-    compute_as_begun(run_dir, device, recipe.precision, continues, say)
+    compute_as_begun(run_dir, device, recipe.arithmetic, continues, say)
     from_rank_0(lambda: record_beginning(run_dir, recipe))
 
     # Where the run begins: at its own checkpoint, with given weights, or from scratch
     state = begin(recipe, run_dir, data, device, say)
 
     # What is about to run, for the person who watches
-    schedule = Schedule(run_dir, recipe.length.n, ends.deadline, say)
+    schedule = Schedule(run_dir, recipe.length.in_steps, ends.deadline, say)
     trackers = []
     if on_rank_0():
         trackers = open_trackers(
             recipe.track, run_dir, run_dir / BEGUN, state.step, flat(to_json(recipe))
         )
-    work = work_of_images(run_dir, device, recipe.precision)
+    work = work_of_images(run_dir, device, recipe.arithmetic)
     log = Log(run_dir, state.step, schedule.last, trackers, console, work)
     for sentence in _summary(recipe, data, state):
         log.say(sentence)
@@ -219,7 +219,7 @@ def _steps_with(run: Run, batches: Iterator[Batch], outcomes: Outcomes) -> bool:
         # Its rates and its gradient. What follows sees the step as finished, so one more
         position = schedule.position(state.step)
         rate = set_rates(recipe, state, position)
-        state.learner.before(position, recipe.length.n)
+        state.learner.before(position, recipe.length.in_steps)
         try:
             outcome = gradient(recipe, state, batch, run.stop)
         except Interrupted:
@@ -250,7 +250,7 @@ def _steps_with(run: Run, batches: Iterator[Batch], outcomes: Outcomes) -> bool:
         # Save, unless the step was skipped: its weights may be the cause, so a rollback must not
         # return to them. After the last step there is none
         is_good = state.bad_in_row == 0 or state.step == schedule.last
-        if due(state.step, recipe.save_every.n, schedule.last) and is_good:
+        if due(state.step, recipe.save_every.in_steps, schedule.last) and is_good:
             with log.meter.pausing():
                 state.save(run.run_dir, recipe.keep)
 
@@ -264,9 +264,10 @@ def _writes(run: Run) -> bool:
     recipe = run.recipe
     if run.log.is_early(run.state.step):
         return True
-    spans = [recipe.log_every, recipe.save_every.n, recipe.evaluate_every.n]
-    spans += [each.every.n for each in recipe.evals]
-    return any(due(run.state.step, every, run.schedule.last) for every in spans)
+    spans = [recipe.save_every, recipe.evaluate_every]
+    spans += [interval(recipe, each) for each in recipe.evals]
+    every = [recipe.log_every, *(span.in_steps for span in spans)]
+    return any(due(run.state.step, steps, run.schedule.last) for steps in every)
 
 
 def _refuse(recipe: Recipe, data: RunData, run_dir: Path) -> None:
@@ -336,7 +337,7 @@ def _summary(recipe: Recipe, data: RunData, state: State) -> list[str]:
     labels = output_names(recipe, data.facts)
     for name, source in data.others.items():
         sentences += [f"{name}: {note}" for note in label_notes(source.labels, labels)]
-    if slow(state.device, recipe.precision):
+    if slow(state.device, recipe.arithmetic):
         sentences.append(
             "this CPU has no bfloat16 instructions: `precision='float32'` is many times faster here"
         )

@@ -10,7 +10,7 @@ A schedule is a function of the step alone, so nothing of it needs to be saved.
 import torch
 from torch import Tensor, nn
 
-from vitkit.models import VisionTransformer
+from vitkit.models import Model, VisionTransformer
 from vitkit.recipes import Recipe, Tune
 from vitkit.system.errors import BadSettings
 from vitkit.system.processes.ranks import local_tensor
@@ -25,7 +25,7 @@ def take_step(optimizer: torch.optim.Optimizer, bad: Tensor | None = None) -> No
     if isinstance(optimizer, torch.optim.SGD):
         _step_of_sgd(optimizer, bad)
         return
-    optimizer.found_inf = bad
+    optimizer.found_inf = bad  # type: ignore[attr-defined]  # PyTorch's GradScaler sets it so
     optimizer.step()
 
 
@@ -61,7 +61,7 @@ def _step_of_sgd(sgd: torch.optim.SGD, bad: Tensor | None) -> None:
 # A part of a model
 
 
-def apply_tuning(model: nn.Module, tune: Tune, seed: int = 0) -> None:
+def apply_tuning(model: Model, tune: Tune, seed: int = 0) -> None:
     """Freeze the parameters that are not trained, and add adapters if `tune` asks for them. `seed`
     decides their initial weights.
 
@@ -84,7 +84,12 @@ def apply_tuning(model: nn.Module, tune: Tune, seed: int = 0) -> None:
             raise BadSettings(
                 f"tune.lora adapts the dense layers of blocks; a {type(model).__name__} has none"
             )
-        settings = LoraConfig(r=tune.lora, lora_alpha=tune.lora_alpha, target_modules=matrices)
+        alpha = tune.lora_alpha
+        settings = LoraConfig(
+            r=tune.lora,
+            lora_alpha=alpha,  # type: ignore[arg-type]  # peft says int, and scales by any number
+            target_modules=matrices,
+        )
         with torch.random.fork_rng(devices=[]):  # peft draws from PyTorch's global generator
             torch.default_generator.manual_seed(seed)
             inject_adapter_in_model(settings, model)
@@ -101,7 +106,7 @@ def apply_tuning(model: nn.Module, tune: Tune, seed: int = 0) -> None:
         raise BadSettings("tune.blocks 0 trains the head alone, and this model has none")
 
 
-def merged(model: nn.Module) -> nn.Module:
+def merged(model: Model) -> Model:
     """The same model after its adapters have been added to its own weights and removed."""
     for name, module in list(model.named_modules()):
         if hasattr(module, "get_base_layer"):  # a dense layer with peft's adapter around it

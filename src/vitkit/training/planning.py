@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import nn
 
-from vitkit.models import ViTConfig, exaflops
+from vitkit.models import Model, ViTConfig, exaflops
 from vitkit.objectives import Supervised
 from vitkit.recipes import Recipe, Tune
 from vitkit.system.errors import BadSettings
@@ -235,7 +235,7 @@ def _on_memory(recipe: Recipe, machine: Machine, counted: "Count") -> str:
 
 
 def seconds_of_a_step(
-    model: nn.Module, recipe: Recipe, device: torch.device, quick_enough: float = math.inf
+    model: Model, recipe: Recipe, device: torch.device, quick_enough: float = math.inf
 ) -> float:
     """The time of a training step on noise, including the time of the loader beside it; the model
     does not change. It is the fastest of several steps, because other work on the machine in one
@@ -251,10 +251,10 @@ def seconds_of_a_step(
     height, width = recipe.model.image
     images = torch.rand(micro_batch, recipe.model.channels, height, width, device=device)
     start = time.perf_counter()
-    times = []  # the first step warms up
+    times: list[float] = []  # the first step warms up
     while not _is_known(times[1:], time.perf_counter() - start, quick_enough / LOADING):
         began = time.perf_counter()
-        with autocast(device, recipe.precision):
+        with autocast(device, recipe.arithmetic):
             loss = copy(images).float().square().mean()
         loss.backward()
         loss.item()  # waits for a GPU

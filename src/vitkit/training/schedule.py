@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from vitkit.recipes import Say
 from vitkit.system.console.messages import say
@@ -67,7 +67,7 @@ class Schedule:
         self.length = length
         self.deadline = deadline
         self.plans = [PlannedEnd(0, length), *from_rank_0(lambda: _read_plans(self.path, say))]
-        self.times = []
+        self.times: list[tuple[int, float]] = []
         """When a step was done, (step, seconds of a clock): the first of this call, whose workers
         are just beginning, and those at which the pace was looked at."""
 
@@ -90,7 +90,8 @@ class Schedule:
     def follow(self, step: int) -> None:
         """Check the pace now and then, and plan again if the deadline requires it. Every rank
         calls it after every step."""
-        if self.deadline is None:
+        deadline = self.deadline
+        if deadline is None:
             return
         if not self.times:
             self.times.append((step, time.monotonic()))
@@ -102,11 +103,11 @@ class Schedule:
         # when, so that all ranks agree
         is_power_of_2 = step & (step - 1) == 0
         if is_power_of_2 or step % max(self.last // TIMES, 1) == 0:
-            plan = from_rank_0(lambda: self._plan(step))
+            plan = from_rank_0(lambda: self._plan(step, deadline))
             if plan is not None:
                 self.plans.append(plan)
 
-    def _plan(self, step: int) -> PlannedEnd | None:
+    def _plan(self, step: int, deadline: Deadline) -> PlannedEnd | None:
         """Another plan, written down; None if the present one will do."""
         # The pace of the later half of the steps, with the evaluations among them
         now = time.monotonic()
@@ -116,8 +117,8 @@ class Schedule:
         self.times.append((step, now))
 
         # What fits into the time that is left, after one more step at least
-        fitting = int(max(self.deadline.at - now, 0) / seconds)
-        last = min(step + max(fitting, 1), max(self.deadline.most, step + 1))
+        fitting = int(max(deadline.at - now, 0) / seconds)
+        last = min(step + max(fitting, 1), max(deadline.most, step + 1))
         if abs(last - self.last) < max(CHANGE * (self.last - step), FEWEST):
             return None
         plan = PlannedEnd(step, last)
@@ -205,7 +206,7 @@ def stoppable(ends: Ends = LAST_STEP) -> Iterator[Stop]:
     loop looks at the note between steps. Nothing changes outside the main thread, which alone can
     catch signals, or if the calling program handles them itself."""
     stop = Stop(ends)
-    handlers_before = {}
+    handlers_before: dict[int, Any] = {}
     received = set()
 
     # A step may take minutes on a small machine: say that the signal was heard
@@ -233,10 +234,10 @@ def stoppable(ends: Ends = LAST_STEP) -> Iterator[Stop]:
         yield stop
     finally:
         waiting.cancel()
-        for number, handler in handlers_before.items():
-            if number in received and number != signal.SIGINT:
+        for caught, handler in handlers_before.items():
+            if caught in received and caught != signal.SIGINT:
                 handler = _AfterAWhile(handler)
-            signal.signal(number, handler)
+            signal.signal(caught, handler)
 
 
 def _to_catch() -> list[signal.Signals]:

@@ -51,7 +51,7 @@ class StepOutcome(NamedTuple):
 def set_rates(recipe: Recipe, state: State, position: float) -> float:
     """Give every parameter group its learning rate and weight decay for the next update, by the
     position in the schedule; returns the base rate."""
-    total = recipe.length.n
+    total = recipe.length.in_steps
     rate = recipe.optim.rate(position, total)
     decay = recipe.optim.decay(position, total)
     for group in state.optimizer.param_groups:
@@ -98,7 +98,7 @@ def gradient(recipe: Recipe, state: State, batch: Batch, stop: Stop | None = Non
         _seed(device, recipe.seed * SEED_STRIDE + state.step + first_row * ROW_STRIDE)
         first_row += len(images)
         weight = len(images) / batch_size
-        with autocast(device, recipe.precision):
+        with autocast(device, recipe.arithmetic):
             images = recipe.data.preprocessing.normalise(images)
             mean = learner(images, targets, keys)
             if not isinstance(mean, Tensor):
@@ -156,8 +156,8 @@ def clip_gradient(
     beside: numbers of each rank, (n,) float32, which become their sums over the ranks, in place:
     they travel with those of the norm.
     """
-    with_gradient = [p for p in parameters if p.grad is not None]
-    gradients = [local_tensor(p.grad) for p in with_gradient]
+    with_gradient = [(p, p.grad) for p in parameters if p.grad is not None]
+    gradients = [local_tensor(gradient) for _, gradient in with_gradient]
 
     # The norm, summed in float64: float32 sums of a large layer are off by up to 1e-4 on a CPU, by
     # a different amount for each number of ranks
@@ -171,7 +171,7 @@ def clip_gradient(
         sums = sum_over_ranks(torch.cat([beside.to(dtype), squares]))
         beside.copy_(sums[: len(beside)])
         squares = sums[len(beside) :]
-    squares = squares / replicas_of(with_gradient[0])  # each of them has added its own
+    squares = squares / replicas_of(with_gradient[0][0])  # each of them has added its own
     norm = squares.sum().sqrt().float()
 
     # Scaled down to the largest norm that is allowed, each parameter's own or the common one
@@ -218,9 +218,8 @@ def update(recipe: Recipe, state: State, position: float, bad: Tensor | None = N
     is 0."""
     take_step(state.optimizer, bad)
     with _unless(bad, state.learner):
-        state.learner.updated(position, recipe.length.n)
-    if state.average is not None:
-        state.update_average(recipe.average, bad)
+        state.learner.updated(position, recipe.length.in_steps)
+    state.update_average(recipe.average, bad)
 
 
 @contextmanager

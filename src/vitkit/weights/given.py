@@ -1,5 +1,6 @@
 """A model as callers of the public functions give it, and what they may say about it."""
 
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -8,16 +9,19 @@ from vitkit.data.images.preprocessing import Interpolation
 from vitkit.system.errors import BadSettings, WrongArgument
 from vitkit.system.functions.arguments import name_of
 from vitkit.system.functions.steps import DATA, step
-from vitkit.system.functions.types import Messages, PathLike, Several
+from vitkit.system.functions.types import CONVERTED, Messages, PathLike, Several
 from vitkit.weights.hints import Crop, Hints, Pool, Statistics
 
 if TYPE_CHECKING:
     from vitkit.system.functions.results import ModelResult
     from vitkit.weights.classifier import Classifier
 
+if TYPE_CHECKING and not CONVERTED:
     ModelLike = str | Path | Classifier | ModelResult
     """A model: a run, a model directory, a file of weights, the name of a published model, what
-    `vitkit.load` returns, or a result that made one."""
+    `vitkit.load` returns, or a result that made one. The body gets a str or a Classifier."""
+elif TYPE_CHECKING:
+    ModelLike = str | Classifier
 else:  # no PyTorch for a signature
     ModelLike = Annotated[Any, "MODEL"]
 
@@ -71,7 +75,7 @@ class Overrides(Messages, total=False):
     Default: the file's names, ImageNet-1k's for 1,000 classes, or numbers."""
 
 
-def hints_of(overrides: Overrides) -> Hints:
+def hints_of(overrides: Mapping[str, Any]) -> Hints:
     """The overrides as a value that is checked. Raises BadSettings for one that no model has."""
     names = {field.name for field in fields(Hints)}
     return Hints(**{name: value for name, value in overrides.items() if name in names})

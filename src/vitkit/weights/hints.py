@@ -19,7 +19,7 @@ class Hints:
     """What the user says about a model, because its file does not say it or the user wants
     something else. `Overrides`, the keyword arguments of the public functions, describes each field."""
 
-    image: tuple[int, ...] = ()
+    image: tuple[int, int] | tuple[()] = ()
     stride: int | tuple[int, ...] | None = None
     channels: int | None = None
     heads: int | None = None

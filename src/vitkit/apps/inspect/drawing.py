@@ -145,7 +145,7 @@ def _layer(number: int, classifier: Classifier) -> int | None:
     """A layer of attention, from 0, by its number from 1; None is the last. Raises VitkitError."""
     if number == 0:
         return None
-    names = layer_names(check_transformer(classifier))
+    names = layer_names(check_transformer(classifier).config)
     if number > len(names):
         raise BadSettings(
             f"`layer` is {number}; the model's {len(names)} layers of attention are 1 to {len(names)}"
@@ -159,7 +159,7 @@ def _patch(
     """A patch, from 0, by its row and column from 1. Raises VitkitError."""
     if patch is None:
         return None
-    config = check_transformer(classifier)
+    config = check_transformer(classifier).config
     size = classifier.preprocessing.size
     if images is not None:
         size = images.shape[2:]

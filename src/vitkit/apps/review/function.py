@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from json import dumps as to_json
 from pathlib import Path
 from typing import Literal, Unpack
@@ -56,13 +56,13 @@ class Reviewed(Rows):
 
     def rows(self) -> list[dict]:
         """A row for each finding."""
-        return [finding._asdict() for finding in self.findings]
+        return [asdict(finding) for finding in self.findings]
 
     def shown(self) -> Iterator[str | Table]:
         """How many findings there are of each kind, and where the page is; or JSON, a line each."""
         if self.json:
             for finding in self.findings:
-                yield to_json(finding._asdict())
+                yield to_json(asdict(finding))
             return
         for note in filter(None, (*self.splits.notes, self.splits.unlearned)):
             yield printable(note)

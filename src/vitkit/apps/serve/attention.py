@@ -67,7 +67,7 @@ class Looker:
     def __init__(self, classifier: Classifier):
         """Raises VitkitError for a model without attention among patches, and for one that answers for
         each of its tokens."""
-        config = check_has_attention(classifier)
+        config = check_has_attention(classifier).config
         model = copy.deepcopy(classifier.model, memo=same_memory(classifier.model))
         self.classifier = replace(classifier, model=model)
         self.layers = layer_names(config)

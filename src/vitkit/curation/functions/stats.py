@@ -181,7 +181,7 @@ def stats(
     same_classes = tuple(name for name, part in parts.items() if part.labels == splits.labels)
 
     # What to do next
-    asked = {}  # what decides the parts
+    asked: dict[str, object] = {}  # what decides the parts
     if split_seed:
         asked["split_seed"] = split_seed
     if groups != "auto":
@@ -252,7 +252,7 @@ def _describe_part(survey: Survey) -> dict:
 
     numbers = []
     if source.target_kind == "number":
-        numbers = _three(source.targets, float)
+        numbers = _three(source.target_array, float)
     return {
         "images": len(source),
         "classes": class_counts(source),
@@ -291,7 +291,7 @@ def _three(values: np.ndarray, kind: type = int) -> list:
 def _write_list(path: Path, surveys: dict[str, Survey], pairs: Pairs) -> int:
     """Write a list of the training images that look like a held-out one, each with a reason;
     returns how many there are."""
-    reasons = {}
+    reasons: dict[int, str] = {}
     for (part, held_out), duplicates in pairs.items():
         if part != "train":
             continue
@@ -305,9 +305,10 @@ def _write_list(path: Path, surveys: dict[str, Survey], pairs: Pairs) -> int:
 
 def _draw(path: Path, surveys: dict[str, Survey], pairs: Pairs) -> Path:
     """Draw pairs side by side, the least alike first: those are the ones to check."""
-    rows = []
-    for (first, second), duplicates in pairs.items():
-        rows += [(pair, surveys[first].source, surveys[second].source) for pair in duplicates]
+    rows: list[tuple[Pair, Source, Source]] = []
+    for names, duplicates in pairs.items():
+        sources = [surveys[name].source for name in names]
+        rows += [(pair, sources[0], sources[1]) for pair in duplicates]
     rows.sort(key=lambda row: -row[0].bits)
     tiles = []
     for pair, first, second in rows[:DRAWN]:

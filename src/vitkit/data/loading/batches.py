@@ -6,7 +6,7 @@ a batch by order.py. So a run is continued by its step number, with any number o
 Legend: B batch, C channels, N examples, K classes, h w pixels.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -74,7 +74,7 @@ def train_batches(
     share: tuple[int, int] = (0, 1),
     device: torch.device | None = None,
     readers: int = 1,
-) -> Iterator[Batch]:
+) -> Generator[Batch, None, None]:
     """Batches after + 1, after + 2, ... without end, of `batch` examples, augmented.
 
     Close it to end its workers.
@@ -130,7 +130,7 @@ def _read_by_workers(
     preprocessing: Preprocessing,
     workers: int,
     pin: bool,
-) -> Iterator[Batch]:
+) -> Generator[Batch, None, None]:
     """Batches whose rows come from several readers: each worker builds the same rows of every batch,
     and so fetches no chunk that another one has."""
     pieces = _rows_of_workers(steps.rank_rows, workers)
@@ -154,7 +154,7 @@ def _in_pieces(
     source: Source,
     preprocessing: Preprocessing,
     pin: bool,
-) -> Iterator[Batch]:
+) -> Generator[Batch, None, None]:
     """Batches that are put together of pieces, these rows each: fill(images, item) for every item. Items
     go to workers in turns, so the k-th piece of every batch is the k-th worker's."""
     # As many rows are prepared ahead as where a worker builds whole batches: while one waits for a
@@ -171,7 +171,9 @@ def _in_pieces(
     return _joined(made, len(pieces), pin)
 
 
-def _joined(pieces: Iterator[Batch], count: int, pin: bool) -> Iterator[Batch]:
+def _joined(
+    pieces: Generator[Batch, None, None], count: int, pin: bool
+) -> Generator[Batch, None, None]:
     """Batches of `count` pieces each, their images in page-locked memory if `pin`."""
     with closing(pieces):
         while parts := list(islice(pieces, count)):
@@ -239,7 +241,7 @@ class EvalBatches:
         other_bytes = len(self.rank_rows) * _target_bytes(self.source)
         return batches_in_order(fill, items, workers, layout, self.pin, other_bytes)
 
-    def _read_by_workers(self) -> Iterator[Batch]:
+    def _read_by_workers(self) -> Generator[Batch, None, None]:
         """Each worker of each rank goes through a part of the examples, one after the other, and so
         fetches no chunk that another one has but at the ends of its part."""
         pieces = _rows_of_workers(self.rank_rows, self.workers)

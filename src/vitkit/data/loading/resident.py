@@ -9,7 +9,7 @@ Legend: B batch, C channels, N examples, h w pixels.
 
 import math
 import mmap
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -299,7 +299,7 @@ def batches_in_order(
     pin: bool = False,
     other_bytes: int = 0,
     ahead: int = AHEAD,
-) -> Iterator:
+) -> Generator[Any, None, None]:
     """fill(images, item) for every item, in order, prepared by worker processes, as in_order does;
     images are laid out as `layout` says, and not cleared.
 
@@ -315,7 +315,7 @@ def batches_in_order(
 
 def _through_buffers(
     fill: Fill, items: Iterable, workers: int, layout: MemoryLayout, ahead: int
-) -> Iterator:
+) -> Generator[Any, None, None]:
     # Workers are at most `ahead` batches each beyond the one that was asked for last
     count = ahead * workers + 1
     # Anonymous memory: none of /dev/shm

@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -36,7 +36,7 @@ def in_order(
     pin: bool = False,
     size: int = 0,
     ahead: int = AHEAD,
-) -> Iterator:
+) -> Generator[Any, None, None]:
     """task(item) for every item, in order, prepared by worker processes.
 
     Closing the iterator, or forgetting it, ends the workers.
@@ -84,7 +84,7 @@ def forked() -> bool:
     return START == "fork"
 
 
-def _in_this_process(task: Callable, items: Iterable, pin: bool) -> Iterator:
+def _in_this_process(task: Callable, items: Iterable, pin: bool) -> Generator[Any, None, None]:
     for item in items:
         with _one_thread():
             result = task(item)
@@ -117,7 +117,7 @@ def _pinned(result, pin: bool):
 
 def _through_pipes(
     task: Callable, items: Iterable, workers: int, pin: bool, ahead: int
-) -> Iterator:
+) -> Generator[Any, None, None]:
     """As _in_workers, without shared memory: arrays are copied through pipes, which takes somewhat
     longer."""
     import torch
@@ -138,7 +138,9 @@ def _as_arrays(task: Callable, item: Any) -> Any:
     return result
 
 
-def _in_workers(task: Callable, items: Iterable, workers: int, pin: bool, ahead: int) -> Iterator:
+def _in_workers(
+    task: Callable, items: Iterable, workers: int, pin: bool, ahead: int
+) -> Generator[Any, None, None]:
     """task(item) for every item, or the exception that a user can cause."""
     results = _started(task, items, workers, pin, ahead)
     try:
@@ -299,7 +301,7 @@ class Crashed(Exception):
     """The process ended in the middle of an item, which is the error's only argument."""
 
 
-def in_child(task: Callable[[Any], Any], items: Sequence) -> Iterator:
+def in_child(task: Callable[[Any], Any], items: Sequence) -> Generator[Any, None, None]:
     """task(item) for every item, in order, all in one child process.
 
     The task is a function of a module or a `partial` of one, and returns what can be pickled. Its

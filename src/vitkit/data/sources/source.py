@@ -78,6 +78,12 @@ class Source:
             return targets.multi_hot(len(self.labels))
         return targets
 
+    @property
+    def target_array(self) -> np.ndarray:
+        """`targets` of examples that have one each, or none: (N,)."""
+        assert not isinstance(self.targets, Lists), "an example has several classes"
+        return self.targets
+
     def chunks(self) -> tuple[np.ndarray, int] | None:
         """The chunk that each example lies in, numbered from 0: int64 (N,), and how many chunks
         stay in memory. None if examples are read one at a time."""

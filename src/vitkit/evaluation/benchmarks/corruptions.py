@@ -61,6 +61,9 @@ class PreparedStore:
     def chunks(self, rows: np.ndarray) -> tuple[np.ndarray, int] | None:
         return self.source.store.chunks(self.source.rows[rows])
 
+    def keeping(self, chunks: int) -> "PreparedStore":
+        return replace(self, source=self.source.keeping(chunks))
+
 
 def prepare_once(
     source: Source,
@@ -99,8 +102,9 @@ class Corrupted:
 
     def read(self, row: int) -> np.ndarray:
         """uint8 (h, w, 3). Raises BadImage."""
-        if isinstance(self.source.store, Pixels):  # from `prepare_once`
-            pixels = self.source[row][0]
+        store = self.source.store
+        if isinstance(store, Pixels):  # from `prepare_once`
+            pixels = store.read(int(self.source.rows[row]))
         else:
             pixels = PreparedStore(self.source, self.preprocessing).read(row)
         draw = int(np.random.SeedSequence((self.seed, row)).generate_state(1)[0])
@@ -120,6 +124,9 @@ class Corrupted:
 
     def chunks(self, rows: np.ndarray) -> tuple[np.ndarray, int] | None:
         return self.source.store.chunks(self.source.rows[rows])
+
+    def keeping(self, chunks: int) -> "Corrupted":
+        return replace(self, source=self.source.keeping(chunks))
 
 
 def corrupted(pixels: np.ndarray, corruption: Corruption, severity: int, seed: int) -> np.ndarray:
@@ -186,7 +193,7 @@ class Robustness(NamedTuple):
 
     clean: Metric | None
     """top1 on the images as they are; None if it was not measured."""
-    cells: dict[str, tuple[Metric, ...]]
+    cells: dict[Corruption, tuple[Metric, ...]]
     """By corruption, top1 at each severity."""
     by_severity: tuple[Metric, ...]
     """The mean over corruptions at each severity."""
@@ -225,8 +232,8 @@ def robustness(
     The intervals of means come from resampling images, which are the same for all corruptions. If a
     logit is not finite, what it belongs to is NaN.
     """
-    cells = {}
-    right = []  # S arrays of each corruption, (N,)
+    cells: dict[Corruption, tuple[Metric, ...]] = {}
+    answered = []  # S arrays of each corruption, (N,)
     groups = None
     for corruption in corruptions:
         row = []
@@ -236,16 +243,15 @@ def robustness(
             is_right = np.where(given.finite.all(), given.right, np.nan)
             name = f"corrupted/{corruption}/severity_{severity}/top1"
             row.append(share_right(name, is_right, groups))
-            right.append(is_right)
+            answered.append(is_right)
         cells[corruption] = tuple(row)
 
     # (C, S, N) -> the share of corruptions under which each image is right, (S, N)
-    right = np.stack(right).reshape(len(cells), len(SEVERITIES), -1)
+    right = np.stack(answered).reshape(len(cells), len(SEVERITIES), -1)
     shares = right.mean(0)
     names = [f"corrupted/severity_{severity}/top1" for severity in SEVERITIES]
     *by_severity, mean = _means(shares, [*names, "corrupted/top1"], groups)
     if len(cells) == 1:  # the mean of one is itself, and so is its interval
-        (row,) = cells.values()
         by_severity = [replace(cell, name=name) for cell, name in zip(row, names, strict=True)]
     return Robustness(clean, cells, tuple(by_severity), mean, right)
 

@@ -278,7 +278,7 @@ def real_accuracy(given: Answers, source: Source, lists: Lists) -> list[Metric]:
     ImageNet's classes, and if no image has a label.
     """
     model_class = align(imagenet_wordnet(), given.labels).classes.tolist()
-    right = []
+    right: list[float] = []
     labelled = []
     for position, index in enumerate(given.indices.tolist()):
         expected = lists[_number_of(source, index) - 1]

@@ -181,7 +181,7 @@ def _check_same(first: Source, other: Source, first_name: str, other_name: str) 
     in the same order: a mean over others would compare nothing."""
     names = [_file(first, i) for i in range(len(first))]
     others = [_file(other, i) for i in range(len(other))]
-    if names == others and np.array_equal(first.targets, other.targets):
+    if names == others and np.array_equal(first.target_array, other.target_array):
         return
     extra = set(names) ^ set(others)
     example = ""

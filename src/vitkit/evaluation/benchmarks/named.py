@@ -111,7 +111,7 @@ class Named(NamedTuple):
         if self.restricted:
             _check_known(labels, model)
             return among_the_datas(labels, model)
-        present = np.unique(self.source.targets)
+        present = np.unique(self.source.target_array)
         _check_known([labels[k] for k in present], model)
         return among_all(labels, model, present)
 
@@ -219,7 +219,7 @@ def _as_named(name: SetName, source: Source, where: str) -> tuple[Source, tuple[
 def _with_classes(source: Source, classes: tuple[str, ...], named: NamedSet, where: str) -> Source:
     """The same images, their classes being those of the data set: by WordNet's names, by ImageNet's,
     or by the numbers 0 to 999 of ImageNet's order, as ImageNet-v2's folders are called."""
-    present = np.unique(source.targets)
+    present = np.unique(source.target_array)
     labels = [source.labels[k] for k in present.tolist()]
     try:
         if all(label.isdecimal() and int(label) < 1000 for label in labels):
@@ -232,7 +232,7 @@ def _with_classes(source: Source, classes: tuple[str, ...], named: NamedSet, whe
         ) from None
     numbers = np.full(len(source.labels), -1)
     numbers[present] = positions
-    return replace(source, targets=numbers[source.targets], labels=classes)
+    return replace(source, targets=numbers[source.target_array], labels=classes)
 
 
 def _labelled_by_number(source: Source, where: str) -> tuple[Source, str]:
@@ -287,6 +287,9 @@ class WithoutBorder:
     def chunks(self, rows: np.ndarray) -> tuple[np.ndarray, int] | None:
         return self.store.chunks(rows)
 
+    def keeping(self, chunks: int) -> "WithoutBorder":
+        return replace(self, store=self.store.keeping(chunks))
+
 
 def _open_objectnet(where: str) -> tuple[Source, tuple[tuple[str, ...], ...]]:
     """The images of the objects that ImageNet has, without their border; and for each object the
@@ -316,7 +319,7 @@ def _open_objectnet(where: str) -> tuple[Source, tuple[tuple[str, ...], ...]]:
         numbers.append(number_of.get(object_of_folder[folder], -1))
 
     # Their images
-    targets = np.array(numbers, dtype=np.int64)[source.targets]
+    targets = np.array(numbers, dtype=np.int64)[source.target_array]
     overlapping = subset(source, np.flatnonzero(targets >= 0))
     if not len(overlapping):
         raise BadData(f"{root} has no image of an object that ImageNet has")

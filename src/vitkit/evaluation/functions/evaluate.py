@@ -24,7 +24,8 @@ from vitkit.evaluation.functions.report import (
     report_on,
     report_on_files,
 )
-from vitkit.evaluation.probes.fewshot import shot_notes
+from vitkit.evaluation.metrics.metric import Metric
+from vitkit.evaluation.probes.fewshot import Fewshot, shot_notes
 from vitkit.evaluation.sources import without_broken, without_unknown
 from vitkit.runtimes import RuntimeName, is_exported
 from vitkit.runtimes.given import classifier_on
@@ -188,8 +189,8 @@ def _evaluate(asked: Measurement, device: torch.device) -> Evaluation:
         raise BadSettings(
             f"{asked.data} has the folders of ImageNet-C; `named='imagenet-c'` measures each of them"
         )
-    if asked.named:
-        named, source, title = named_images(asked, loaded)
+    if asked.named is not None:
+        named, source, title = named_images(asked.named, asked, loaded)
     else:
         source, title, notes = images_of(asked, loaded)
 
@@ -209,7 +210,7 @@ def _evaluate(asked: Measurement, device: torch.device) -> Evaluation:
             say(printable(sentence))
     classifier = loaded.to(device).for_inference()
     # One pass over the images for each evaluator
-    metrics = []
+    metrics: list[Metric] = []
     for evaluator in evaluators:
         heading = f"evaluating {type(evaluator).__name__}"
         batches = batches_of(classifier, source, heading, asked.batch, asked.workers)
@@ -299,8 +300,9 @@ def _opened(asked: Measurement, classifier: Classifier) -> tuple[Source, str]:
 
 def _grouped_by(part: Source, data: str, columns: Columns) -> Source:
     """A part of a data set, with the groups that the columns name: it may have been divided by others."""
-    group_of = {}
+    group_of: dict[int, int] = {}
     for source in parts_at(data, columns, typed=True).sources.values():
+        assert source.groups is not None, "a part without the column cannot be opened"
         group_of |= dict(zip(source.rows.tolist(), source.groups.tolist(), strict=True))
     return replace(part, groups=np.array([group_of[row] for row in part.rows.tolist()]))
 
@@ -323,29 +325,31 @@ def _divided(data: str, columns: Columns, origin: dict) -> Splits:
         return splits_at(data, columns, seed, "none", typed=True)
 
 
-def named_images(asked: Measurement, classifier: Classifier) -> tuple[Named, Source, str]:
+def named_images(
+    name: SetName, asked: Measurement, classifier: Classifier
+) -> tuple[Named, Source, str]:
     """A data set that goes by a name, its images, and what to call them.
 
     Raises VitkitError for images that are not of it, and for options that its protocol has no
     meaning for.
     """
-    if asked.calibrate and asked.named != "imagenet":
+    if asked.calibrate and name != "imagenet":
         raise BadSettings(
-            f"`calibrate` with `named={asked.named!r}` would fit a temperature to answers that the model "
+            f"`calibrate` with `named={name!r}` would fit a temperature to answers that the model "
             "is not asked for elsewhere, on images that are for testing; leave one of them out"
         )
-    if asked.real and asked.named != "imagenet":
+    if asked.real and name != "imagenet":
         raise BadSettings(
-            f"`real` has labels for ImageNet's validation images, and `named` says {asked.named}"
+            f"`real` has labels for ImageNet's validation images, and `named` says {name}"
         )
     if asked.limit:
-        raise BadSettings(f"`named={asked.named!r}` measures all of its images; leave out `limit`")
+        raise BadSettings(f"`named={name!r}` measures all of its images; leave out `limit`")
     if asked.on_unknown_class != "fail":
         raise BadSettings(
-            f"`named={asked.named!r}` says itself which classes count; leave out `on_unknown_class`"
+            f"`named={name!r}` says itself which classes count; leave out `on_unknown_class`"
         )
     columns = grouped_columns(asked.columns, asked.groups)
-    named = open_named(asked.named, asked.data, columns, asked.split, typed=True)
+    named = open_named(name, asked.data, columns, asked.split, typed=True)
     if asked.on_bad_image == "skip":
         named = named._replace(source=without_broken(named.source))
     origin = classifier.origin
@@ -356,7 +360,7 @@ def named_images(asked: Measurement, classifier: Classifier) -> tuple[Named, Sou
         )
         named = named._replace(notes=(*named.notes, note))
     images = counted(len(named.source), "image")
-    title = f"{images} of {SETS[asked.named].title} ({shown_address(asked.data)})"
+    title = f"{images} of {SETS[name].title} ({shown_address(asked.data)})"
     return named, named.source, title
 
 
@@ -368,7 +372,7 @@ def train_part(asked: Measurement, evaluator: Evaluator, source: Source) -> Sour
     train = parts_at(asked.data, asked.columns, typed=True).sources.get("train")
     if train is None or np.isin(train.rows, source.rows).any():
         return None
-    if on_rank_0() and train.target_kind == "class":
+    if isinstance(evaluator, Fewshot) and on_rank_0() and train.target_kind == "class":
         for sentence in shot_notes(train, source, max(evaluator.shots)):
             say(printable(sentence))
     return train

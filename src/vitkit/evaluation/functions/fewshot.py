@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from json import dumps
-from typing import TYPE_CHECKING, Literal, Unpack
+from typing import Literal, Unpack
 
 import numpy as np
 from rich.markup import escape
@@ -13,7 +13,7 @@ from rich.table import Table
 
 from vitkit.data import Columns, Splits
 from vitkit.evaluation.benchmarks.named import SetName
-from vitkit.evaluation.evaluator import Part, Subject
+from vitkit.evaluation.evaluator import Part, Subject, batches_of
 from vitkit.evaluation.metrics.metric import Metric
 from vitkit.evaluation.probes.fewshot import Fewshot, Form, best_ranked, shot_notes
 from vitkit.evaluation.sources import loaded_for_features, splits_to_learn_from
@@ -28,9 +28,6 @@ from vitkit.system.functions.types import DataLike, DeviceLike, Several
 from vitkit.system.machine import PrecisionChoice, autocast
 from vitkit.system.processes.ranks import process_group
 from vitkit.weights import Classifier, ModelLike, Overrides, hints_of
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
 
 
 @dataclass(frozen=True, repr=False)
@@ -73,7 +70,7 @@ class FewshotAccuracy(Rows):
             for data, several in self.metrics.items()
         }
 
-    def shown(self) -> Iterator[RenderableType]:
+    def shown(self) -> Iterator[str | Table]:
         """A table, or JSON."""
         measured = self.evaluator
         if self.json:
@@ -144,27 +141,28 @@ def fewshot(
         with autocast(opened, pick_precision(precision, opened)):
             for each in dict.fromkeys(data):
                 splits, _ = splits_to_learn_from(each, columns, named, on_bad_image)
-                answers[each] = _answers(evaluator, classifier, each, splits)
-                groups[each] = (splits.test or splits.val).groups
+                answers[each], groups[each] = _answers(evaluator, classifier, each, splits)
 
-    metrics = dict.fromkeys(answers, ())
+    metrics: dict[str, tuple[Metric, ...]] = dict.fromkeys(answers, ())
     for number in shots:
         # The exponent of l2 that ranks best over the data sets that have an accuracy
-        right = [by_shots[number] for by_shots in answers.values()]
-        finite = [each.mean((0, 2)) for each in right if each is not None]
+        measured = [by_shots[number] for by_shots in answers.values()]
+        finite = [right.mean((0, 2)) for right in measured if right is not None]
         exponent = None
         if evaluator.form == "ranked" and finite:
             exponent = best_ranked(np.stack(finite))
         for each, by_shots in answers.items():
-            right = by_shots[number]
-            metrics[each] += tuple(evaluator.metrics(number, right, exponent, groups[each]))
+            found = evaluator.metrics(number, by_shots[number], exponent, groups[each])
+            metrics[each] += tuple(found)
     following = step("probe", model, data[0], named=named)
     return FewshotAccuracy(metrics, evaluator, following, json)
 
 
-def _answers(evaluator: Fewshot, classifier: Classifier, data: str, splits: Splits) -> dict:
-    """Which test images of a data set are classified right, by shots. What was decided, and what
-    the data lacks, is said."""
+def _answers(
+    evaluator: Fewshot, classifier: Classifier, data: str, splits: Splits
+) -> tuple[dict[int, np.ndarray | None], np.ndarray | None]:
+    """Which test images of a data set are classified right, by shots; and the number of each one's group.
+    What was decided, and what the data lacks, is said."""
     test = splits.test or splits.val
     if splits.train is None or test is None:
         raise BadData(
@@ -179,7 +177,9 @@ def _answers(evaluator: Fewshot, classifier: Classifier, data: str, splits: Spli
     missing = shot_notes(splits.train, test, max(evaluator.shots))
     for sentence in (*splits.notes, *(f"{data}: {text}" for text in missing)):
         say(sentence)
-    return evaluator.answers(Subject(classifier), Part(test, None, splits.train))
+    batches = batches_of(classifier, test, "computing features")
+    part = Part(test, batches, splits.train)
+    return evaluator.answers(Subject(classifier), part), test.groups
 
 
 def _table(measured: Fewshot, metrics: dict[str, tuple[Metric, ...]]) -> Table:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from json import dumps as to_text
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from rich.table import Table
 
@@ -15,6 +15,7 @@ import vitkit
 from vitkit.data import Columns, Source
 from vitkit.evaluation.metrics.classification import weakest
 from vitkit.evaluation.metrics.metric import Metric
+from vitkit.evaluation.metrics.paired import Paired
 from vitkit.evaluation.reports.page import (
     calibration_sentence,
     disagreement_tiles,
@@ -39,6 +40,13 @@ from vitkit.system.storage.files import (
 from vitkit.weights import Hints, ModelLike
 from vitkit.weights.destination import check_model_replaceable
 
+if TYPE_CHECKING:
+    from vitkit.evaluation.benchmarks.corruptions import Corruption
+    from vitkit.evaluation.benchmarks.named import SetName
+    from vitkit.evaluation.evaluators import EvaluatorName
+    from vitkit.runtimes import RuntimeName
+    from vitkit.system.machine import Precision
+
 
 @dataclass(frozen=True)
 class Measurement:
@@ -51,9 +59,9 @@ class Measurement:
     report: tuple[Path, ...]
     calibrate: Path | None
     real: Path | None
-    named: str | None
-    corruptions: tuple[str, ...]
-    evals: tuple[str, ...]
+    named: SetName | Literal["imagenet-c"] | None
+    corruptions: tuple[Corruption | Literal["common"], ...]
+    evals: tuple[EvaluatorName, ...]
     split: str | None
     limit: int
     columns: Columns
@@ -62,8 +70,8 @@ class Measurement:
     on_unknown_class: str
     batch: int
     workers: int
-    runtime: str
-    precision: str
+    runtime: RuntimeName
+    precision: Precision
     json: bool
     hints: Hints
 
@@ -154,7 +162,7 @@ class Evaluation(Rows):
             yield from _metrics(report)
         else:
             yield printable(f"second: {report.other}")
-            yield _differences(report)
+            yield _differences(report.paired)
         sentences = list(report.notes)
         if sentence := weakest(report.classes):
             sentences.append(sentence)
@@ -167,7 +175,7 @@ class Evaluation(Rows):
         if report.paired is not None:
             sentences.append(report.paired.sentence)
         if report.calibration is not None:
-            sentences.append(calibration_sentence(report))
+            sentences.append(calibration_sentence(report.calibration))
         for sentence in sentences:
             yield fill(printable(f"- {sentence}"))
         for path in self.written:
@@ -244,10 +252,10 @@ def metrics_table(metrics: Sequence[Metric]) -> Table:
     return table
 
 
-def _differences(report: Report) -> Table:
+def _differences(paired: Paired) -> Table:
     """A table of two models' metrics, and the differences, in the same units."""
     table = Table("metric", "first", "second", "difference", "95 % interval")
-    for each in report.paired.differences:
+    for each in paired.differences:
         values = [metric.unit.text(metric.value) for metric in (each.first, each.second)]
         unit = replace(each.difference.unit, suffix="")  # that of the columns beside it
         interval = ""

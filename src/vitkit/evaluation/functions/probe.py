@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from rich.table import Table
 
-from vitkit.data import Columns, Source, Splits, fingerprint, is_elsewhere, merge_parts
+from vitkit.data import Columns, Lists, Source, Splits, fingerprint, is_elsewhere, merge_parts
 from vitkit.evaluation.benchmarks.named import SetName
 from vitkit.evaluation.functions.outcome import metrics_table, rows_of_metrics
 from vitkit.evaluation.metrics.metric import Metric, share_right
@@ -185,7 +185,7 @@ def probe(
         # The model, and the images to learn from
         loaded = model
         if not isinstance(loaded, Classifier):
-            loaded = load_as(model, hints_of(overrides), quiet=not on_rank_0())
+            loaded = load_as(loaded, hints_of(overrides), quiet=not on_rank_0())
         splits, held_out = splits_to_learn_from(data, columns, named, on_bad_image, groups)
         parts = _to_learn(splits, data, method)
         train = reduce(merge_parts, parts)
@@ -276,7 +276,7 @@ def _missing(probing: Probing, train: Source, test: Source | None) -> list[str]:
     """Sentences about the classes that no image to learn from has, and those that all have."""
     missing = np.setdiff1d(np.arange(len(train.labels)), probing.known)
     sentences = []
-    if probing.kind == "classes":
+    if isinstance(train.targets, Lists):  # several classes an image
         always = np.flatnonzero(train.targets.multi_hot(len(train.labels)).all(0))
         if len(always):
             sentences.append(

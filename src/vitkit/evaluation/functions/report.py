@@ -6,6 +6,7 @@ images, take passes of their own.
 
 import time
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 
@@ -15,6 +16,7 @@ from vitkit.evaluation.benchmarks.corruptions import (
     COMMON,
     MEMORY,
     SEVERITIES,
+    Corruption,
     check_can_corrupt,
     corrupt,
     prepare_once,
@@ -110,8 +112,8 @@ def report_on(request: ReportRequest) -> Evaluation:
         found = replace(found, metrics=(*found.metrics, *real))
     if other_given is not None:
         found = _compared(request, found, given, other_given)
-    if asked.calibrate:
-        found = _calibrated(request, found, given)
+    if asked.calibrate is not None:
+        found = _calibrated(request, found, given, asked.calibrate)
 
     return deliver(asked, found, request.source)
 
@@ -119,9 +121,10 @@ def report_on(request: ReportRequest) -> Evaluation:
 def _lists(request: ReportRequest):
     """ReaL's lists of labels, if `real` asks for them. Raises VitkitError for other images than
     ImageNet's."""
-    if not request.asked.real:
+    real = request.asked.real
+    if real is None:
         return None
-    lists = read_real(from_rank_0(lambda: find_real(request.asked.real)))
+    lists = read_real(from_rank_0(lambda: find_real(real)))
     check_names(request.source)
     return lists
 
@@ -138,7 +141,7 @@ def _other(request: ReportRequest) -> Classifier | None:
         check_answers(other)
         check_classes(other)
         if request.named is None:
-            align(request.source.labels, other.labels, request.source.targets)
+            align(request.source.labels, other.labels, request.source.target_array)
         else:
             request.named.choice(other.labels)
     except VitkitError as error:
@@ -171,10 +174,10 @@ def _corrupted(request: ReportRequest, given: Answers):
     """The model's accuracy on corrupted images, beside that on these."""
     clean = next(accuracy(given))
     # Measure the corruptions that a command names, at every severity
-    names = request.asked.corruptions
-    if "common" in names:
-        names = (*COMMON, *names)
-    names = tuple(name for name in dict.fromkeys(names) if name != "common")
+    asked = request.asked.corruptions
+    common = COMMON if "common" in asked else ()
+    own = [name for name in asked if name != "common"]
+    names = list(dict.fromkeys((*common, *own)))
 
     # One decode for all passes, if the images fit into memory
     workers = request.asked.workers
@@ -184,7 +187,7 @@ def _corrupted(request: ReportRequest, given: Answers):
     limit = MEMORY // world().world_size
     kept = prepare_once(request.source, request.classifier.preprocessing, limit, workers, shown)
 
-    def corrupted(corruption: str, severity: int) -> Answers:
+    def corrupted(corruption: Corruption, severity: int) -> Answers:
         images, rest = corrupt(kept, request.classifier.preprocessing, corruption, severity)
         title = f"{corruption} {severity}/{len(SEVERITIES)} ({names.index(corruption) + 1} of {len(names)})"
         prepared = replace(request.classifier, preprocessing=rest)
@@ -209,13 +212,13 @@ def _compared(
     )
 
 
-def _calibrated(request: ReportRequest, found: Report, given: Answers) -> Report:
-    """The report with the temperature that was fitted; the model is saved with it."""
+def _calibrated(request: ReportRequest, found: Report, given: Answers, directory: Path) -> Report:
+    """The report with the temperature that was fitted; the model is saved with it, in a directory."""
     calibration = calibrate(given)
     calibrated = with_temperature(request.classifier, calibration.temperature)
     calibrated.origin["temperature_fitted_on"] = request.title
     calibrated.origin["temperature_images"] = fingerprint(request.source)
-    save(calibrated, request.asked.calibrate)
+    save(calibrated, directory)
     notes = found.notes
     if group_count(len(given), given.groups) < FEW:
         notes = (*notes, f"a temperature from {counted(len(given), 'image')} is a rough guess")

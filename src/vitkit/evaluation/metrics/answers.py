@@ -130,7 +130,7 @@ def _reading(
     """What may be answered, and a function from a batch's logits to the columns of Answers."""
     check_classes(classifier)
     check_targets(source)
-    present = np.unique(source.targets)
+    present = np.unique(source.target_array)
     if choice is None:
         choice = among_all(source.labels, classifier.labels, present)
     chosen = choice.to(classifier.device)
@@ -141,7 +141,7 @@ def _reading(
         logits = chosen.allowed(logits)  # (B, A)
         own = chosen.own_column(logits, truth)  # (B,)
         highest, column = logits.max(-1)  # the first of several
-        rows = (
+        rows: tuple[Tensor, ...] = (
             indices,
             truth,
             chosen.answers[column],
@@ -201,12 +201,13 @@ def check_classes(classifier: Classifier) -> None:
 def check_targets(source: Source) -> None:
     """Raises VitkitError for a target that is the number of none of the source's classes. Only a
     function of one's own can return such a source."""
-    wrong = (source.targets < 0) | (source.targets >= len(source.labels))
+    targets = source.target_array
+    wrong = (targets < 0) | (targets >= len(source.labels))
     if wrong.any():
         i = int(np.flatnonzero(wrong)[0])
         raise BadData(
             f"{int(wrong.sum())} of {len(source)} images have a class that does not exist: "
-            f"{source.name(i)} has {source.targets[i]}, and there are {len(source.labels)} classes "
+            f"{source.name(i)} has {targets[i]}, and there are {len(source.labels)} classes "
             "(0 is the first)"
         )
 

@@ -7,6 +7,7 @@ that all logits are divided by.
 Legend: N images, K classes.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -27,6 +28,7 @@ from vitkit.evaluation.metrics.metric import (
     percentiles,
     resampled,
     share_interval,
+    shared_groups,
     turned_percentiles,
     wilson,
 )
@@ -115,8 +117,9 @@ def coverage_curve(
     right_so_far = right[order].cumsum()
     last_of_its_kind = np.append(np.diff(sorted_confidence) != 0, True)
     sums = None
-    if group_count(len(right), groups) < len(right):
-        sums = _sums_so_far(right[order], groups[order])
+    shared = shared_groups(groups)
+    if shared is not None:
+        sums = _sums_so_far(right[order], shared[order])
     points = []
     for i in np.flatnonzero(last_of_its_kind).tolist():
         given = i + 1
@@ -155,9 +158,9 @@ def _sums_so_far(right: np.ndarray, groups: np.ndarray) -> list[GroupSums]:
     return every
 
 
-def at_coverages(points: list[Covered]) -> list[Covered]:
+def at_coverages(points: Sequence[Covered]) -> list[Covered]:
     """The points of a curve that cover at least each of COVERAGES, and no more than it takes."""
-    chosen = []
+    chosen: list[Covered] = []
     for wanted in COVERAGES:
         enough = [point for point in points if point.coverage >= wanted - 1e-9]
         if enough and enough[0] not in chosen:

@@ -209,7 +209,8 @@ def weakest(scores: Sequence[ClassScore]) -> str | None:
     )
 
 
-class Confused(NamedTuple):
+@dataclass(frozen=True)
+class Confused:
     """Images of one class that were classified as another."""
 
     true: str

@@ -12,11 +12,11 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from vitkit.system.console.progress import bar, silent
+from vitkit.system.console.progress import Shown, bar, silent
 from vitkit.system.errors import BadRun, BadSettings
 from vitkit.system.processes.ranks import on_rank_0
 from vitkit.system.storage.records import record_of, value_of
@@ -148,7 +148,7 @@ class Metric:
         """The metric as plain values, without its name. A value that JSON has no number for (NaN,
         infinity) is null, with a note that says which it was."""
         number, note = plain_number(self.value)
-        values = {"value": number, "unit": self.unit.name}
+        values: dict[str, Any] = {"value": number, "unit": self.unit.name}
         # A unit of somebody else's evaluator is written out
         if UNITS.get(self.unit.name) != self.unit:
             values["unit"] = asdict(self.unit)
@@ -236,6 +236,13 @@ def group_count(count: int, groups: np.ndarray | None) -> int:
     return len(np.unique(groups))
 
 
+def shared_groups(groups: np.ndarray | None) -> np.ndarray | None:
+    """The number of each image's group, (N,), if two images are in one group; None if all are independent."""
+    if groups is None or group_count(len(groups), groups) == len(groups):
+        return None
+    return groups
+
+
 class GroupSums(NamedTuple):
     """What the interval of a mean needs to know of answers in groups. Of each group s is the sum of the
     answers' values, 1 for a right one and 0 for a wrong one, and m the number of answers."""
@@ -296,9 +303,10 @@ def share_interval(right: np.ndarray, groups: np.ndarray | None = None) -> tuple
 
     groups: answers with the same number, (N,), are not independent, and count as fewer.
     """
-    if group_count(len(right), groups) == len(right):
+    shared = shared_groups(groups)
+    if shared is None:
         return wilson(float(np.sum(right)), len(right))
-    return GroupSums.of(right, groups).interval()
+    return GroupSums.of(right, shared).interval()
 
 
 def student(units: int) -> float:
@@ -339,13 +347,14 @@ def resampled(
     (the cluster bootstrap); None draws each image alone.
     """
     random = np.random.Generator(np.random.PCG64(0))
-    show = silent
+    show: Shown = silent
     if on_rank_0():
         show = bar("resampling for the intervals")
     units = group_count(count, groups)
+    shared = shared_groups(groups)
     members = None
-    if units < count:
-        members = _Members(groups)
+    if shared is not None:
+        members = _Members(shared)
     rows = []
     for _ in show(range(resamples), resamples):
         drawn = random.integers(0, units, units)

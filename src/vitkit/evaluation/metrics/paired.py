@@ -11,6 +11,7 @@ Legend: N images, R resamples, G groups.
 """
 
 import math
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -27,6 +28,7 @@ from vitkit.evaluation.metrics.metric import (
     interval_of,
     resampled,
     share_right,
+    shared_groups,
     student,
     wilson,
 )
@@ -42,7 +44,8 @@ class Difference(NamedTuple):
     difference: Metric
 
 
-class Disagreement(NamedTuple):
+@dataclass(frozen=True)
+class Disagreement:
     """An image that one model got right and the other wrong."""
 
     index: int
@@ -128,18 +131,21 @@ def _of_shares(
 ) -> Difference:
     """The difference of two shares of the same images: (N,), (N,) whether each is right. groups: the number
     of each image's group, (N,)."""
-    metrics = [share_right(name, right, groups) for right in (first, second)]
-    cells = agreement(first, second)
-    interval = newcombe(*cells)
-    independent = group_count(len(first), groups)
-    if independent < len(first):
+    first_share = share_right(name, first, groups)
+    second_share = share_right(name, second, groups)
+    both, only_first, only_second, neither = agreement(first, second)
+    interval = newcombe(both, only_first, only_second, neither)
+    shared = shared_groups(groups)
+    if shared is not None:
         # The same shares of as many independent images as would tell as much
-        differing = (cells[1] + cells[2] + 2) / (len(first) + 4)  # drawn towards a half
-        sums = GroupSums.of(first.astype(float) - second, groups)
-        fewer = sums.design_effect(differing)
-        interval = newcombe(*(cell / fewer for cell in cells), student(independent))
-    value = metrics[0].value - metrics[1].value
-    return Difference(*metrics, Metric(name, value, difference_of(SHARE), interval))
+        differing = (only_first + only_second + 2) / (len(first) + 4)  # drawn towards a half
+        sums = GroupSums.of(first.astype(float) - second, shared)
+        n = sums.design_effect(differing)
+        z = student(sums.groups)
+        interval = newcombe(both / n, only_first / n, only_second / n, neither / n, z)
+    value = first_share.value - second_share.value
+    change = Metric(name, value, difference_of(SHARE), interval)
+    return Difference(first_share, second_share, change)
 
 
 def _of_figures(first: Answers, second: Answers) -> list[Difference]:
@@ -158,8 +164,9 @@ def _of_figures(first: Answers, second: Answers) -> list[Difference]:
         first_value, second_value = values[:, i].tolist()
         interval = interval_of(others[:, 0, i] - others[:, 1, i], independent)
         change = Metric(name, first_value - second_value, difference_of(unit), interval)
-        metrics = (Metric(name, first_value, unit), Metric(name, second_value, unit))
-        differences.append(Difference(*metrics, change))
+        own = Metric(name, first_value, unit)
+        other = Metric(name, second_value, unit)
+        differences.append(Difference(own, other, change))
     return differences
 
 

@@ -10,7 +10,7 @@ vary, M folds, B the most examples of one, L strengths of l2.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -338,22 +338,27 @@ class LeaveOutKnown:
 # The l2 whose left-out predictions are the best
 
 
-class Scored(NamedTuple):
+Scale = TypeVar("Scale")
+
+
+class Scored(NamedTuple, Generic[Scale]):
     """Leave-one-out predictions, scaled to logits or to the unit of the targets."""
 
     losses: Tensor
     """Of each example, (N,)."""
     predictions: Tensor
     """(N, K)"""
-    scale: object = None
-    """What brought them there."""
+    scale: Scale
+    """What brought them there: a temperature, a line; None for scores that stay as they are."""
 
 
-Judge = Callable[[Tensor, Tensor], Scored]
+Judge = Callable[[Tensor, Tensor], Scored[Scale]]
 """Judges left-out scores (n, K) of the examples with these numbers (n,)."""
 
 
-def best_left_out(fit: LeaveOut | LeaveOutKnown, judge: Judge) -> tuple[float, Scored]:
+def best_left_out(
+    fit: LeaveOut | LeaveOutKnown, judge: Judge[Scale]
+) -> tuple[float, Scored[Scale]]:
     """The l2 whose leave-one-out predictions have the lowest loss; and these answers, judged.
 
     No answer has a say in the l2 that it is given by, or it would be too good: of few examples, those of
@@ -388,7 +393,9 @@ def best_left_out(fit: LeaveOut | LeaveOutKnown, judge: Judge) -> tuple[float, S
     return STRENGTHS[chosen] * fit.scale, Scored(own_losses, predictions, scales[chosen])
 
 
-def _losses(fit: LeaveOut | LeaveOutKnown, judge: Judge, examples: Tensor) -> tuple[Tensor, list]:
+def _losses(
+    fit: LeaveOut | LeaveOutKnown, judge: Judge[Scale], examples: Tensor
+) -> tuple[Tensor, list[Scale]]:
     """The loss of each left-out answer by each l2, (L, N), and what brought the scores there."""
     losses = []
     scales = []

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from vitkit import __version__
 from vitkit.data import Batch, Lists, Source, content_digest, default_workers, eval_batches
-from vitkit.evaluation.evaluator import collect
+from vitkit.evaluation.evaluator import Rows, collect
 from vitkit.models import POOLS, FeatureSet
 from vitkit.system.console.messages import say
 from vitkit.system.console.progress import bar
@@ -92,9 +92,10 @@ def compute_features(
     path = None
     if cached:
         path = _path(classifier, source)
-    x = _open(path, len(source))
-    if not any_rank(x is None):
-        return Features(x, targets)
+    kept = _open(path, len(source))
+    if not any_rank(kept is None):
+        assert kept is not None
+        return Features(kept, targets)
 
     # Else computed, and kept
     if batches is None:
@@ -133,11 +134,11 @@ def _compute(classifier: Classifier, batches: Iterable[Batch], count: int) -> np
             )
         return batch.indices, rows
 
-    x = None
+    x = np.empty((count, 0), dtype=np.float32)
     times = np.zeros(count, dtype=np.int64)  # that a row was computed
     parts = collect(classifier.model, batches, read, classifier.device)
     for indices, rows in _from_all_ranks(parts):
-        if x is None:
+        if not x.shape[1]:
             x = np.empty((count, rows.shape[1]), dtype=np.float32)
         x[indices.numpy()] = rows
         times[indices] += 1
@@ -148,12 +149,12 @@ def _compute(classifier: Classifier, batches: Iterable[Batch], count: int) -> np
     return x
 
 
-def _from_all_ranks(parts: Iterable[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
+def _from_all_ranks(parts: Iterable[Rows]) -> Iterator[Rows]:
     """The (indices, rows) of all ranks, on the CPU, as soon as each rank has EXCHANGED bytes.
 
     The ranks have equally many batches, though the last ones may be empty without their padding.
     """
-    own = []
+    own: list[Rows] = []
     for indices, rows in parts:
         own.append((indices.cpu(), rows.cpu()))
         if len(own) * BATCH * rows.shape[1] * 4 >= EXCHANGED:
@@ -163,7 +164,7 @@ def _from_all_ranks(parts: Iterable[tuple[Tensor, Tensor]]) -> Iterator[tuple[Te
         yield from _exchanged(own)
 
 
-def _exchanged(own: list[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
+def _exchanged(own: list[Rows]) -> Iterator[Rows]:
     """The batches of every rank, joined to one for each."""
     indices, rows = zip(*own, strict=True)
     yield from from_every_rank((torch.cat(indices), torch.cat(rows)))
@@ -208,7 +209,7 @@ def _open(path: Path | None, count: int) -> np.ndarray | None:
     if path is None:
         return None
     try:
-        x = open_memmap(path, mode="r")  # which never unpickles, as np.load may
+        x: np.ndarray = open_memmap(path, mode="r")  # which never unpickles, as np.load may
         if x.nbytes < MAPPED:
             x = np.array(x)
         os.utime(path)  # used now: `_make_room` deletes what was not used for longest
@@ -289,7 +290,7 @@ def write_parquet(file: Path, parts: dict[str, SourceFeatures], facts: dict[str,
 def write_npz(file: Path, parts: dict[str, SourceFeatures], facts: dict[str, str]) -> None:
     """Write the arrays of `write_parquet`'s columns, and `class_names`; nothing in them needs
     pickle. Several classes of an image are one string, joined by ", ". Raises OSError."""
-    columns = {}
+    columns: dict[str, list[np.ndarray]] = {}
     for table in _tables(parts):
         for name in table.column_names:
             columns.setdefault(name, []).append(_array(table[name]))
@@ -341,7 +342,7 @@ def _labels(source: Source, rows: range) -> dict:
         return {}
     columns = {"label": pa.array(targets[rows.start : rows.stop])}
     if source.target_kind == "class":
-        columns["class"] = pa.array([as_text(source.answer(i)) for i in rows], pa.string())
+        columns["class"] = pa.array([as_text(source.answer(i) or "") for i in rows], pa.string())
     return columns
 
 

@@ -108,21 +108,20 @@ class Fewshot:
         if len(accuracies) > 1:
             yield Metric(f"{name}/deviation", float(accuracies.std(ddof=1)), DEVIATION)
         if self.form == "ranked":
-            yield Metric(f"{name}/l2_exponent", exponent, NUMBER)
+            yield Metric(f"{name}/l2_exponent", GRID[chosen], NUMBER)
 
     def answers(self, subject: Subject, part: Part) -> dict[int, np.ndarray | None]:
         """Which test images are classified right, for each number of shots: bool (S, L, M), L being
         1 for "fixed"; None if any feature is not finite. Raises VitkitError as `measure` does."""
-        train, test = part.train, part.source
-        _check(train, test)
+        train, test = _checked(part)
 
         # Which images are learned from: by shots, then by seed
         draws = {}
         for shots in self.shots:
-            seeds = range(self.seeds)
+            seeds: Sequence[int | None] = range(self.seeds)
             if self.form == "ranked":
                 seeds = [None]
-            draws[shots] = [draw(train.targets, shots, seed) for seed in seeds]
+            draws[shots] = [draw(train.target_array, shots, seed) for seed in seeds]
 
         # The features of these images, and of the test images
         is_finished = subject.learner is None
@@ -136,10 +135,10 @@ class Fewshot:
             return dict.fromkeys(self.shots)
 
         # A fit for each draw
-        exponents = (FIXED,)
+        exponents: tuple[int, ...] = (FIXED,)
         if self.form == "ranked":
             exponents = GRID
-        answers = {}
+        answers: dict[int, np.ndarray | None] = {}
         for shots in self.shots:
             right = []
             for rows in draws[shots]:
@@ -226,27 +225,27 @@ def interval(right: np.ndarray, groups: np.ndarray | None = None) -> tuple[float
 def shot_notes(train: Source, test: Source, shots: int) -> list[str]:
     """Sentences on classes with too few training images, and test classes without any."""
     sentences = []
-    names = np.array(train.labels)
-    count = len(names)
-    learned = np.bincount(train.targets, minlength=count)
-    tested = np.bincount(test.targets, minlength=count)
+    count = len(train.labels)
+    learned = np.bincount(train.target_array, minlength=count)
+    tested = np.bincount(test.target_array, minlength=count)
     missing = np.flatnonzero((learned == 0) & (tested > 0))
     if len(missing):
         sentences.append(
-            f"no training image has the class {some(names[missing])}, so "
+            f"no training image has the class {some([train.labels[k] for k in missing])}, so "
             f"{counted(tested[missing].sum(), 'test image')} cannot be answered right"
         )
     fewer = np.flatnonzero((learned > 0) & (learned < shots))
     if len(fewer):
         sentences.append(
             f"{len(fewer)} of {(learned > 0).sum()} classes have fewer than {shots} training "
-            f"images, and give all they have ({some(names[fewer])})"
+            f"images, and give all they have ({some([train.labels[k] for k in fewer])})"
         )
     return sentences
 
 
-def _check(train: Source | None, test: Source) -> None:
-    """Raises VitkitError for images that nothing can be learned from."""
+def _checked(part: Part) -> tuple[Source, Source]:
+    """The training and the test images. Raises VitkitError for images that nothing can be learned from."""
+    train, test = part.train, part.source
     if train is None or not len(train):
         raise BadData(
             "few-shot accuracy needs training images; give a data set that has some beside those "
@@ -254,11 +253,12 @@ def _check(train: Source | None, test: Source) -> None:
         )
     if not len(test):
         raise BadData("there is no image to evaluate on")
-    if len(np.unique(train.targets)) < 2:
+    if len(np.unique(train.target_array)) < 2:
         raise BadData(
             f"all {len(train):,} training images have the class {train.answer(0)}; a classifier "
             "needs two classes or more"
         )
+    return train, test
 
 
 def _with_bias(x: np.ndarray) -> Tensor:

@@ -107,7 +107,7 @@ def balanced_folds(
 def _units(classes: np.ndarray, groups: np.ndarray) -> list[list[np.ndarray]]:
     """The groups of each class, as the examples of each. A group of several classes is one of the
     class that most of it has."""
-    units = [[] for _ in range(int(classes.max()) + 1)]
+    units: list[list[np.ndarray]] = [[] for _ in range(int(classes.max()) + 1)]
     for examples in _members(groups):
         own = np.bincount(classes[examples]).argmax()
         units[own].append(examples)
@@ -126,12 +126,13 @@ def _chunks(units: Sequence[np.ndarray], most: int, keys: np.ndarray) -> list[np
     if not units:
         return []
     sizes = np.array([len(unit) for unit in units])
-    order = np.lexsort([[keys[unit].min() for unit in units], -sizes])  # the largest first
+    first = np.array([keys[unit].min() for unit in units])
+    order = np.lexsort((first, -sizes))  # the largest first
     number = min(most, len(units))
     if sizes.max() == 1:
         shuffled = np.concatenate([units[i] for i in order])
         return np.array_split(shuffled, number)
-    chunks = [[] for _ in range(number)]
+    chunks: list[list[np.ndarray]] = [[] for _ in range(number)]
     filled = np.zeros(number, dtype=int)
     for i in order:
         smallest = filled.argmin()

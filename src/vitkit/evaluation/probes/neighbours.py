@@ -80,7 +80,7 @@ def voted(
     those of its group, by its number (N,)."""
     leave_out = queries is None
     rows = F.normalize(rows, dim=-1)
-    if leave_out:
+    if queries is None:
         queries = rows
     else:
         queries = F.normalize(queries, dim=-1)

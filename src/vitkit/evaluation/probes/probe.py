@@ -16,14 +16,14 @@ from zlib import crc32
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitkit.evaluation.metrics.calibration import (
     fit_temperature,
 )
 from vitkit.evaluation.metrics.classification import balanced_weights
 from vitkit.evaluation.metrics.other_targets import losses_of_known
-from vitkit.evaluation.metrics.platt import fit_platt
+from vitkit.evaluation.metrics.platt import Platt, fit_platt
 from vitkit.evaluation.probes.cross_validation import (
     LEAST_KNOWN,
     LeaveOut,
@@ -116,7 +116,7 @@ def linear(examples: TrainingSet) -> Probe:
 def best_for_classes(fit: LeaveOut, classes: Tensor) -> tuple[float, float, Tensor]:
     """For one class each, (N,): the l2 whose left-out predictions have the least cross-entropy, each l2 at
     its best temperature; that temperature, and the left-out logits (N, K)."""
-    temperature = None
+    temperature: float | None = None
     known = fit.folds.known
     if not known.any():  # one image of each class: nothing tells how sure an answer is
         l2 = fit.scale
@@ -125,7 +125,7 @@ def best_for_classes(fit: LeaveOut, classes: Tensor) -> tuple[float, float, Tens
     # What a fit that does not know its class answers to an image says nothing
     counted = fit.weights * known
 
-    def judge(scores: Tensor, examples: Tensor) -> Scored:
+    def judge(scores: Tensor, examples: Tensor) -> Scored[float]:
         nonlocal temperature  # that of the l2 before is near
         own = classes[examples]
         weights = counted[examples]
@@ -205,8 +205,7 @@ def logistic(examples: TrainingSet) -> Probe:
     folds = examples.folds(FOLDS)
     fold = folds.fold.numpy()
     answered = folds.known.numpy()
-    best = None
-    least = np.inf
+    judged = []
     for c in INVERSE_STRENGTHS:
         left_out = np.full((len(y), count), np.nan)
         for number in np.unique(fold):
@@ -216,13 +215,12 @@ def logistic(examples: TrainingSet) -> Probe:
                 left_out[held_out] = rows[held_out] @ weight.T + bias
         scores = torch.from_numpy(left_out)
         loss = F.cross_entropy(scores[answered], classes[answered]).item()
-        if best is None or loss < least:
-            least = loss
-            best = (c, scores)
-    c, left_out = best
-    weight, bias = map(torch.from_numpy, fit(fold >= 0, c))
-    weight = weight / std
-    return _calibrated(weight, bias - weight @ mean, left_out, examples, folds, c)
+        judged.append((loss, c, scores))
+    _, c, scores = min(judged, key=lambda each: each[0])
+    weight, bias = fit(fold >= 0, c)
+    w = torch.from_numpy(weight) / std
+    b = torch.from_numpy(bias) - w @ mean
+    return _calibrated(w, b, scores, examples, folds, c)
 
 
 def _calibrated(
@@ -327,7 +325,7 @@ def several_probe(
     else:
         fit = LeaveOut(torch.tensor(x), 2 * truth - 1, folds, products=products)
 
-    def judge(scores: Tensor, examples: Tensor) -> Scored:
+    def judge(scores: Tensor, examples: Tensor) -> Scored[Platt]:
         own = truth[examples]
         known = ~own.isnan()
         platt = fit_platt(scores[known], own[known])
@@ -369,8 +367,8 @@ def number_probe(
     folds = _each(len(y), groups)
     fit = LeaveOut(torch.tensor(x), truth, folds, products=products)
 
-    def judge(scores: Tensor, examples: Tensor) -> Scored:
-        return Scored((scores - truth[examples]).square()[:, 0], scores)
+    def judge(scores: Tensor, examples: Tensor) -> Scored[None]:
+        return Scored((scores - truth[examples]).square()[:, 0], scores, None)
 
     l2, judged = best_left_out(fit, judge)
     weight, bias = fit.head(l2)
@@ -414,6 +412,7 @@ def with_probe(
                 layer.weight.copy_(half)
                 layer.bias.copy_(bias)
         else:
+            assert isinstance(head, nn.Linear), "a model that was adopted for classes has a head"
             head.weight.copy_(weight)
             head.bias.copy_(bias)
     return replace(classifier, labels=labels, activation=activation)

@@ -62,13 +62,14 @@ class Probing:
         if kind == "number":
             return cls(kind, NUMBER, np.zeros(0, np.int64))
         balanced = False
-        if kind == "class":
-            known = known_classes(source)
-            balanced = unbalanced(np.bincount(source.targets)[known])
-        else:
-            known = np.unique(source.targets.values).astype(np.int64)
+        targets = source.targets
+        if isinstance(targets, Lists):  # several classes an image
+            known = np.unique(targets.values).astype(np.int64)
             if not len(known):
                 raise BadData("no image to learn from has any class, so there is nothing to learn")
+        else:
+            known = known_classes(source)
+            balanced = unbalanced(np.bincount(targets)[known])
         return cls(kind, tuple(source.labels[k] for k in known), known, balanced)
 
     @property
@@ -169,7 +170,7 @@ class Probing:
 
 def known_classes(source: Source) -> np.ndarray:
     """The classes that images have, ascending. Raises VitkitError if there are fewer than two."""
-    classes = np.unique(source.targets)
+    classes = np.unique(source.target_array)
     if len(classes) < 2:
         names = ", ".join(source.labels[number] for number in classes) or "no class"
         raise BadData(

@@ -23,7 +23,7 @@ from safetensors import SafetensorError, safe_open
 from vitkit.data import Source
 from vitkit.evaluation.metrics.classification import unbalanced
 from vitkit.evaluation.probes.features import Features, below_head
-from vitkit.evaluation.probes.probe import Probe, fit_probe, with_probe
+from vitkit.evaluation.probes.probe import Method, Probe, fit_probe, with_probe
 from vitkit.evaluation.probes.unknown import fit_unknown, last_token
 from vitkit.system.errors import BadSettings, BadWeights
 from vitkit.system.storage.files import parse_json, whole
@@ -39,7 +39,7 @@ from vitkit.weights import (
     write_safetensors,
 )
 
-METHOD = "linear"  # of the probes the one that leaves out exactly
+METHOD: Method = "linear"  # of the probes the one that leaves out exactly
 
 
 FILE = "taught.safetensors"

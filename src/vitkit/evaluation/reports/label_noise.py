@@ -15,6 +15,7 @@ a T that is nearly free.
 Legend: N images, K classes.
 """
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -35,7 +36,8 @@ KNOWS_NOTHING = 0.05
 DEVIATIONS = 2.0  # standard deviations that are added to the interval at both ends
 
 
-class Suspect(NamedTuple):
+@dataclass(frozen=True)
+class Suspect:
     """An image whose label is probably wrong."""
 
     index: int

@@ -1,6 +1,6 @@
 """Everything in a data set that deserves a second look: labels, duplicates, odd images."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -77,7 +77,7 @@ def _places(surveys: dict[str, Survey], readable: bool) -> list[tuple[str, int]]
     """Part and number of every image, or of those that can be read, one part after the other."""
     places = []
     for name, seen in surveys.items():
-        numbers = range(len(seen.source))
+        numbers: Sequence[int] = range(len(seen.source))
         if readable:
             numbers = np.flatnonzero(seen.good).tolist()
         places += [(name, number) for number in numbers]
@@ -105,13 +105,14 @@ def _labels(
     """Labels that are probably wrong, the surest first; how many are expected to be, in sentences; and
     the share of images that are answered as they are labelled."""
     labels = next(iter(parts.values())).labels
-    targets = np.array([parts[name].targets[index] for name, index in places])
+    targets = np.array([parts[name].target_array[index] for name, index in places])
     known, classes = np.unique(targets, return_inverse=True)
     if len(known) < 2:
         return [], [], 1.0
     groups = None
-    if all(part.groups is not None for part in parts.values()):
-        groups = np.array([parts[name].groups[index] for name, index in places])
+    groups_of = {name: part.groups for name, part in parts.items() if part.groups is not None}
+    if len(groups_of) == len(parts):
+        groups = np.array([groups_of[name][index] for name, index in places])
     logits = fit_probe("linear", x, classes, len(known), groups=groups).left_out.numpy()
     accuracy = float((logits.argmax(1) == classes).mean())
     wrong = wrong_labels(logits, classes)

@@ -7,7 +7,7 @@ import numpy as np
 
 from vitkit.data import Picture, Source, picture_for_people
 from vitkit.evaluation.benchmarks.corruptions import Robustness
-from vitkit.evaluation.metrics.calibration import Bin, Covered, at_coverages
+from vitkit.evaluation.metrics.calibration import Bin, Calibration, Covered, at_coverages
 from vitkit.evaluation.metrics.classification import ClassScore, weakest
 from vitkit.evaluation.metrics.metric import MISFIT, SHARE, Metric
 from vitkit.evaluation.metrics.paired import Difference, Paired
@@ -150,7 +150,7 @@ def _difference_row(each: Difference) -> tuple[str, ...]:
 
 def disagreement_tiles(paired: Paired, source: Source, first_right: bool) -> list[Tile]:
     """Pictures that one model alone got right, with the wrong answer of the other."""
-    tiles = []
+    tiles: list[Tile] = []
     for each in paired.disagreements:
         if each.first_right != first_right or len(tiles) == MISTAKES // 2:
             continue
@@ -197,13 +197,12 @@ def _probabilities(report: Report) -> Markup:
         table(points, header),
     ]
     if report.calibration is not None:
-        blocks.insert(1, paragraph(calibration_sentence(report)))
+        blocks.insert(1, paragraph(calibration_sentence(report.calibration)))
     return section("Can its probabilities be believed?", *blocks)
 
 
-def calibration_sentence(report: Report) -> str:
+def calibration_sentence(calibration: Calibration) -> str:
     """A sentence about the effect of a fitted temperature."""
-    calibration = report.calibration
     warning = ""
     if calibration.loss_after > calibration.loss_before:
         warning = (
@@ -387,11 +386,13 @@ def _curve(clean: Metric | None, row: Sequence[Metric]) -> Curve:
     if clean is not None:
         metrics.insert(0, clean)
         severities = range(len(metrics))
-    ends: list[tuple[float, ...]] = [(), ()]
-    if all(metric.interval is not None for metric in metrics):
-        ends = [tuple(SHARE.scale * metric.interval[end] for metric in metrics) for end in (0, 1)]
     values = [SHARE.scale * metric.value for metric in metrics]
-    return Curve(severities, values, ends[0], ends[1])
+    intervals = [metric.interval for metric in metrics if metric.interval is not None]
+    if len(intervals) < len(metrics):
+        return Curve(severities, values)
+    lower = [SHARE.scale * low for low, _ in intervals]
+    upper = [SHARE.scale * high for _, high in intervals]
+    return Curve(severities, values, lower, upper)
 
 
 def _row(name: str, metrics: Sequence[Metric], error: Metric | None) -> tuple[str, ...]:

@@ -4,8 +4,7 @@ tell, as values. report_page.py makes a page of them, `to_json` a file for progr
 Legend: N images, C classes that any of them has.
 """
 
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import asdict, dataclass, field
 
 import numpy as np
 
@@ -35,7 +34,8 @@ from vitkit.evaluation.metrics.paired import Paired
 from vitkit.system.console.text import counted
 
 
-class Mistake(NamedTuple):
+@dataclass(frozen=True)
+class Mistake:
     """An image whose answer is wrong."""
 
     index: int
@@ -89,11 +89,11 @@ class Report:
             "notes": list(self.notes),
             "metrics": {metric.name: metric.to_json() for metric in self.metrics},
             "classes": [score._asdict() for score in self.classes],
-            "confused": [pair._asdict() for pair in self.confused],
+            "confused": [asdict(pair) for pair in self.confused],
             "confusion": self.confusion.tolist(),
             "reliability": [each._asdict() for each in self.reliability],
             "coverage": [point._asdict() for point in at_coverages(self.coverage)],
-            "mistakes": [mistake._asdict() for mistake in self.mistakes],
+            "mistakes": [asdict(mistake) for mistake in self.mistakes],
         }
         if self.calibration is not None:
             values["calibration"] = self.calibration._asdict()
@@ -113,7 +113,7 @@ def _paired_json(paired: Paired) -> dict:
     return {
         **paired._asdict(),
         "differences": differences,
-        "disagreements": [each._asdict() for each in paired.disagreements],
+        "disagreements": [asdict(each) for each in paired.disagreements],
     }
 
 
@@ -182,7 +182,7 @@ def _notes(given: Answers, source: Source) -> list[str]:
             f"all images are of one class, {given.labels[given.present[0]]}: this measures how "
             "often it is recognised, and not what is taken for it"
         )
-    empty = np.flatnonzero(np.bincount(source.targets, minlength=len(source.labels)) == 0)
+    empty = np.flatnonzero(np.bincount(source.target_array, minlength=len(source.labels)) == 0)
     if len(empty) and not by_position(source.labels, given.labels):
         names = ", ".join(source.labels[k] for k in empty[:5])
         notes.append(

@@ -5,8 +5,8 @@ Legend: N images, D width of the features.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -120,7 +120,8 @@ def unusual_looks(
 # The page of a review
 
 
-class Finding(NamedTuple):
+@dataclass(frozen=True)
+class Finding:
     """An image that deserves a second look."""
 
     kind: str

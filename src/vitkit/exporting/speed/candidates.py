@@ -3,11 +3,12 @@
 Legend: B batch, K classes, h w pixels of what the model gets.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from logging import WARNING
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,19 +22,19 @@ from vitkit.runtimes import (
     ENDINGS,
     LIBRARIES,
     PACKAGES,
-    Compute,
     Export,
     Runtime,
+    RuntimeName,
     compiled,
     described,
     eager,
     missing_packages,
     write,
 )
-from vitkit.runtimes.exported import PictureRuntime
+from vitkit.runtimes.exported import PictureRuntime, Weights
 from vitkit.system.console.messages import say
 from vitkit.system.errors import BadSettings, Unsupported, WorkerDied
-from vitkit.system.machine import has_bfloat16
+from vitkit.system.machine import Precision, has_bfloat16
 from vitkit.weights import Activation, Classifier
 
 CPU = torch.device("cpu")
@@ -45,7 +46,7 @@ class Contender:
 
     library: str
     precision: str
-    compute: Compute
+    compute: Callable[[np.ndarray], np.ndarray]
     """Prepared images, uint8 (B, 3, h, w) -> (B, K)."""
     agreement: Agreement | None = None
     """Its answers beside PyTorch's in float32; None if there is nothing to compare them with."""
@@ -61,9 +62,7 @@ class Contender:
     @property
     def name(self) -> str:
         """The name of the contender: "OpenVINO int8"."""
-        name = f"{self.library} {self.precision}"
-        if self.is_calibrated:
-            name += ", calibrated"
+        name = _name(self.library, self.precision, self.is_calibrated)
         if self.less:
             name += f", {self.less}"
         return name
@@ -74,8 +73,8 @@ def contenders(
     trial: Trial,
     folder: Path,
     open_isolated: OpenFile,
-    runtimes: Sequence[str] = ("torch", "onnx", "openvino"),
-    precisions: Sequence[str] = ("float32", "bfloat16", "int8"),
+    runtimes: Sequence[RuntimeName] = ("torch", "onnx", "openvino"),
+    precisions: Sequence[Weights] = ("float32", "bfloat16", "int8"),
 ) -> Iterator[Contender]:
     """Each that this machine can have, exported into a folder, and tried; PyTorch's float32, which
     the others are compared with, is always the first. One whose library ends its process is left out,
@@ -91,22 +90,27 @@ def contenders(
         for precision in precisions:
             if not is_worth_measuring(library, precision):
                 continue
-            if library in ("torch", "compiled"):
+            if library == "onnx" or library == "openvino":
+                wanted = [Export(library, precision)]
+                if library == "openvino" and precision == "int8" and trial.for_calibration:
+                    wanted.append(Export(library, precision, calibrated=True))
+                for each in wanted:
+                    try:
+                        yield _exported(
+                            classifier, exact, library, each, trial, folder, open_isolated
+                        )
+                    except WorkerDied as error:
+                        name = _name(LIBRARIES[library], precision, each.calibrated)
+                        say(f"{name} is left out: {error}", WARNING)
+            elif precision == "float32" or precision == "bfloat16":
                 yield _of_pytorch(classifier, exact, library, precision, trial)
-                continue
-            files = [Export(library, precision)]
-            if library == "openvino" and precision == "int8" and trial.for_calibration:
-                files.append(Export(library, precision, calibrated=True))
-            for wanted in files:
-                try:
-                    yield _exported(classifier, exact, wanted, trial, folder, open_isolated)
-                except WorkerDied as error:
-                    say(f"{_name(LIBRARIES[library], wanted)} is left out: {error}", WARNING)
 
 
-def is_worth_measuring(library: str, precision: str) -> bool:
+def is_worth_measuring(library: RuntimeName, precision: Weights) -> bool:
     """Whether a runtime computes in a precision on this machine, and nothing else has measured it."""
-    if library in PACKAGES and missing_packages(Export(library, precision)):
+    if (library == "onnx" or library == "openvino") and missing_packages(
+        Export(library, precision)
+    ):
         return False
     if library == "torch" and precision == "float32":  # what the others are compared with
         return False
@@ -116,7 +120,7 @@ def is_worth_measuring(library: str, precision: str) -> bool:
 
 
 def _of_pytorch(
-    classifier: Classifier, exact: Runtime, library: str, precision: str, trial: Trial
+    classifier: Classifier, exact: Runtime, library: str, precision: Precision, trial: Trial
 ) -> Contender:
     """The model as PyTorch computes it, compiled or not."""
     if library == "compiled":
@@ -126,29 +130,32 @@ def _of_pytorch(
     return _tried(exact, runtime, "PyTorch", precision, trial)
 
 
-def _name(library: str, wanted: Export) -> str:
-    """What a contender of an exported file is called."""
-    return Contender(library, wanted.precision, None, is_calibrated=wanted.calibrated).name
+def _name(library: str, precision: str, is_calibrated: bool) -> str:
+    """What a contender that does all the work is called."""
+    name = f"{library} {precision}"
+    if is_calibrated:
+        name += ", calibrated"
+    return name
 
 
 def _exported(
     classifier: Classifier,
     exact: Runtime,
+    library: RuntimeName,
     wanted: Export,
     trial: Trial,
     folder: Path,
     open_isolated: OpenFile,
 ) -> Contender:
     """The model as a file. Raises WorkerDied if the process that computes it ends."""
-    library = LIBRARIES[wanted.to]
     name = f"{wanted.to}-{wanted.precision}"
     if wanted.calibrated:
         name += "-calibrated"
     path = folder / f"{name}{ENDINGS[wanted.to]}"
     exported = described(classifier, wanted)
     write(classifier, exported, wanted, path, calibration_images(exported, wanted, trial))
-    process = open_isolated(path, wanted.to)
-    tried = _tried(exact, process.runtime, library, wanted.precision, trial, path)
+    process = open_isolated(path, library)
+    tried = _tried(exact, process.runtime, LIBRARIES[library], wanted.precision, trial, path)
     return replace(tried, is_calibrated=wanted.calibrated, process=process)
 
 
@@ -156,7 +163,7 @@ def _tried(
     exact: Runtime,
     runtime: Runtime,
     library: str,
-    precision: str,
+    precision: Weights,
     trial: Trial,
     file: Path | None = None,
 ) -> Contender:
@@ -167,6 +174,8 @@ def _tried(
 
 def is_good(contender: Contender, activation: Activation) -> bool:
     """Whether a contender's answers are as near the model's as those of an exported file must be."""
+    if contender.agreement is None:
+        return False
     least = LEAST[contender.precision]
     return wrong(contender.agreement, contender.precision, activation, least) == ""
 
@@ -193,9 +202,7 @@ def with_less_work(
 def of_exported(process: Isolated) -> Contender:
     """An exported file in a process of its own, whose answers are not compared."""
     file = process.runtime
-    own = file
-    if isinstance(file, PictureRuntime):
-        own = file.file
+    own = file.file if isinstance(file, PictureRuntime) else file
     return Contender(own.library, own.computed_in, file.logits, file=process.path, process=process)
 
 
@@ -209,7 +216,8 @@ def of_timm(name: str, classifier: Classifier) -> Contender:
     if not timm.is_model(name):
         raise BadSettings(f"timm has no model {name!r}; timm.list_models('vit*') lists them")
     model = timm.create_model(name, pretrained=False).eval()
-    size = model.pretrained_cfg["input_size"][1:]
+    config: Any = model.pretrained_cfg
+    size = config["input_size"][1:]
     if tuple(size) != tuple(classifier.preprocessing.size):
         raise BadSettings(
             f"timm's {name} takes {size[0]} x {size[1]} pixels, and the model "

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 import numpy as np
 
@@ -49,6 +49,9 @@ class Isolated:
         self._process = subprocess.Popen(
             [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
+        assert self._process.stdin is not None and self._process.stdout is not None  # pipes
+        self._questions = self._process.stdin
+        self._answers = self._process.stdout
 
     def open(self, library: RuntimeName) -> None:
         """Open the file in the process. Raises WorkerDied if that ends the process, and what
@@ -75,9 +78,9 @@ class Isolated:
         """End the process."""
         self._process.kill()
         self._process.wait()
-        self._process.stdout.close()
+        self._answers.close()
         with suppress(OSError):  # of a question that was never read
-            self._process.stdin.close()
+            self._questions.close()
 
     def _compute(self, images: np.ndarray) -> list[np.ndarray]:
         _, outputs = self._ask("compute", [images])
@@ -89,8 +92,8 @@ class Isolated:
         """The answer of the process. Raises WorkerDied if it has ended, and vitkit's own errors as the
         process raised them."""
         try:
-            _send(self._process.stdin, {"question": question, **values}, arrays)
-            answer, outputs = _receive(self._process.stdout)
+            _send(self._questions, {"question": question, **values}, arrays)
+            answer, outputs = _receive(self._answers)
         except (EOFError, OSError):
             raise WorkerDied(self._death()) from None
         if "error" in answer:
@@ -132,7 +135,7 @@ def passes(
 ) -> list[float]:
     """Seconds of each forward pass of a turn, which goes through the images, (N, 3, h, w)."""
     compute(images[:batch])  # the caches hold another's weights
-    times = []
+    times: list[float] = []
     first = 0
     while len(times) < LEAST_CALLS or sum(times) < seconds:
         some = images[first : first + batch]
@@ -148,7 +151,7 @@ def passes(
 # Between the processes: a line of JSON, and the numbers of arrays
 
 
-def _send(stream: BinaryIO, values: dict, arrays: Sequence[np.ndarray] = ()) -> None:
+def _send(stream: IO[bytes], values: dict, arrays: Sequence[np.ndarray] = ()) -> None:
     kinds = [(array.dtype.str, array.shape) for array in arrays]
     stream.write(json.dumps({**values, "arrays": kinds}).encode() + b"\n")
     for array in arrays:
@@ -156,7 +159,7 @@ def _send(stream: BinaryIO, values: dict, arrays: Sequence[np.ndarray] = ()) -> 
     stream.flush()
 
 
-def _receive(stream: BinaryIO) -> tuple[dict, list[np.ndarray]]:
+def _receive(stream: IO[bytes]) -> tuple[dict, list[np.ndarray]]:
     """The next message. Raises EOFError if there is none, or a part of one."""
     line = stream.readline()
     if not line.endswith(b"\n"):

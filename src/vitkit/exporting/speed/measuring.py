@@ -89,8 +89,10 @@ def measure(contenders: Sequence[Contender], images: np.ndarray, plan: Turns) ->
             ended.add(i)
 
     # In turns
-    rates = [{batch: [] for batch in plan.batches} for _ in contenders]
-    latencies = [[] for _ in contenders]
+    rates: list[dict[int, list[float]]] = [
+        {batch: [] for batch in plan.batches} for _ in contenders
+    ]
+    latencies: list[list[float]] = [[] for _ in contenders]
     for turn in range(plan.rounds):
         for batch in plan.batches:
             order = list(range(len(contenders)))
@@ -142,7 +144,8 @@ def measure_starts(models: Sequence[Path | str]) -> list[tuple[float, float | No
 
     Both are medians over several processes; the models take turns.
     """
-    runs = [[] for _ in models]  # of each model: (seconds, megabytes) of each process
+    # Of each model: (seconds, megabytes) of each process
+    runs: list[list[tuple[float, float | None]]] = [[] for _ in models]
     with TemporaryDirectory() as folder:
         photograph = Path(folder) / "photograph.jpg"
         generator = np.random.default_rng(0)
@@ -241,6 +244,7 @@ def _save_fastest(classifier: Classifier, best: Contender, speedup: float) -> Fa
         file = best.file.name
         for path in best.file.parent.glob(f"{best.file.stem}.*"):  # .xml and .bin
             shutil.copyfile(path, folder / path.name)
+    assert best.agreement is not None  # as _can_be_fastest has checked
     fastest = FastestRuntime(
         library=best.library,
         precision=best.precision,

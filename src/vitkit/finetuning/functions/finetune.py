@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from vitkit.data import Columns
 from vitkit.evaluation import EvaluatorName
 from vitkit.finetuning.fine_tuning import RUN
 from vitkit.finetuning.functions.result import Finetuned, earlier_model, finetune_quick
-from vitkit.recipes import PRESETS, TABLE_4, Recipe, choose_pretrained
+from vitkit.recipes import TABLE_4, Preset, Recipe, choose_pretrained
 from vitkit.recipes import finetune as recipe_of
 from vitkit.recipes.finetuning import Like
 from vitkit.recipes.table_4 import SIDES, SWEEP, vtab_task
@@ -63,7 +63,7 @@ class Beginning:
 
     model: str
     data: str
-    preset: str
+    preset: Preset
     recipe: Recipe
 
 
@@ -71,8 +71,8 @@ def beginning(
     model: str,
     data: str,
     *,
-    preset: str,
-    like: str,
+    preset: Preset,
+    like: Like,
     minutes: float,
     is_protocol: bool,
     evaluators: Sequence[str] | None,
@@ -130,7 +130,7 @@ def _model_for(data: str, workdir: Path | None, minutes: float, device: str) -> 
     return choice.model
 
 
-def _say_side(recipe: Recipe, preset: str, hints: Hints) -> None:
+def _say_side(recipe: Recipe, preset: Preset, hints: Hints) -> None:
     """Say that a preset's image size is another, because the model's patch does not divide it."""
     side = max(recipe.model.image)
     if preset in ("quick", "none") or hints.image or side in SIDES:
@@ -138,7 +138,7 @@ def _say_side(recipe: Recipe, preset: str, hints: Hints) -> None:
     say(f"{side} x {side} pixels: the model's patches do not divide the {preset} preset's own size")
 
 
-def _say_task(recipe: Recipe, data: str, preset: str, like: str, given: frozenset[str]) -> None:
+def _say_task(recipe: Recipe, data: str, preset: Preset, like: str, given: frozenset[str]) -> None:
     """Say what the vtab preset knows of the labels, which decides what training images go through,
     unless the words do."""
     decided = any(name.startswith("data.augmentation.") for name in given)
@@ -166,7 +166,7 @@ def finetune(
     model: ModelLike,
     data: DataLike = "",
     *,
-    preset: Literal[PRESETS] = "quick",
+    preset: Preset = "quick",
     like: Like = "paper",
     minutes: float = 2.0,
     portable: bool = False,
@@ -301,7 +301,7 @@ def _with_faster(made: Finetuned, source: str) -> Finetuned:
 
     try:
         with counting_as_typed(source):
-            return replace(made, fast=vitkit.faster(made.run_dir))
+            return replace(made, fast=vitkit.faster(str(made.run_dir)))
     except KeyboardInterrupt:  # what the run found is still to be said
         say(f"interrupted, so no faster model is written; {step('faster', made.run_dir)} goes on")
     except Exception as error:  # the exporters' errors have no common class

@@ -6,7 +6,9 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from rich.table import Table
 
 from vitkit.evaluation import Metric, agreement, exchanged, groups_if_any, test_of
@@ -90,6 +92,7 @@ class Finetuned(Rows, MadeModel):
         there were none."""
         if self.transfer is not None:
             return next(iter(self.transfer.runs.values()))
+        assert self.answer is not None  # it is one or the other
         return measured_by(self.answer)
 
     def rows(self) -> list[dict]:
@@ -98,8 +101,9 @@ class Finetuned(Rows, MadeModel):
             seeds = self.transfer.runs.items()
             return [{"seed": seed, metric.name: metric.value} for seed, metric in seeds if metric]
         rows = []
+        assert self.answer is not None  # it is one or the other
         for each in self.answer.candidates:
-            row = {"model": each.name, "kept": each.name == self.answer.chosen}
+            row: dict[str, Any] = {"model": each.name, "kept": each.name == self.answer.chosen}
             for where, metric in (
                 ("held_out", each.held_out),
                 ("test", self.answer.test.get(each.name)),
@@ -125,12 +129,13 @@ class Finetuned(Rows, MadeModel):
             predict = step("predict", self.run_dir, IMAGES)
             yield f"next: {predict}, or {step('evaluate', self.run_dir, DATA)}"
             return
+        assert self.answer is not None  # it is one or the other
         yield from _other_targets(self.answer)
         yield from _candidates(self.answer)
         if sentence := weakest_class(self.run_dir):
             yield printable(sentence)
         yield from _guessing(self.answer)
-        yield from _next(self)
+        yield from _next(self, self.answer)
 
 
 def finetune_quick(
@@ -172,6 +177,7 @@ def _other_targets(reached: FolderResult) -> Iterator[str]:
     if source is None or photographs.target_kind == "class":
         return
     asked = question(photographs.target_kind, photographs.labels)
+    assert reached.test_logits is not None  # as it answered the images to test on
     yield f"on {counted(len(source), 'image')} to test on ({photographs.test_name}):"
     for metric in asked.quality(
         photographs.test_name, reached.test_logits, targets_of(source), source.groups
@@ -189,8 +195,9 @@ def _candidates(reached: FolderResult) -> Iterator[str | Table]:
     if is_balanced:
         first = "balanced accuracy"
     columns = [first, f"{len(held_out):,} held out"]
-    if reached.test:
-        columns.append(f"{len(reached.photographs.test):,} of {reached.photographs.test_name}")
+    test = reached.photographs.test
+    if test is not None and reached.test:
+        columns.append(f"{len(test):,} of {reached.photographs.test_name}")
     if len(reached.candidates) > 1:
         columns.append("")  # which is kept
     table = Table(*columns)
@@ -203,16 +210,17 @@ def _candidates(reached: FolderResult) -> Iterator[str | Table]:
         table.add_row(*row)
     yield table
     if len(reached.candidates) > 1:
-        yield _why(reached)
+        yield _why(reached, held_out.groups)
     if reached.chosen != CLOSED_FORM and not reached.test:
         too_good = "the held-out images chose it, so that is a little too good"
-        if reached.photographs.target_kind == "class":
+        if reached.photographs.target_kind == "class" and reached.held_out is not None:
             too_good += f": {reached.held_out.text()} are answered right if for each image the others choose"
         yield too_good
 
 
-def _why(reached: FolderResult) -> str:
-    """Why the chosen model is kept, with what the held-out images say of it and the closed form."""
+def _why(reached: FolderResult, groups: np.ndarray | None) -> str:
+    """Why the chosen model is kept, with what the held-out images, of these groups, say of it and the
+    closed form."""
     others = [each for each in reached.candidates if each.name != CLOSED_FORM]
     picked = {each.name: each for each in others}.get(reached.chosen)
     rule = "by more than a standard error"
@@ -225,7 +233,6 @@ def _why(reached: FolderResult) -> str:
         return sentence
     first = reached.candidates[0].scores == 1
     _, only_picked, only_first, _ = agreement(picked.scores == 1, first)
-    groups = reached.photographs.held_out.groups
     p_value = exchanged(picked.scores == 1, first, groups)
     test = test_of(groups_if_any(len(first), groups))
     return (
@@ -243,6 +250,7 @@ def _guessing(reached: FolderResult) -> Iterator[str]:
     source = photographs.held_out
     if reached.chosen in reached.test:
         source = photographs.test
+    assert source is not None  # they have given the metric
     is_balanced = metric.name.endswith("/balanced_accuracy")
     asked = question(photographs.target_kind, photographs.labels, is_balanced)
     blind = guess(asked, targets_of(source))
@@ -284,7 +292,9 @@ def openers(classifier: Classifier) -> Iterator[str]:
     elif "huggingface" in others:
         yield "Transformers opens it too: its README.md says how"
     elif preprocessing.rule == "naflex":
-        lacking = ", ".join(format_of("huggingface", config, preprocessing.rule).cannot(config))
+        closest = format_of("huggingface", config, preprocessing.rule)
+        assert closest is not None  # as it stores every Vision Transformer, but for some settings
+        lacking = ", ".join(closest.cannot(config))
         yield (
             f"Transformers does not open it, whose models of whole images have no place for {lacking}, nor "
             "does timm, whose models crop; `crop='centre'` makes a model that timm opens"
@@ -301,9 +311,8 @@ def openers(classifier: Classifier) -> Iterator[str]:
         )
 
 
-def _next(finetuned: Finetuned) -> Iterator[str]:
+def _next(finetuned: Finetuned, reached: FolderResult) -> Iterator[str]:
     """Where the model is, and what one would want next."""
-    reached = finetuned.answer
     if finetuned.path is None:
         yield f"wrote {finetuned.run_dir / 'model'}"
     else:

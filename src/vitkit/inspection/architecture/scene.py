@@ -149,8 +149,8 @@ def svg(scene: Scene) -> str:
 
 def _css() -> str:
     """The colours as rules: the light ones, and the dark ones for those whose system is dark."""
-    light = []
-    dark = []
+    light: list[str] = []
+    dark: list[str] = []
     for name, (on_white, on_black) in COLOURS.items():
         for rules, colour in ((light, on_white), (dark, on_black)):
             rules.append(f".architecture .{name} {{ fill: {colour} }}")
@@ -255,7 +255,7 @@ def _draw(axes: "Axes", shape: Box | Text | Polyline) -> None:
             verticalalignment="center_baseline",
         )
     else:
-        style = "-"
+        style: str | tuple[int, tuple[int, int]] = "-"
         if shape.dashed:
             style = (0, (3, 3))
         x, y = zip(*shape.points, strict=True)

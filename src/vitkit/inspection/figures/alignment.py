@@ -69,10 +69,11 @@ def alignment(
     """
     if (other is None) != (other_images is None):
         raise BadSettings("other and other_images go together: a model, and images prepared for it")
-    between = within = within_other = 0
+    between = within = within_other = torch.zeros((), dtype=torch.float64)
     count = 0
-    if other is None:
-        batches = ((batch, None) for batch in _batches(images))
+    batches: Iterator[tuple[Tensor, Tensor]]
+    if other_images is None:
+        batches = ((batch, batch) for batch in _batches(images))
     else:
         batches = _pairs(images, other_images)
     for batch, other_batch in batches:
@@ -122,6 +123,7 @@ def _kernels(classifier: Classifier, images: Tensor) -> Tensor:
 
     def see(block: int, record: Recording) -> None:
         if block == 0:
+            assert record.embedding is not None  # the first block got it
             kernels.append(kernel(record.embedding))
         kernels.append(kernel(record.states[0]))  # of this block alone
 
@@ -147,7 +149,8 @@ def _batches(images: Images) -> Iterator[Tensor]:
 
 def _pairs(images: Images, other_images: Images) -> Iterator[tuple[Tensor, Tensor]]:
     """Batches of the same photographs for two models. Raises VitkitError."""
-    for batch, other_batch in zip_longest(_batches(images), _batches(other_images), fillvalue=()):
+    none = torch.empty(0)
+    for batch, other_batch in zip_longest(_batches(images), _batches(other_images), fillvalue=none):
         if len(batch) != len(other_batch):
             raise BadSettings(
                 f"a batch has {len(batch)} images for one model and {len(other_batch)} for the "

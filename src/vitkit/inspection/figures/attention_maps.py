@@ -10,7 +10,7 @@ and registers), (h, w) the grid of patches.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
@@ -62,9 +62,9 @@ def logits_and_rollout(classifier: Classifier, images: Tensor) -> tuple[Tensor, 
 
     Keeps one layer's attention in memory at a time. Raises VitkitError as `rollout` does.
     """
-    config = check_has_attention(classifier)
+    model = check_has_attention(classifier)
     logits, product, shares = rolled(classifier, images)
-    return logits, map_of(shares, product, config, classifier.model.grid(images))
+    return logits, map_of(shares, product, model.config, model.grid(images))
 
 
 class Rolled(NamedTuple):
@@ -86,9 +86,8 @@ def rolled(classifier: Classifier, images: Tensor) -> Rolled:
     Keeps one layer's attention in memory at a time. Raises VitkitError for a model without attention
     among patches; the head of one that answers for each of its tokens reads none, zeros.
     """
-    check_transformer(classifier)
-    grid = classifier.model.grid(images)
-    with rolling(classifier.model, grid) as rolled_up:
+    model = check_transformer(classifier)
+    with rolling(model, model.grid(images)) as rolled_up:
         logits = classifier.logits(images)
     return Rolled(logits, rolled_up.product, rolled_up.shares())
 
@@ -101,7 +100,7 @@ class Rolling:
     tokens: int
     """T."""
     record: Recording
-    product: Tensor | None = None
+    product: Tensor = field(init=False)
     """Â_l ... Â_1 of the layers that have been computed: float32 (B, T, T)."""
 
     def shares(self) -> Tensor:
@@ -151,8 +150,9 @@ def raw_attention(
 
     Raises VitkitError for a layer, head or patch that does not exist, and as `rollout` does.
     """
-    config = check_has_attention(classifier)
-    grid = classifier.model.grid(images)
+    model = check_has_attention(classifier)
+    config = model.config
+    grid = model.grid(images)
     names = layer_names(config)
     check_number("layer", layer, len(names), "layers of attention")
     if head is not None:
@@ -168,7 +168,7 @@ def raw_attention(
         if number == layer:
             wanted.append(among_all_tokens(of_heads(weights, head), layer, config, grid))
 
-    with attention_by_layer(classifier.model, keep) as record:
+    with attention_by_layer(model, keep) as record:
         classifier.features(images)
 
     # The learned query of a MAP head looks at patches only

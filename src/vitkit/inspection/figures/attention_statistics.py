@@ -7,6 +7,7 @@ Legend: B batch, H heads, L layers of attention, N patches, T tokens, (h, w) the
 """
 
 from dataclasses import dataclass
+from functools import partial
 from math import log
 from typing import TYPE_CHECKING
 
@@ -76,21 +77,23 @@ def attention_distance(classifier: Classifier, images: Images) -> AttentionDista
     Raises VitkitError for a model without attention among patches, if there are no images, and for
     images of several sizes.
     """
-    config = check_transformer(classifier)
+    model = check_transformer(classifier)
+    config = model.config
     layers = tuple(name for name in layer_names(config) if name != POOLING)
     sums = torch.zeros(3, len(layers), config.heads, dtype=torch.float64)
     count = 0
-    grid = None
+    grid: Grid | None = None
 
-    def see(layer: int, weights: Tensor) -> None:
+    def see(grid: Grid, layer: int, weights: Tensor) -> None:
         distances = _distances(layer, config, grid).to(weights.device)
         sums[:, layer] += _measure(weights, distances, config.prefix)
 
     for batch in small_batches(classifier, images):
-        grid = same_grid(grid, classifier.model.grid(batch))
-        with attention_by_layer(classifier.model, see):
+        grid = same_grid(grid, model.grid(batch))
+        with attention_by_layer(model, partial(see, grid)):
             classifier.features(batch)
         count += len(batch) * grid[0] * grid[1]  # queries
+    assert grid is not None  # there is a batch
     means = sums / count
     uniform = tuple(float(_distances(i, config, grid).mean()) for i in range(len(layers)))
     images_seen = count // (grid[0] * grid[1])
@@ -190,12 +193,13 @@ def attention_entropy(classifier: Classifier, images: Images) -> AttentionEntrop
     Raises VitkitError for a model without attention among patches, if there are no images, and for
     images of several sizes.
     """
-    config = check_transformer(classifier)
+    model = check_transformer(classifier)
+    config = model.config
     layers = layer_names(config)
     sums = torch.zeros(len(layers), config.heads, dtype=torch.float64)
     queries = torch.zeros(len(layers), 1, dtype=torch.float64)
     highest = [0.0] * len(layers)
-    grid = None
+    grid: Grid | None = None
     count = 0
 
     def see(layer: int, weights: Tensor) -> None:
@@ -205,8 +209,8 @@ def attention_entropy(classifier: Classifier, images: Images) -> AttentionEntrop
         highest[layer] = log(weights.shape[-1])
 
     for batch in small_batches(classifier, images):
-        grid = same_grid(grid, classifier.model.grid(batch))
-        with attention_by_layer(classifier.model, see) as record:
+        grid = same_grid(grid, model.grid(batch))
+        with attention_by_layer(model, see) as record:
             classifier.features(batch)
         if config.pool == "map":
             see(len(layers) - 1, record.attention[-1])  # (B, H, 1, N)

@@ -6,7 +6,7 @@ N patches; P tokens before the patches that have a position, R = P + N, T tokens
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -24,7 +24,15 @@ from vitkit.inspection.plots import (
     panels,
     themed,
 )
-from vitkit.models import Conv, Grid, NoPositions, RotaryPositions, ViTConfig, standardised
+from vitkit.models import (
+    Conv,
+    Grid,
+    NoPositions,
+    RotaryPositions,
+    VisionTransformer,
+    ViTConfig,
+    standardised,
+)
 from vitkit.models.positions import RelativePositions
 from vitkit.system.errors import BadSettings, Unsupported
 from vitkit.weights import Classifier
@@ -33,6 +41,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FILTERS_IN_A_ROW = 7  # as in Fig. 7
+
+
+@runtime_checkable
+class AddedPositions(Protocol):
+    """Positions that are added to tokens."""
+
+    def add(self, z: Tensor, grid: Grid) -> Tensor:
+        """(B, T, D) -> (B, T, D)."""
 
 
 # Filters
@@ -86,15 +102,7 @@ def filter_components(classifier: Classifier, count: int = 28, centred: bool = T
 
 def first_filters(model: nn.Module) -> Tensor:
     """The kernels that a model's first layer multiplies pixels with: (D, C, h, w)."""
-    layer = model
-    if hasattr(model, "stem"):
-        layer = model.stem
-    if hasattr(layer, "root"):  # a ResNet, or a hybrid's
-        layer = layer.root.conv
-    elif hasattr(layer, "project"):
-        layer = layer.project
-    else:  # LeNet
-        layer = model.blocks[0].conv
+    layer = next(each for each in model.modules() if isinstance(each, nn.Conv2d | Conv))
     if isinstance(layer, Conv) and layer.how != "none":
         return standardised(layer.weight, layer.how, layer.eps)
     return layer.weight
@@ -194,14 +202,15 @@ def position_similarity(
     Raises VitkitError for a model without positions, for a block that is not there, and for a grid
     that the positions have no meaning on.
     """
-    config = classifier.model.config
-    if not isinstance(config, ViTConfig):
+    model = classifier.model
+    if not isinstance(model, VisionTransformer):
         raise Unsupported(
-            f"a {config.title} has no position embeddings; Vision Transformers and their hybrids "
+            f"a {model.config.title} has no position embeddings; Vision Transformers and their hybrids "
             "have them"
         )
-    grid = tuple(grid or config.grid)
-    positions = _of_block(classifier.model.positions, block)
+    config = model.config
+    grid = grid or config.grid
+    positions = _of_block(model.positions, block)
     if isinstance(positions, NoPositions):
         raise Unsupported(
             'the model has no positions (its positions are "none"): to it the patches are a set, and '
@@ -215,6 +224,7 @@ def position_similarity(
     # The vectors that are added to the tokens: those that are added to tokens of zeros
     tokens = config.prefix + grid[0] * grid[1]
     zeros = torch.zeros(1, tokens, config.width, device=classifier.device)
+    assert isinstance(positions, AddedPositions)  # as all others are
     vectors = positions.add(zeros, grid)[0].float()  # (T, D)
     with_rows = torch.cat([vectors[: config.prefix_rows], vectors[config.prefix :]])  # (R, D)
     meaning = "cosine of the vectors that are added to two tokens"
@@ -244,9 +254,10 @@ def _of_rotations(positions: RotaryPositions, config: ViTConfig, grid: Grid) -> 
 
 def _of_offsets(positions: RelativePositions, config: ViTConfig, grid: Grid) -> PositionSimilarity:
     """Of relative positions, which all tokens have. Raises VitkitError for another grid."""
-    offsets = positions.in_attention(grid)
+    positions.in_attention(grid)  # refuses another
     tokens = config.prefix + grid[0] * grid[1]
-    with_zero = cosines(offsets.table[0].float())[tokens - 1]  # (2T - 1,), with the offset 0
+    table = positions.offsets.table[0].float()
+    with_zero = cosines(table)[tokens - 1]  # (2T - 1,), with the offset 0
     index = torch.arange(tokens)
     between = with_zero[index[:, None] - index + tokens - 1]  # (T, T), of query minus key
     meaning = "cosine of the vector of the offset between two tokens with that of the offset 0"

@@ -159,8 +159,7 @@ def draw_occlusion(occlusion: Occlusion, theme: Theme = LIGHT, title: str = "the
         "covered, the highest first": (occlusion.deletion, occlusion.random_deletion),
         "shown, the highest first": (occlusion.insertion, occlusion.random_insertion),
     }
-    corners = ("upper right", "lower right")  # where there are no curves
-    for axes, (way, curves), corner in zip(cells, ways.items(), corners, strict=True):
+    for axes, (way, curves) in zip(cells, ways.items(), strict=True):
         colours = (theme.first, theme.faint)
         for name, curve, colour in zip(("map", "random"), curves, colours, strict=True):
             area = float(occlusion.area(curve).mean())
@@ -173,7 +172,8 @@ def draw_occlusion(occlusion: Occlusion, theme: Theme = LIGHT, title: str = "the
             )  # fmt: skip
         axes.set(xlabel=f"patches {way} (%)", ylabel="the class's probability", ylim=(0, None))
         axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(fontsize=8, loc=corner)
+    cells[0].legend(fontsize=8, loc="upper right")  # where there are no curves
+    cells[1].legend(fontsize=8, loc="lower right")
     count = len(occlusion.classes)
     gain = float(occlusion.gain.mean())
     figure.suptitle(

@@ -12,7 +12,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from vitkit.models import Grid, Token, VisionTransformer, ViTConfig, recording
+from vitkit.models import Grid, Model, Token, VisionTransformer, ViTConfig, recording
 from vitkit.models.pooling import Patch
 from vitkit.models.states import Recording
 from vitkit.system.errors import BadSettings, Unsupported
@@ -29,28 +29,27 @@ POOLING = "pooling"  # the name of a MAP head's layer
 # What a figure can be made of
 
 
-def check_transformer(classifier: Classifier) -> ViTConfig:
-    """The configuration of a model whose patches attend to each other. Raises VitkitError for
-    another."""
-    config = classifier.model.config
-    if not isinstance(config, ViTConfig):
+def check_transformer(classifier: Classifier) -> VisionTransformer:
+    """The model, if its patches attend to each other. Raises VitkitError for another."""
+    model = classifier.model
+    if not isinstance(model, VisionTransformer):
         raise Unsupported(
-            f"a {config.title} has no attention among patches, so there is no map of what it looks "
+            f"a {model.config.title} has no attention among patches, so there is no map of what it looks "
             "at; Vision Transformers and their hybrids have one"
         )
-    return config
+    return model
 
 
-def check_has_attention(classifier: Classifier) -> ViTConfig:
-    """The configuration of a model whose patches attend to each other, and which has one answer an
-    image. Raises VitkitError for another."""
-    config = check_transformer(classifier)
-    if not config.pools:
+def check_has_attention(classifier: Classifier) -> VisionTransformer:
+    """The model, if its patches attend to each other, and it has one answer an image. Raises VitkitError
+    for another."""
+    model = check_transformer(classifier)
+    if not model.config.pools:
         raise Unsupported(
             'the model gives an answer for every token (its pool is "none"), so there is no one '
             "answer whose attention could be shown"
         )
-    return config
+    return model
 
 
 def layer_names(config: ViTConfig) -> tuple[str, ...]:
@@ -128,18 +127,18 @@ def small_batches(classifier: Classifier, images: Images) -> Iterator[Tensor]:
 
 def _images_at_a_time(classifier: Classifier, batch: Tensor) -> int:
     """How many images of this size are computed at a time: from 1 to MOST."""
-    config = classifier.model.config
-    if not isinstance(config, ViTConfig):
+    model = classifier.model
+    if not isinstance(model, VisionTransformer):
         return MOST
-    rows, columns = classifier.model.grid(batch)
-    tokens = config.prefix + rows * columns
-    weights = 4 * config.heads * tokens**2  # bytes of one image's, in float32
+    rows, columns = model.grid(batch)
+    tokens = model.config.prefix + rows * columns
+    weights = 4 * model.config.heads * tokens**2  # bytes of one image's, in float32
     return min(max(LARGEST // weights, 1), MOST)
 
 
 def same_grid(before: Grid | None, grid: Grid) -> Grid:
     """The grid of these images. Raises VitkitError if those before them had another."""
-    if before not in (None, grid):
+    if before is not None and before != grid:
         raise BadSettings(
             f"images of {grid[0]} x {grid[1]} patches come after images of {before[0]} x "
             f"{before[1]}; a mean over images needs one size: prepare all with one Preprocessing"
@@ -176,7 +175,7 @@ def attention_by_layer(
 
 @contextmanager
 def block_by_block(
-    model: VisionTransformer, see: Callable[[int, Recording], None], attention: bool = True
+    model: Model, see: Callable[[int, Recording], None], attention: bool = True
 ) -> Iterator[Recording]:
     """A recording within which `see` is called after each block with its number, from 0, and the
     record of that block alone, which is dropped then."""

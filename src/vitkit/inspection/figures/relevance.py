@@ -135,17 +135,17 @@ def _propagate(
     update: Update,
 ) -> Tensor:
     """The head's row, taken through the layers from the last to the first: (B, h, w) on the CPU."""
-    config = check_has_attention(classifier)
+    model = check_has_attention(classifier)
+    config = model.config
     check_answers(
         classifier, "there is no class that a patch could speak for; rollout shows what it looks at"
     )
-    model = classifier.model
     grid = model.grid(images)
     tokens = config.prefix + grid[0] * grid[1]
     with (
         torch.inference_mode(False),  # whatever the caller has switched off
         torch.enable_grad(),
-        in_float32(model.norm.weight),
+        in_float32(next(model.parameters())),
         not_compiled(),
         evaluating(model),
     ):

@@ -17,7 +17,7 @@ from vitkit.inspection.figures.embedding import with_positive_peak
 from vitkit.inspection.figures.passes import Images, block_by_block, check_patch, small_batches
 from vitkit.inspection.photographs import aspect, cells_beside
 from vitkit.inspection.plots import LIGHT, Theme, draw_numbers, in_rows, name_layers, panels, themed
-from vitkit.models import ViTConfig, hidden_states
+from vitkit.models import VisionTransformer, ViTConfig, hidden_states
 from vitkit.models.states import Recording
 from vitkit.system.console.text import counted
 from vitkit.system.errors import BadSettings, Unsupported
@@ -56,17 +56,18 @@ def token_norms(classifier: Classifier, images: Images) -> TokenNorms:
     Raises VitkitError for a model that is no Vision Transformer, and if there are no images.
     """
     model = classifier.model
-    config = model.config
-    if not isinstance(config, ViTConfig):
+    if not isinstance(model, VisionTransformer):
         raise Unsupported(
-            f"a {config.title} has feature maps and no tokens, so there are no norms of tokens"
+            f"a {model.config.title} has feature maps and no tokens, so there are no norms of tokens"
         )
+    config = model.config
     of_batches = []
     for batch in small_batches(classifier, images):
-        norms = []
+        norms: list[Tensor] = []
 
         def see(block: int, record: Recording, norms: list[Tensor] = norms) -> None:
             if block == 0:
+                assert record.embedding is not None  # the first block got it
                 norms.append(record.embedding.float().norm(dim=-1).cpu())
             norms.append(record.states[0].float().norm(dim=-1).cpu())  # of this block alone
 
@@ -140,9 +141,9 @@ def patch_similarity(
     maps = []
     for batch in small_batches(classifier, images):
         states = _states(classifier, batch, layer)  # (B, D, h, w)
-        grid = tuple(states.shape[-2:])
-        check_patch("patch", patch, grid)
-        row, column = patch or (grid[0] // 2, grid[1] // 2)
+        h, w = states.shape[-2:]
+        check_patch("patch", patch, (h, w))
+        row, column = patch or (h // 2, w // 2)
         unit = F.normalize(states, dim=1)
         chosen = unit[:, :, row, column]  # (B, D)
         maps.append(torch.einsum("bdhw,bd->bhw", unit, chosen).cpu())
@@ -185,10 +186,9 @@ def token_colours(classifier: Classifier, images: Images, layer: int = -1) -> Te
     layer: as in `patch_similarity`. Raises VitkitError for a layer that is not there, if there are
     no images, and for fewer than four patches.
     """
-    states = [
-        _states(classifier, batch, layer).cpu() for batch in small_batches(classifier, images)
-    ]
-    states = torch.cat(states).permute(0, 2, 3, 1)  # (B, h, w, D)
+    batches = small_batches(classifier, images)
+    of_batches = [_states(classifier, batch, layer).cpu() for batch in batches]
+    states = torch.cat(of_batches).permute(0, 2, 3, 1)  # (B, h, w, D)
     rows = states.flatten(0, 2).double()
     if min(rows.shape) < 4:
         raise BadSettings(

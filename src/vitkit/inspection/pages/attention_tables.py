@@ -133,8 +133,9 @@ def explored(classifier: Classifier, images: Tensor, detail: Detail) -> Explored
     Two passes, with the attention of one layer in memory at a time. Raises VitkitError for a model
     without attention among patches.
     """
-    config = check_transformer(classifier)
-    grid = classifier.model.grid(images)
+    model = check_transformer(classifier)
+    config = model.config
+    grid = model.grid(images)
     names = layer_names(config)
 
     # First pass: the answer, the rollout, and where the model's head reads
@@ -154,7 +155,7 @@ def explored(classifier: Classifier, images: Tensor, detail: Detail) -> Explored
             heads.append(among_all_tokens(of_heads(weights, head), number, config, grid)[0])
         layers.append(coarse.layer(names[number], torch.stack(heads), _reach(number, config)))
 
-    with attention_by_layer(classifier.model, keep) as record:
+    with attention_by_layer(model, keep) as record:
         classifier.features(images)
     if config.pool == "map":
         layers.append(coarse.pooling(record.attention[-1]))

@@ -48,16 +48,17 @@ def write_explorer(
     not write; OSError.
     """
     try:
-        config = check_transformer(classifier)
+        model = check_transformer(classifier)
     except VitkitError as error:
         return write_page(path, title, [paragraph(f"No map: {error}."), *sections])
     if not pictures:
         return write_page(path, title, sections)
 
     # How much of the attention fits, and what it is
-    grid = classifier.model.grid(classifier.batch([pictures[0]]))
+    config = model.config
+    grid = model.grid(classifier.batch([pictures[0]]))
     detail = chosen_detail(config, grid, len(pictures), megabytes)
-    data = _data(classifier, pictures, grid, detail)
+    data = _data(classifier, config, pictures, grid, detail)
 
     # The page
     blocks = [
@@ -73,7 +74,11 @@ def write_explorer(
 
 
 def _data(
-    classifier: Classifier, pictures: Sequence[Picture], grid: Grid, detail: Detail
+    classifier: Classifier,
+    config: ViTConfig,
+    pictures: Sequence[Picture],
+    grid: Grid,
+    detail: Detail,
 ) -> dict[str, Any]:
     """What the page's script reads."""
     photographs = []
@@ -87,7 +92,6 @@ def _data(
     cell = "patch"
     if detail.block > 1:
         cell = f"square of {detail.block} × {detail.block} patches"
-    config = classifier.model.config
     reader = None
     if config.pools:
         reader = config.pooling.words

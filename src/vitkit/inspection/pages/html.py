@@ -27,7 +27,9 @@ from vitkit.system.storage.addresses import without_credentials
 from vitkit.system.storage.files import MARK, as_utf8, write_where_said
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure, FigureBase
+    from matplotlib.figure import Figure, SubFigure
+
+    Panel = Figure | SubFigure
 
 THUMBNAIL = 192  # pixels of a picture's longer side
 QUALITY = 85  # of JPEGs
@@ -94,8 +96,8 @@ def marking(
     to be left out, or of another of the classes. heading: its first line. file: its name.
     following: what to do with it then. images: the part of the data set and the class of each
     photograph, by name."""
-    data = {"heading": heading, "file": file, "next": following}
-    data |= {"images": dict(images), "classes": list(classes)}
+    words = {"heading": heading, "file": file, "next": following}
+    data = {**words, "images": dict(images), "classes": list(classes)}
     return Active(part("marking.js"), part("marking.css"), data)
 
 
@@ -104,7 +106,7 @@ def page(title: str, blocks: Iterable[Markup], active: Active | None = None) -> 
     allowed = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
     # Light and dark as the reader's system has it; on a telephone, tables scroll and pictures stand
     # one below the other
-    style = part("page.css")
+    style: str = part("page.css")
     body = [tag("h1", title), *blocks]
     if active is not None:
         digest = base64.b64encode(hashlib.sha256(active.script.encode()).digest()).decode()
@@ -276,7 +278,7 @@ def themed_figure(
     if of_photographs:
         kind = "jpeg"
 
-    def embed(panel: "FigureBase") -> Markup:
+    def embed(panel: "Panel") -> Markup:
         rows, columns = _area(panel, len(whole[0]))
         light, dark = (_encoded(pixels[rows, columns], kind) for pixels in whole)
         about = ", ".join([alt, *filter(None, (axes.get_title() for axes in panel.axes))])
@@ -303,7 +305,7 @@ def _drawn(figure: "Figure") -> np.ndarray:
     return np.asarray(canvas.buffer_rgba())[..., :3]
 
 
-def _by_panel(figure: "FigureBase", embed: Callable[["FigureBase"], Markup]) -> Markup:
+def _by_panel(figure: "Panel", embed: Callable[["Panel"], Markup]) -> Markup:
     """The subfigures of a figure, and theirs; those with something in them that have none are
     embedded."""
     parts = []
@@ -315,7 +317,7 @@ def _by_panel(figure: "FigureBase", embed: Callable[["FigureBase"], Markup]) -> 
     return join(parts)
 
 
-def _area(panel: "FigureBase", height: int) -> tuple[slice, slice]:
+def _area(panel: "Panel", height: int) -> tuple[slice, slice]:
     """The rows and columns of a panel in the pixels of its figure, which has this height, without the empty
     space above and below."""
     left, bottom, right, top = panel.bbox.extents  # upwards

@@ -1,7 +1,7 @@
 """A model, images and how they are answered: what predict, sort, watch and batch have in common."""
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
@@ -166,7 +166,9 @@ def images_of(
     return list(islice(items, limit or None))  # of an iterator the first ones
 
 
-def answers_of(settings: Request, runtime: Runtime, items: Sequence[Item]) -> Iterator[Answered]:
+def answers_of(
+    settings: Request, runtime: Runtime, items: Sequence[Item]
+) -> Generator[Answered, None, None]:
     """The answers to these images, in batches."""
     batches = from_sequence(items, runtime.preprocessing, batch_for(runtime), settings.workers)
     return answers(runtime, batches, settings.top)
@@ -178,7 +180,7 @@ def answers_to_names(
     names: Iterable[list[str]] | None = None,
     limit: int = 0,
     written_to: Sequence[Path] = (),
-) -> Iterator[Answered]:
+) -> Generator[Answered, None, None]:
     """The answers to images whose names come in lists; by default through the standard input.
 
     limit: answer the first ones only; 0 is all.
@@ -249,7 +251,7 @@ def _runtime_of(settings: Request, looking: bool, in_batches: bool) -> Runtime:
         open_runtime = any_runtime_of_file
         if in_batches:
             open_runtime = runtime_of_file
-        return open_runtime(
+        return open_runtime(  # type: ignore[return-value]  # a picture's own preparation is none
             settings.model, settings.hints, settings.runtime, settings.precision, settings.device
         )
     if not (looking or settings.merge or settings.exit or in_batches):
@@ -283,11 +285,13 @@ def _runtime_of(settings: Request, looking: bool, in_batches: bool) -> Runtime:
 
 def _merging(settings: Request, classifier: "Classifier") -> "Classifier":
     """The model with tokens merged, which is said."""
-    from vitkit.models import tokens_left
+    from vitkit.models import ViTConfig, tokens_left
     from vitkit.prediction.approximations import merging
 
     merged = merging(classifier, settings.merge)
-    left = tokens_left(merged.model.config, settings.merge)
+    config = merged.model.config
+    assert isinstance(config, ViTConfig)  # no other has tokens
+    left = tokens_left(config, settings.merge)
     most = counted(settings.merge, "token")
     _say_less(settings, f"{most} at most merged in every block, {left:,} left in the last", "merge")
     return merged

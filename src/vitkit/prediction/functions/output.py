@@ -2,7 +2,7 @@
 
 import signal
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from io import StringIO
@@ -27,6 +27,7 @@ from vitkit.weights import Activation
 
 if TYPE_CHECKING:
     from vitkit.inspection import Tile
+    from vitkit.prediction.attention import LookPictures
     from vitkit.weights import Classifier
 
 
@@ -85,7 +86,8 @@ class Predictions(Rows, Sequence[Prediction]):
         with the probability, all that were named, and what is wrong with it."""
         rows = []
         for answer, extra in zip(self.answers, self.written, strict=True):
-            row = {"name": answer.name, "label": answer.label, "probability": answer.probability}
+            row: dict[str, object] = {"name": answer.name, "label": answer.label}
+            row |= {"probability": answer.probability}
             row |= {"labels": answer.labels, "probabilities": answer.probabilities}
             row |= {"truth": answer.truth, "error": answer.error}
             if answer.unknown is not None:
@@ -187,9 +189,10 @@ class Taking:
 
         extra = []
         if attention is not None:
-            from vitkit.prediction.attention import LookPictures
+            from vitkit.prediction.attention import Looking, LookPictures
 
-            self.looks = LookPictures(attention)
+            assert isinstance(runtime, Looking), "`runtime_of` was asked for one that looks"
+            self.looks = LookPictures(attention, runtime)
             extra.append("attention")
         if sorter is not None:
             extra.append("sorted_to")
@@ -201,7 +204,7 @@ class Taking:
             page = get_terminal_size().lines - 5
             self.table = AnswerTable(runtime.labels, runtime.activation, self.live, max(page, 10))
 
-    def take_all(self, batches: Iterable[Answered]) -> None:
+    def take_all(self, batches: Generator[Answered, None, None]) -> None:
         """Take every batch."""
         with closing(batches):
             for answered in batches:
@@ -222,11 +225,11 @@ class Taking:
         predictions = answered.predictions
         if predictions:
             self.progress.wipe()
-        extra = [{} for _ in predictions]
+        extra: list[dict[str, str]] = [{} for _ in predictions]
         if self.looks is not None:
-            self._draw_looks(answered, extra)
+            self._draw_looks(self.looks, answered, extra)
         if self.sorter is not None:
-            predictions = self._sort(predictions, extra)
+            predictions = self._sort(self.sorter, predictions, extra)
         if self.rows is not None:
             self.rows.write(predictions, extra)
         if self.table is not None:
@@ -247,18 +250,21 @@ class Taking:
         self.errors += errors[: LISTED - len(self.errors)]
         self.progress.count(len(predictions), len(errors))
 
-    def _draw_looks(self, answered: Answered, extra: list[dict[str, str]]) -> None:
+    def _draw_looks(
+        self, looks: "LookPictures", answered: Answered, extra: list[dict[str, str]]
+    ) -> None:
         """Draw what the model looked at in each image that it could read."""
         for place, row in enumerate(answered.prepared.rows):
             if answered.predictions[row].error is not None:
                 continue
             image = self.runtime.preprocessing.image_of(answered.prepared.images, place)
-            weights = self.runtime.maps[place].numpy()
             answer = self._caption(answered.predictions[row])
-            path = self.looks.draw(answered.items[row].name, image, weights, answer)
+            path = looks.draw(answered.items[row].name, image, place, answer)
             extra[row]["attention"] = str(path)
 
-    def _sort(self, predictions: list[Prediction], extra: list[dict[str, str]]) -> list[Prediction]:
+    def _sort(
+        self, sorter: Sorter, predictions: list[Prediction], extra: list[dict[str, str]]
+    ) -> list[Prediction]:
         """File the photographs. Returns the predictions, with an error for one that went away or is
         no file."""
         filed = []
@@ -268,7 +274,7 @@ class Taking:
                 sentence = f"{prediction.name} is not a file that could be filed any more"
                 prediction = replace(prediction, error=sentence)
             elif prediction.error is None:
-                more["sorted_to"] = str(self.sorter.file(path, prediction))
+                more["sorted_to"] = str(sorter.file(path, prediction))
             filed.append(prediction)
         return filed
 
@@ -321,14 +327,14 @@ class Taking:
             written.append(self.sorter.summary())
             written += self.sorter.renamed()
             next_command = f"look through {as_word(self.sorter.directory)}"
-        if self.looks is not None and good:
+        if self.attention is not None and good:
             written.append(f"wrote {counted(good, 'picture')} into {self.attention}")
             next_command = f"look at {as_word(self.attention)}"
-        if self.rows is not None:
+        if self.rows is not None and self.to is not None:
             written.append(f"wrote {self.to}: {counted(self.rows.count, 'row')}")
             next_command = f"open {as_word(self.to)}"
-        if self.tiles:
-            written.append(self._draw_sheet(good))
+        if self.tiles and self.sheet is not None:
+            written.append(self._draw_sheet(self.sheet, good))
             next_command = f"open {as_word(self.sheet)}"
         if self.json:  # standard output is for the JSON alone
             for sentence in written:
@@ -338,12 +344,12 @@ class Taking:
             written.append(f"next: {next_command}")
         return tuple(written)
 
-    def _draw_sheet(self, good: int) -> str:
+    def _draw_sheet(self, sheet: Path, good: int) -> str:
         """Draw the contact sheet; returns a sentence about it."""
         from vitkit.inspection import contact_sheet
 
-        contact_sheet(self.tiles, self.sheet)
-        text = f"wrote {self.sheet}"
+        contact_sheet(self.tiles, sheet)
+        text = f"wrote {sheet}"
         if good > len(self.tiles):
             text += f" with the first {len(self.tiles)} of {good:,} images; `limit` spreads them"
         return text

@@ -34,6 +34,9 @@ class Graph(nn.Module):
     """Prepared images to logits, the normalisation inside; and to how strange they are, if the model
     has limits for that."""
 
+    scale: Tensor
+    shift: Tensor
+
     def __init__(
         self, classifier: Classifier, merge: int = 0, apart: bool = False, looks: bool = False
     ):
@@ -42,16 +45,20 @@ class Graph(nn.Module):
         whether Attention Rollout is an output too, the last one."""
         super().__init__()
         preprocessing = classifier.preprocessing
-        self.model = classifier.model
-        self.normalises = not isinstance(getattr(self.model, "stem", None), Patches)
-        if not self.normalises:
-            self.model = reading_levels(self.model, preprocessing)
+        model = classifier.model
+        self.normalises = True
+        if isinstance(model, VisionTransformer) and isinstance(model.stem, Patches):
+            self.normalises = False
+            model = reading_levels(model, preprocessing)
         if preprocessing.is_native:
-            self.model = with_positions_on_any_grid(self.model)
+            assert isinstance(model, VisionTransformer)  # as Classifier has checked
+            model = with_positions_on_any_grid(model)
         if apart:
-            self.model = with_projections_apart(self.model)
+            model = with_projections_apart(model)
+        self.model: Model | Merging = model
         if merge:
-            self.model = Merging(self.model, merge)
+            assert isinstance(model, VisionTransformer)  # as check_can_merge has checked
+            self.model = Merging(model, merge)
         mean = torch.tensor(preprocessing.mean)[:, None, None]
         std = torch.tensor(preprocessing.std)[:, None, None]
         self.register_buffer("scale", 1 / (255 * std))
@@ -69,6 +76,7 @@ class Graph(nn.Module):
             x = x * self.scale - self.shift
         attention = None
         if self.looks:
+            assert isinstance(self.model, VisionTransformer)  # as shows_attention has checked
             features, attention = features_and_attention(self.model, x)
         else:
             features = self.model.features(x)
@@ -83,7 +91,7 @@ class Graph(nn.Module):
         return tuple(outputs)
 
 
-def features_and_attention(model: Model, x: Tensor) -> tuple[Tensor, Tensor]:
+def features_and_attention(model: VisionTransformer, x: Tensor) -> tuple[Tensor, Tensor]:
     """What the head reads, (B, D), and Attention Rollout of cells of the image, (B, m, n), as
     inspection's `rollout` and `over_image` have it: normalised images (B, 3, h, w).
 
@@ -105,6 +113,11 @@ def features_and_attention(model: Model, x: Tensor) -> tuple[Tensor, Tensor]:
 
 class UnknownLimits(nn.Module):
     """The limits for unknown images, as part of the network."""
+
+    means: Tensor
+    whitening: Tensor
+    centre: Tensor
+    limit: Tensor
 
     def __init__(self, unknown: Unknown):
         super().__init__()
@@ -144,14 +157,16 @@ class PictureGraph(nn.Module):
         return activate(logits, self.activation), strangeness
 
 
-def reading_levels(model: Model, preprocessing: Preprocessing) -> Model:
-    """A model that gives the same answers to the levels of an image, from 0 to 255, as the given one
+def reading_levels(model: VisionTransformer, preprocessing: Preprocessing) -> VisionTransformer:
+    """A model, whose stem is Patches, that gives the same answers to the levels of an image, from 0 to 255, as the given one
     to the normalised image: (x / 255 - mean) / std is folded into the projection of patches (Eq. 1).
 
     Exact but for rounding, as nothing surrounds a patch: where zeros surround an image, as in a
     ResNet, they would not be normalised.
     """
-    project = model.stem.project
+    own = copy.deepcopy(model, memo=same_memory(model))
+    assert isinstance(own.stem, Patches)
+    project = own.stem.project
     exact = project.weight.detach().double()  # (D, 3, P, P)
     mean = torch.tensor(preprocessing.mean, dtype=torch.float64)[:, None, None]
     std = torch.tensor(preprocessing.std, dtype=torch.float64)[:, None, None]
@@ -159,10 +174,10 @@ def reading_levels(model: Model, preprocessing: Preprocessing) -> Model:
     if project.bias is not None:
         bias = bias + project.bias.detach().double()
 
-    folded = nn.Conv2d(3, project.out_channels, project.kernel_size, project.stride)
+    patches = own.stem.patches
+    folded = nn.Conv2d(3, project.out_channels, patches.size, patches.stride)
     folded.weight = nn.Parameter((exact / (255 * std)).to(project.weight), requires_grad=False)
     folded.bias = nn.Parameter(bias.to(project.weight), requires_grad=False)
-    own = copy.deepcopy(model, memo=same_memory(model))
     own.stem.project = folded
     return own
 
@@ -222,6 +237,8 @@ def with_projections_apart(model: Model) -> Model:
 class PositionsOnAnyGrid(nn.Module):
     """E_pos of Eq. 1 on the grid of the images: as LearnedPositions resamples them, by two products with
     matrices that follow from the grid."""
+
+    table: Tensor
 
     def __init__(self, learned: LearnedPositions):
         super().__init__()

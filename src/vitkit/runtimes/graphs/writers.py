@@ -43,12 +43,12 @@ def traced(graph: nn.Module, exported: Exported) -> ExportedProgram:
         example = torch.zeros(2, 3, *exported.preprocessing.size, dtype=torch.uint8)
         shapes = {0: batch}
         if exported.preprocessing.is_native:
-            height, width = exported.preprocessing.patch
-            example = torch.zeros(2, 3, 3 * height, 5 * width, dtype=torch.uint8)
+            patch = exported.preprocessing.patch
+            example = torch.zeros(2, 3, 3 * patch[0], 5 * patch[1], dtype=torch.uint8)
             longest = max(LONGEST, exported.preprocessing.patches)
             rows = Dim("rows", min=1, max=longest)
             columns = Dim("columns", min=1, max=longest)
-            shapes |= {2: height * rows, 3: width * columns}
+            shapes |= {2: patch[0] * rows, 3: patch[1] * columns}
     with quiet():
         return torch.export.export(graph.eval(), (example,), dynamic_shapes={"images": shapes})
 
@@ -102,6 +102,7 @@ def write_onnx(
             f"the model's weights are {size:,} bytes, and a .onnx file holds {LARGEST_ONNX:,}; "
             "choose `to='openvino'`, or `precision='float16'`"
         )
+    assert converted is not None
     model = converted.model_proto
     if exported.precision in ("float16", "bfloat16"):
         _store_halves(model, exported.precision)

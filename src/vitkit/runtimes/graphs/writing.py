@@ -34,7 +34,7 @@ from vitkit.weights import Classifier, license_to_json
 To = Literal["onnx", "openvino", "torch", "page"]
 
 
-ENDINGS = {kind: ending for ending, kind in FILES.items()} | {"page": ".html"}
+ENDINGS: dict[To, str] = {**{kind: ending for ending, kind in FILES.items()}, "page": ".html"}
 
 
 NEEDED = {
@@ -155,6 +155,7 @@ def write(
     deployed = classifier.for_inference().to("cpu")
     apart = wanted.to != "torch"
     looks = shows_attention(classifier, wanted)
+    graph: PictureGraph | Graph
     if exported.takes_pictures:
         graph = PictureGraph(deployed, wanted.merge, apart)
     else:

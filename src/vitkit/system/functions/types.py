@@ -1,11 +1,21 @@
 """Types of arguments that are converted: what a caller may give, and what the function's body gets.
 
-A type checker reads the first form, which is wider; at run time arguments are read as the second one.
+A type checker of a caller's code reads the first form, which is wider. At run time arguments are read as
+the second one, and mypy checks vitkit's own code by it (`always_true` in pyproject.toml).
 """
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias, TypeVar, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    NamedTuple,
+    TypeAlias,
+    TypeVar,
+    get_type_hints,
+)
 
 from typing_extensions import TypedDict
 
@@ -13,6 +23,8 @@ from vitkit.system.console.messages import Listener
 from vitkit.system.span import Span
 
 T = TypeVar("T")
+CONVERTED: Literal[False] = False
+"""Whether the types below are the second form for a type checker; True where mypy reads vitkit's own code."""
 
 
 class Messages(TypedDict, total=False):
@@ -48,7 +60,7 @@ def with_defaults(group: type, given: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-if TYPE_CHECKING:
+if TYPE_CHECKING and not CONVERTED:
     import torch
 
     PathLike = str | Path
@@ -68,9 +80,4 @@ else:
     SeveralPaths = tuple[Path, ...]
     DeviceLike = str
     SpanLike = Span
-
-    class Several:
-        """One value or several, as a tuple."""
-
-        def __class_getitem__(cls, kind):
-            return tuple[kind, ...]
+    Several = tuple[T, ...]

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
 
 T = TypeVar("T")
+AnyModule = TypeVar("AnyModule", bound=nn.Module)
 
 
 class World(NamedTuple):
@@ -151,8 +152,8 @@ def _session(store: dist.Store, rank: int, world_size: int) -> str:
 
 
 def shard(
-    learner: nn.Module, blocks: Iterable[nn.Module], precision: Precision, group: int = 0
-) -> nn.Module:
+    learner: AnyModule, blocks: Iterable[nn.Module], precision: Precision, group: int = 0
+) -> AnyModule:
     """A learner, that is, a model and its objective, with its parameters sharded among the ranks by
     FSDP2: among all of them, or among each `group` of so many ranks that follow each other, so that
     each group has the whole learner (HSDP).

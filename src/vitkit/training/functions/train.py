@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from rich.table import Table
 
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 
 if TYPE_CHECKING:
-    RecipeLike = str | Recipe
-    ModelConfig = str | ViTConfig
+    RecipeLike: TypeAlias = str | Recipe
+    ModelConfig: TypeAlias = str | ViTConfig
 else:
     RecipeLike = Annotated[Any, "RECIPE", Fields((Recipe,))]
     ModelConfig = Annotated[Any, "NAME"]
@@ -124,7 +124,7 @@ class Trained(Rows, MadeModel):
 
     def rows(self) -> list[dict]:
         """A row for each evaluation: its step, and every metric."""
-        rows = {}
+        rows: dict[int, dict[str, float]] = {}
         for name, points in self.run.points().items():
             for number, metric in points:
                 rows.setdefault(number, {"step": number})[name] = metric.value
@@ -275,11 +275,12 @@ def transfer_tables(outcome: Transfer) -> Iterator[str | Table]:
         tried = dict(outcome.regularisation)
         yield _tried_table("regularisation", tried, outcome.regularised)
     # What the final runs reached, if there are several
-    if len(outcome.runs) == 1 or None in outcome.runs.values():
+    reached = {seed: metric for seed, metric in outcome.runs.items() if metric is not None}
+    if len(outcome.runs) == 1 or len(reached) < len(outcome.runs):
         return
-    first = next(iter(outcome.runs.values()))
+    first = next(iter(reached.values()))
     table = Table("seed", first.name)
-    for seed, metric in outcome.runs.items():
+    for seed, metric in reached.items():
         table.add_row(str(seed), metric.unit.text(metric.value))
     yield table
     mean, deviation = (first.unit.text(value) for value in outcome.mean())
@@ -305,7 +306,9 @@ def _selection(outcome: Transfer) -> Iterator[str | Table]:
 
 def _tried_table(title: str, tried: dict[str, Metric | None], chosen: str) -> Table:
     """What was tried, and what each reached."""
-    table = Table(title, tried[chosen].name, "")
+    best = tried[chosen]
+    assert best is not None, "what was chosen was measured"
+    table = Table(title, best.name, "")
     for text, metric in tried.items():
         value = "failed"
         if metric is not None:

@@ -15,6 +15,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -83,20 +84,20 @@ class Best:
 
     def recipe(self, grid_dir: Path) -> Recipe:
         """The recipe that runs. Raises VitkitError if none of the cells has a value."""
-        reached = {}
-        for name, _ in self.recipes:
+        reached = []
+        for name, recipe in self.recipes:
             for row in read_rows(grid_dir / name):
-                if row.primary and row.cell == ".":
-                    reached[name] = row.metric
-        best = None
-        for name, metric in reached.items():
-            if best is None or metric.beats(reached[best]):
-                best = name
-        if best is None:
+                if row.primary and row.cell == "." and row.metric is not None:
+                    reached.append((row.metric, recipe))
+        if not reached:
             raise BadSettings(
                 f"it follows the best of {len(self.recipes)} cells, and none of them has a value"
             )
-        return dict(self.recipes)[best]
+        highest, best = reached[0]
+        for metric, recipe in reached[1:]:
+            if metric.beats(highest):
+                highest, best = metric, recipe
+        return best
 
 
 @dataclass(frozen=True)
@@ -236,10 +237,10 @@ def _run_unfinished(
     to_do = list(enumerate(cells, 1))
     is_first_pass = True
     while to_do:
-        passed_over = {}
+        passed_over: dict[int, Cell] = {}
         for number, cell in to_do:
             title = cell.title or cell.name
-            how = from_rank_0(lambda cell=cell: _ended(cell, grid_dir, before[cell.name]))
+            how = from_rank_0(partial(_ended, cell, grid_dir, before[cell.name]))
             if how:
                 say(f"{title}: {how}")
                 continue
@@ -345,14 +346,14 @@ def _run(
     another process is at it, or has just ended it."""
     run_dir = grid_dir / cell.name
     with ExitStack() as held:
-        error = None
+        error: Exception | None = None
         recipe = cell.recipe
         try:
             held.enter_context(locked(run_dir, CELL_LOCK))
             if from_rank_0(lambda: _ended(cell, grid_dir, before)):
                 raise Busy(f"another process has just ended {run_dir}")
             if isinstance(recipe, Best):
-                recipe = from_rank_0(lambda: cell.recipe.recipe(grid_dir))
+                recipe = from_rank_0(partial(recipe.recipe, grid_dir))
             if isinstance(recipe, Recipe):
                 run_recipe(recipe, run_dir, device)
             else:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from vitkit.evaluation import Metric
+from vitkit.models import ViTConfig
 from vitkit.objectives import Supervised
 from vitkit.recipes import Recipe
 from vitkit.system.errors import BadSettings, Diverged
@@ -52,29 +53,28 @@ def regularised(recipe: Recipe, values: Regularisation) -> list[Recipe]:
     Raises VitkitError for a value outside of its range, for dropouts of a model that has none, for label
     smoothing without labels, and for values that are all the recipe's own.
     """
-    if values != USUAL and values.dropouts and not hasattr(recipe.model, "dropout"):
+    if values != USUAL and values.dropouts and not isinstance(recipe.model, ViTConfig):
         raise BadSettings(
             f"`dropouts` are given, and a {type(recipe.model).__name__} has no dropout; leave them out"
         )
-    if values != USUAL and values.label_smoothings and not _is_of_classes(recipe):
+    if values != USUAL and values.label_smoothings and _of_classes(recipe) is None:
         raise BadSettings(
             "`label_smoothings` are given, and the objective has no classes to smooth; leave them out"
         )
     recipes = [recipe]
     decays = values.weight_decays or (recipe.optim.weight_decay,)
-    dropouts = (None,)
-    if hasattr(recipe.model, "dropout"):
-        dropouts = values.dropouts or (recipe.model.dropout,)
-    smoothings = (None,)
-    if _is_of_classes(recipe):
-        smoothings = values.label_smoothings or (recipe.objective.label_smoothing,)
-    for decay, dropout, smoothing in product(decays, dropouts, smoothings):
-        changed = replace(recipe, optim=replace(recipe.optim, weight_decay=decay))
-        if dropout is not None:
-            changed = replace(changed, model=replace(recipe.model, dropout=dropout))
-        if smoothing is not None:
-            objective = replace(recipe.objective, label_smoothing=smoothing)
-            changed = replace(changed, objective=objective)
+    models = [recipe.model]
+    if isinstance(recipe.model, ViTConfig) and values.dropouts:
+        models = [replace(recipe.model, dropout=dropout) for dropout in values.dropouts]
+    objectives = [recipe.objective]
+    supervised = _of_classes(recipe)
+    if supervised is not None and values.label_smoothings:
+        objectives = [
+            replace(supervised, label_smoothing=smoothing) for smoothing in values.label_smoothings
+        ]
+    for decay, model, objective in product(decays, models, objectives):
+        optim = replace(recipe.optim, weight_decay=decay)
+        changed = replace(recipe, optim=optim, model=model, objective=objective)
         if changed not in recipes:
             recipes.append(changed)
     if len(recipes) == 1:
@@ -87,17 +87,20 @@ def regularised(recipe: Recipe, values: Regularisation) -> list[Recipe]:
 
 def regularisation_of(recipe: Recipe) -> dict[str, Setting]:
     """The regularisation of a recipe, as columns of a table."""
-    settings = {"weight decay": recipe.optim.weight_decay}
-    if hasattr(recipe.model, "dropout"):
+    settings: dict[str, Setting] = {"weight decay": recipe.optim.weight_decay}
+    if isinstance(recipe.model, ViTConfig):
         settings["dropout"] = recipe.model.dropout
-    if _is_of_classes(recipe):
-        settings["label smoothing"] = recipe.objective.label_smoothing
+    supervised = _of_classes(recipe)
+    if supervised is not None:
+        settings["label smoothing"] = supervised.label_smoothing
     return settings
 
 
-def _is_of_classes(recipe: Recipe) -> bool:
-    """Whether the objective has a target that label smoothing can spread."""
-    return isinstance(recipe.objective, Supervised) and recipe.objective.loss != "squared"
+def _of_classes(recipe: Recipe) -> Supervised | None:
+    """The objective, if it has a target that label smoothing can spread."""
+    if isinstance(recipe.objective, Supervised) and recipe.objective.loss != "squared":
+        return recipe.objective
+    return None
 
 
 def regularisation_text(settings: dict[str, Setting]) -> str:
@@ -176,23 +179,22 @@ def by_text(recipe: Recipe, regularisation: Regularisation) -> dict[str, Recipe]
 def best(selection: dict[Key, Metric | None]) -> Key:
     """The key whose metric is best; the first of equal ones, or if all are NaN. Raises VitkitError
     if nothing was measured, and if of two values none is better."""
-    chosen = None
-    for key, metric in selection.items():
-        if metric is None:
-            continue
-        if chosen is None or metric.beats(selection[chosen]):
-            chosen = key
-    if chosen is None:
+    measured = [(key, metric) for key, metric in selection.items() if metric is not None]
+    if not measured:
         raise BadSettings(
             "the recipe measures nothing on held-out images, so nothing can be chosen by it"
         )
+    chosen, highest = measured[0]
+    for key, metric in measured[1:]:
+        if metric.beats(highest):
+            chosen, highest = key, metric
     return chosen
 
 
 def as_it_ran(cell: Cell, run_dir: Path) -> Cell:
     """A cell with the `best` of the run that its directory holds. It decides which weights a run saves,
     which nobody reads here, and no step of it, unless the run ends by it (`early_stop`)."""
-    if cell.recipe.early_stop:
+    if not isinstance(cell.recipe, Recipe) or cell.recipe.early_stop:
         return cell
     earlier = earlier_call(run_dir / cell.name)
     if not earlier.trained:
@@ -213,7 +215,7 @@ def _reached(
     as_they_ran = [as_it_ran(cell, run_dir) for cell in cells.values()]
     rows = run_grid(as_they_ran, run_dir, device, alike=True)
     ended = {row.cell for row in rows if row.error is None}
-    reached = {}
+    reached: dict[Key, Metric | None] = {}
     for key, cell in cells.items():
         reached[key] = None
         if cell.name in ended:

@@ -19,6 +19,7 @@ from vitkit.system.errors import BadSettings, VitkitError
 from vitkit.system.processes.ranks import from_rank_0
 from vitkit.system.storage.files import write_json
 from vitkit.training.grids.grid import Cell, finished, run_grid
+from vitkit.training.grids.rows import Setting
 from vitkit.training.grids.selection import (
     SELECT,
     Regularisation,
@@ -54,8 +55,9 @@ class Transfer(NamedTuple):
     """and what each reached on held-out images, None if it failed; the recipe's own is the first."""
 
     def mean(self) -> tuple[float, float]:
-        """Mean and sample standard deviation over seeds (0 for one); NaN if any is not finite."""
-        values = [metric.value for metric in self.runs.values()]
+        """Mean and sample standard deviation over seeds (0 for one); NaN if one is not finite, or was not
+        measured."""
+        values = [metric.value if metric else math.nan for metric in self.runs.values()]
         if not all(map(math.isfinite, values)):
             return math.nan, math.nan
         if len(values) == 1:
@@ -122,10 +124,10 @@ def transfer(
             raise VitkitError(f"seed {row.settings['seed']} failed: {row.error}")
 
     # What they reached
-    runs = dict.fromkeys(cell.recipe.seed for cell in cells)
+    runs: dict[int, Metric | None] = dict.fromkeys(range(recipe.seed, recipe.seed + seeds))
     for row in rows:
         if row.primary:
-            runs[row.settings["seed"]] = row.metric
+            runs[int(row.settings["seed"])] = row.metric
     outcome = Transfer(recipe.optim.lr, selection, runs, text, tuple(tried.items()))
     from_rank_0(lambda: write_json(run_dir / "transfer.json", _to_json(outcome)))
     return outcome
@@ -151,21 +153,21 @@ def _refuse_occupied(
     # What may be chosen
     possible = [recipe]
     if rates:
-        first = rate_cells(recipe, rates)
-        possible = [replace(recipe, optim=replace(recipe.optim, lr=rate)) for rate in first]
+        by_rate = rate_cells(recipe, rates)
+        first = list(by_rate.values())
+        possible = [replace(recipe, optim=replace(recipe.optim, lr=rate)) for rate in by_rate]
     else:
-        first = regularisation_cells(recipe, regularisation)
+        first = list(regularisation_cells(recipe, regularisation).values())
     if regularisation:
         possible = [other for each in possible for other in regularised(each, regularisation)]
 
     # Where it would run
-    finals = [_final_cells(_on_all_but_test(each), seeds) for each in possible]
+    finals = [_final_recipes(_on_all_but_test(each), seeds) for each in possible]
     try:
-        for number in range(seeds):
-            of_seed = [cells[number] for cells in finals]
-            refuse_occupied(run_dir / of_seed[0].name, [cell.recipe for cell in of_seed])
+        for name in finals[0]:
+            refuse_occupied(run_dir / name, [recipes[name] for recipes in finals])
     except Occupied as error:
-        if _are_ours(list(first.values()), run_dir):
+        if _are_ours(first, run_dir):
             raise Occupied(_with_selection(error, run_dir)) from None
         raise
 
@@ -187,34 +189,39 @@ def _with_selection(error: Occupied, run_dir: Path) -> str:
 
 def _on_all_but_test(recipe: Recipe) -> Recipe:
     """Train on all but the test part, and the part that chooses weights if one does."""
-    parts = "final"
+    data = replace(recipe.data, parts="final")
     if recipe.best.startswith("val/"):
-        parts = "three"
-    return replace(recipe, data=replace(recipe.data, parts=parts))
+        data = replace(recipe.data, parts="three")
+    return replace(recipe, data=data)
 
 
 def _final_cells(recipe: Recipe, seeds: int) -> list[Cell]:
-    """The final runs: a seed each, the first in the directory that people look into."""
+    """The final runs as cells of a grid."""
     cells = []
-    for seed in range(recipe.seed, recipe.seed + seeds):
-        name = "."
-        if cells:
-            name = f"seed-{seed}"
-        settings = {"lr": recipe.optim.lr, "seed": seed}
-        cells.append(Cell(name, replace(recipe, seed=seed), settings, f"seed {seed}"))
+    for name, final in _final_recipes(recipe, seeds).items():
+        settings: dict[str, Setting] = {"lr": final.optim.lr, "seed": final.seed}
+        cells.append(Cell(name, final, settings, f"seed {final.seed}"))
     return cells
+
+
+def _final_recipes(recipe: Recipe, seeds: int) -> dict[str, Recipe]:
+    """The final runs, by their directories: a seed each, the first in the directory that people look into."""
+    recipes = {".": recipe}
+    for seed in range(recipe.seed + 1, recipe.seed + seeds):
+        recipes[f"seed-{seed}"] = replace(recipe, seed=seed)
+    return recipes
 
 
 def _to_json(outcome: Transfer) -> dict:
     """What transfer.json holds."""
-    values = {"lr": outcome.lr, "selection": {}, "runs": {}}
+    values = {
+        "lr": outcome.lr,
+        "selection": {f"{rate:g}": _named(metric) for rate, metric in outcome.selection.items()},
+        "runs": {seed: _named(metric) for seed, metric in outcome.runs.items()},
+    }
     if outcome.regularised:
         tried = {text: _named(metric) for text, metric in outcome.regularisation}
         values |= {"regularised": outcome.regularised, "regularisation": tried}
-    for rate, metric in outcome.selection.items():
-        values["selection"][f"{rate:g}"] = _named(metric)
-    for seed, metric in outcome.runs.items():
-        values["runs"][seed] = _named(metric)
     if None not in outcome.runs.values():
         mean, std = outcome.mean()
         values["mean"], _ = plain_number(mean)  # null if it is NaN

@@ -153,7 +153,7 @@ def read_run(run_dir: Path, typed: Sequence[str] = ()) -> Recorded:
 def _record(file: Path, types: Types) -> Record:
     """The object in a run's file. Raises OSError, and VitkitError if it is damaged."""
     values = parse_json(file.read_bytes(), Record)
-    if not isinstance(values, dict):
+    if not isinstance(values, Record):
         raise BadRun(f"it holds a {type(values).__name__}")
     check_types(values, types)
     return values

@@ -71,7 +71,7 @@ def about_tf32(device: torch.device) -> str:
         return ""
     # Not `allow_tf32`, which raises if the calling program has set `fp32_precision`
     of_products = torch.backends.cuda.matmul.fp32_precision
-    of_convolutions = torch.backends.cudnn.conv.fp32_precision
+    of_convolutions = torch.backends.cudnn.conv.fp32_precision  # type: ignore[attr-defined]
     if "tf32" in (of_products, of_convolutions):
         return "TF32 is on: products of float32 matrices have 10 bits of the 23"
     return "TF32 is off: products of float32 matrices are float32"

@@ -96,7 +96,7 @@ def _from_json(line: bytes) -> dict:
 
 def last_metrics(run_dir: Path) -> dict[str, Metric]:
     """Every metric of a run at its latest evaluation, by name; empty before the first."""
-    metrics = {}
+    metrics: dict[str, Metric] = {}
     for line in read_metrics(run_dir / "metrics.jsonl"):
         metrics |= line.get("metrics", {})
     return metrics

@@ -115,7 +115,8 @@ def to_json(node: Any, declared: Any = None) -> Any:
     values = {}
     if declared is not None and type(node) is not without_none(declared):
         values["class"] = class_name(type(node))  # no setting can have this name: it is a keyword
-    types = type_hints(type(node))
+    kind: type = type(node)
+    types = type_hints(kind)
     for setting in fields(node):
         values[setting.name] = to_json(getattr(node, setting.name), types[setting.name])
     return values
@@ -129,7 +130,8 @@ def with_defaults(ran: dict, asked: Any) -> dict:
     """
     filled = dict(ran)
     filled.pop("tensorboard", None)  # which became track, and no weight depends on
-    types = type_hints(type(asked))
+    kind: type = type(asked)
+    types = type_hints(kind)
     for setting in fields(asked):
         value = getattr(asked, setting.name)
         if setting.name not in filled:
@@ -170,8 +172,9 @@ def class_name(kind: type) -> str:
     module = kind.__module__
     if module.partition(".")[0] == "vitkit":
         return kind.__name__
-    if module == "__main__" and hasattr(sys.modules[module], "__file__"):
-        module = Path(sys.modules[module].__file__).name
+    file = getattr(sys.modules.get(module), "__file__", None)
+    if module == "__main__" and file:
+        module = Path(file).name
     return f"{module}:{kind.__qualname__}"
 
 
@@ -207,7 +210,7 @@ def flat(values: Any, prefix: str = "") -> dict[str, Any]:
     values = _numbered(values)
     if not isinstance(values, dict):
         return {prefix: values}
-    settings = {}
+    settings: dict[str, Any] = {}
     for name, value in values.items():
         settings |= flat(value, f"{prefix}.{name}".removeprefix("."))
     return settings
@@ -250,7 +253,13 @@ def _defaults_of_parts(value: Any, declared: Any) -> dict | list[dict] | None:
     a class of somebody else's."""
     if isinstance(value, list) and value and isinstance(value[0], dict):
         item_type, *_ = get_args(declared)
-        return [_defaults_of_parts(item, item_type) or {} for item in value]
+        return [_defaults_of_part(item, item_type) or {} for item in value]
+    return _defaults_of_part(value, declared)
+
+
+def _defaults_of_part(value: Any, declared: Any) -> dict | None:
+    """The defaults of a setting that is a dataclass; None for any other, and for a class of somebody
+    else's."""
     if not isinstance(value, dict):
         return None
     kind = without_none(declared)
@@ -259,6 +268,6 @@ def _defaults_of_parts(value: Any, declared: Any) -> dict | list[dict] | None:
         for package in (models, objectives, evaluation):
             if value["class"] in package.__all__:
                 kind = getattr(package, value["class"])
-    if not is_dataclass(kind):
+    if not isinstance(kind, type) or not is_dataclass(kind):
         return None
     return defaults(value, kind)

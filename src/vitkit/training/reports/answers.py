@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from vitkit.data import (
     Columns,
@@ -113,11 +114,17 @@ def answer_sections(run: Recorded, inside: bool, folder: Path) -> Iterator[Marku
 
     # Its answers: those of the last evaluation, or computed now
     given = _kept_answers(run)
-    if given is None and inside and name != "train" and source is not None:
-        ready = classifier.for_inference()
-        if source.target_kind == "class" and ready.labels:
-            batches = eval_batches(source, ready.preprocessing, BATCH, 0)
-            given = answers(ready, Part(source, batches))
+    if (
+        given is None
+        and inside
+        and name != "train"
+        and source is not None
+        and classifier is not None
+    ):
+        answering = classifier.for_inference()
+        if source.target_kind == "class" and answering.labels:
+            batches = eval_batches(source, answering.preprocessing, BATCH, 0)
+            given = answers(answering, Part(source, batches))
     if given is not None and given.finite.all():
         found = _report(given, source)
         sentence = weakest(found.classes)
@@ -135,14 +142,14 @@ def answer_sections(run: Recorded, inside: bool, folder: Path) -> Iterator[Marku
 
     # Inside the model, on a few held-out images; or how to get what is not on this page
     if inside and classifier is not None:
-        images = None
+        images: Tensor | None = None
         if source is not None and len(source):
             count = min(DISTANCES, len(source))
             some = subset(source, [i * len(source) // count for i in range(count)])
             pictures = [open_image(some[i][0], some.name(i)) for i in range(count)]
-            images = [classifier.preprocessing(picture) for picture in pictures]
-            alike = of_one_size([image.shape for image in images])
-            images = torch.stack([images[number] for number in alike]).to(classifier.device)
+            ready = [classifier.preprocessing(picture) for picture in pictures]
+            alike = of_one_size([image.shape for image in ready])
+            images = torch.stack([ready[number] for number in alike]).to(classifier.device)
         yield from model_sections(classifier, images)
     elif not is_there:
         yield paragraph("The run has no finished model yet, so there is nothing inside to show.")
@@ -241,9 +248,7 @@ def check_answered(kept: Kept, source: Source) -> None:
 
 def _report(given: Answers, source: Source | None) -> Report:
     """What the sections show of answers; without the images there are no mistakes to be shown."""
-    wrong = ()
-    if source is not None:
-        wrong = tuple(mistakes(given, source))
+    wrong = tuple(mistakes(given, source)) if source is not None else ()
     return Report(
         model="",
         images="",
@@ -263,7 +268,7 @@ def _look(classifier: Classifier | None) -> Look | None:
     if classifier is None:
         return None
     try:
-        check_has_attention(classifier)
+        model = check_has_attention(classifier)
     except VitkitError:
         return None
 
@@ -271,7 +276,7 @@ def _look(classifier: Classifier | None) -> Look | None:
         images = classifier.batch([picture])
         _, maps = logits_and_rollout(classifier, images)
         pixels = prepared_for_people(images)[0].permute(1, 2, 0).cpu().numpy()  # (h, w, 3)
-        laid = over_image(maps, classifier.model.config.tiling)
+        laid = over_image(maps, model.config.tiling)
         return photograph_and_map(pixels, laid[0].numpy(), LEAST)
 
     return look

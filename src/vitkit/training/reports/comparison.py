@@ -117,10 +117,11 @@ def verdict(runs: Sequence[Recorded]) -> str:
     if len(runs) == 2:
         sentence = f"{winner} is better than {runs[1 - best].run_dir} by {name}"
     near = []
+    best_interval = reached[best].interval
     for i, metric in enumerate(reached):
-        if i != best and metric.interval and reached[best].interval:
+        if i != best and metric.interval and best_interval:
             low, high = metric.interval
-            best_low, best_high = reached[best].interval
+            best_low, best_high = best_interval
             if max(low, best_low) <= min(high, best_high):  # they have a value in common
                 near.append(str(runs[i].run_dir))
     if near:
@@ -294,6 +295,8 @@ def common_answers(first: Recorded, second: Recorded) -> Common | None:
         groups = {}
         for row, index in enumerate(given.indices.tolist()):
             data, _ = source[index]
+            if isinstance(data, np.ndarray):
+                data = data.tobytes()
             digest = hashlib.sha256(data).digest()
             rights[digest] = bool(given.right[row])
             if given.groups is not None:
@@ -303,8 +306,7 @@ def common_answers(first: Recorded, second: Recorded) -> Common | None:
     common = sorted(right_of[0].keys() & right_of[1].keys())
     if not common:
         return None
-    own = [np.array([rights[digest] for digest in common]) for rights in right_of]
-    groups = None
-    if group_of.keys() >= set(common):
-        groups = np.array([group_of[digest] for digest in common])
-    return Common(*own, groups)
+    own, others = (np.array([rights[digest] for digest in common]) for rights in right_of)
+    if not group_of.keys() >= set(common):
+        return Common(own, others)
+    return Common(own, others, np.array([group_of[digest] for digest in common]))

@@ -4,9 +4,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 import torch
-from torch import nn
 
-from vitkit.models import ModelConfig, create
+from vitkit.models import Model, ModelConfig, create
 from vitkit.objectives import Learner
 from vitkit.objectives.objective import blocks_of
 from vitkit.recipes import Recipe, Say
@@ -57,7 +56,7 @@ def begin(recipe: Recipe, run_dir: Path, data: RunData, device: torch.device, sa
     learner.prepare(data.train)
     set_residual(learner, recipe)
     for module in learner.modules():
-        if hasattr(module, "recompute"):
+        if isinstance(module, Model):
             module.recompute = recipe.recompute
 
     # Compiled, if the recipe asks for it: the whole model only if its forward pass is called as
@@ -69,10 +68,9 @@ def begin(recipe: Recipe, run_dir: Path, data: RunData, device: torch.device, sa
         if world().world_size == 1 and recipe.model.classes:
             compiled = [learner.model]
         for module in compiled:
-            module.compile(
-                dynamic=False
-            )  # a graph for any size ends in an InductorError (torch 2.11)
-    learner = shard(learner, blocks, recipe.precision, recipe.shard_group)
+            # A graph for any size ends in an InductorError (torch 2.11)
+            module.compile(dynamic=False)
+    learner = shard(learner, blocks, recipe.arithmetic, recipe.shard_group)
 
     # The optimiser, and the Polyak average if there is one: of the shards, so they come last
     optimizer = recipe.optim.build(learner)
@@ -88,7 +86,7 @@ def begin(recipe: Recipe, run_dir: Path, data: RunData, device: torch.device, sa
     return state
 
 
-def take_weights(model: nn.Module, source: str, labels: tuple[str, ...], say: Say) -> Classifier:
+def take_weights(model: Model, source: str, labels: tuple[str, ...], say: Say) -> Classifier:
     """Fill a model with published or trained weights, but for its head, which stays new; returns
     them. Their licence is the trained model's too.
 

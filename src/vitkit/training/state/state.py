@@ -111,10 +111,12 @@ class State:
 
     @torch.no_grad()
     def update_average(self, factor: float, bad: Tensor | None = None) -> None:
-        """average <- factor * average + (1 - factor) * weights (Section 4.1 gives the factor).
+        """average <- factor * average + (1 - factor) * weights (Section 4.1 gives the factor), if it is on.
 
         bad: float32 () on the device: if it is 1, nothing changes; None is 0.
         """
+        if self.average is None:
+            return
         # The factor grows to its value over the first steps, so that initial weights do not linger:
         # as in TensorFlow's ExponentialMovingAverage with num_updates
         factor = min(factor, (1 + self.step) / (10 + self.step))
@@ -199,7 +201,9 @@ class State:
             # Copy this rank's shards now, so that training can go on with the originals, and let a
             # thread write them
             if self.group is None:
-                self.group = dist.new_group(backend="gloo")
+                group = dist.new_group(backend="gloo")
+                assert isinstance(group, dist.ProcessGroup), "every rank is in it"
+                self.group = group
             thread = ThreadPoolExecutor(1)
             self.writing = thread.submit(_write, copied(parts), self.group, writing)
             thread.shutdown(wait=False)
@@ -349,11 +353,12 @@ def _on_rank_0(value: T, group: dist.ProcessGroup | None) -> list[T]:
     """The values of all ranks on rank 0, in order of rank; none on the others."""
     if group is None:
         return [value]
-    values = None
-    if on_rank_0():
-        values = [None] * world().world_size
+    if not on_rank_0():
+        dist.gather_object(value, group=group)
+        return []
+    values = [value] * world().world_size
     dist.gather_object(value, values, group=group)
-    return values or []
+    return values
 
 
 def _of_rank_0(value: T, group: dist.ProcessGroup | None) -> T:
