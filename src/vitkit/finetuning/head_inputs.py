@@ -64,8 +64,7 @@ def reads(recipe: Recipe, kind: FeatureSet) -> Recipe:
     model = recipe.model
     if not isinstance(model, ViTConfig) or (model.pool, model.read_blocks) == kind:
         return recipe
-    read = replace(model, pool=kind.pool, read_blocks=kind.blocks)  # type: ignore[arg-type]  # it checks
-    return replace(recipe, model=read)
+    return replace(recipe, model=replace(model, pool=kind.pool, read_blocks=kind.blocks))
 
 
 def read(work: RunInputs) -> FittedHead:

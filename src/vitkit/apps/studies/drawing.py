@@ -36,7 +36,7 @@ def panels(titles: Sequence[str], height: float = 3.4, rows: int = 1) -> tuple[F
 
 def line(
     axes: Axes,
-    points: dict[float, Sequence[Metric]],
+    points: Mapping[int, Sequence[Metric]] | Mapping[float, Sequence[Metric]],
     label: str,
     number: int,
     joined: bool = True,
@@ -70,7 +70,9 @@ def line(
     )
 
 
-def curve(axes: Axes, points: dict[float, float], label: str, number: int) -> None:
+def curve(
+    axes: Axes, points: Mapping[int, float] | Mapping[float, float], label: str, number: int
+) -> None:
     """Draw a curve through numbers that the paper prints."""
     xs = sorted(points)
     marker = MARKERS[number % len(MARKERS)]
