@@ -82,7 +82,7 @@ def read(work: RunInputs) -> FittedHead:
         decided = OF_THE_PAPER  # a plan of before anything else was read
     kinds = list(kinds_for(bare.model.config, len(photographs.learned)))
     if not kinds or (decided is not None and decided not in kinds):
-        recipe = work.recipe if decided is None else reads(work.recipe, FeatureSet(*decided))
+        recipe = work.recipe if decided is None else reads(work.recipe, decided)
         bare = pretrained(work, recipe, asked.labels)
         learned = features_of(work, bare, photographs.learned)
         return FittedHead(asked, bare, learned, solved(asked, learned, groups))

@@ -36,7 +36,6 @@ from .pooling import NESTED as NESTED
 from .pooling import OF_THE_PAPER as OF_THE_PAPER
 from .pooling import POOLS as POOLS
 from .pooling import Patch as Patch
-from .pooling import PoolName as PoolName
 from .pooling import Token as Token
 from .positions import LearnedPositions as LearnedPositions
 from .positions import NoPositions as NoPositions

@@ -74,9 +74,8 @@ def curve(
     axes: Axes, points: Mapping[int, float] | Mapping[float, float], label: str, number: int
 ) -> None:
     """Draw a curve through numbers that the paper prints."""
-    xs = sorted(points)
+    xs, ys = zip(*sorted(points.items()), strict=True)
     marker = MARKERS[number % len(MARKERS)]
-    ys = [points[x] for x in xs]
     axes.plot(xs, ys, marker=marker, color=f"C{number}", label=label, markersize=5, linewidth=1.3)
 
 
