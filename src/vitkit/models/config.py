@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from vitkit.models.ancestors.backbone import Backbone, backbone_from
 from vitkit.models.config_checks import POSITION_KINDS, PositionKind, are_sides, check
-from vitkit.models.pooling import POOLS, Pool
+from vitkit.models.pooling import POOLS, Pool, PoolName
 from vitkit.models.tiling import Grid, Tiling, as_pair, as_side
 from vitkit.system.errors import BadSettings
 
@@ -38,18 +38,7 @@ class ViTConfig:
     """C, channels of the image."""
     classes: int = 1000
     """K; 0 leaves the head out, and the model returns its features."""
-    pool: Literal[
-        "token",
-        "distilled",
-        "gap",
-        "token-gap",
-        "token-quarters",
-        "token-gap-quarters",
-        "token-pyramid",
-        "map",
-        "corner",
-        "none",
-    ] = "token"
+    pool: PoolName = "token"
     """What the head reads. "token": the class token; "distilled": that and the distillation token
     (DeiT: a classifier for each, averaged); "token-gap": the class token and the mean of the patches
     side by side (DINOv2's linear classifier); "token-quarters": the class token and the means of the

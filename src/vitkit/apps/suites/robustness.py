@@ -8,6 +8,7 @@ from vitkit.apps.suites.running import Outcome
 from vitkit.apps.suites.table import over_seeds
 from vitkit.apps.suites.task import Suite, Task
 from vitkit.evaluation import ALEXNET, COMMON, SETS, relative_error
+from vitkit.evaluation.benchmarks.corruptions import Corruption
 from vitkit.evaluation.benchmarks.named import IMAGENET_C, SetName
 
 GROUP_C = "ImageNet-C"
@@ -41,7 +42,7 @@ def _published(name: SetName) -> Task:
     )
 
 
-def _corruption(name: str) -> Task:
+def _corruption(name: Corruption) -> Task:
     """The task of one of ImageNet-C's corruptions."""
     return Task(
         f"imagenet-c/{name}",
