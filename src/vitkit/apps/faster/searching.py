@@ -159,7 +159,7 @@ def _judge_all(
     what was left out, for people. The first body is judged in any case."""
     full = whole(subject.classifier)
     judge = None
-    judged: dict[Variant, LossEvidence] = {}
+    judged: dict[Variant, Evidence] = {}
     left_out = []
     for body, of_body in bar("judging")(bodies, len(bodies)):
         if judged and time.monotonic() > until:
