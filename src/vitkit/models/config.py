@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from vitkit.models.ancestors.backbone import Backbone, backbone_from
 from vitkit.models.config_checks import POSITION_KINDS, PositionKind, are_sides, check
-from vitkit.models.pooling import OF_THE_PAPER, POOLS, Pool
+from vitkit.models.pooling import OF_THE_PAPER, POOLS, Pool, PoolName
 from vitkit.models.tiling import Grid, Tiling, as_pair, as_side
 from vitkit.system.errors import BadSettings
 
@@ -38,18 +38,7 @@ class ViTConfig:
     """C, channels of the image."""
     classes: int = 1000
     """K; 0 leaves the head out, and the model returns its features."""
-    pool: Literal[
-        "token",
-        "distilled",
-        "gap",
-        "token-gap",
-        "token-quarters",
-        "token-gap-quarters",
-        "token-pyramid",
-        "map",
-        "corner",
-        "none",
-    ] = "token"
+    pool: PoolName = "token"
     """What the head reads. "token": the class token; "distilled": that and the distillation token
     (DeiT: a classifier for each, averaged); "token-gap": the class token and the mean of the patches
     side by side (DINOv2's linear classifier); "token-quarters": the class token and the means of the
@@ -276,8 +265,8 @@ class ViTConfig:
         largest size not above its own that the patches fit. Raises VitkitError as `resized` does, for
         a stride beyond the patch, and for one between the positions of a hybrid's feature map.
         """
-        if self.stem is not None and are_sides(stride):
-            stride = self._in_positions(as_pair(stride))
+        if self.stem is not None and stride is not None and are_sides(stride):
+            stride = self._in_positions(as_pair(stride), self.stem.stride)
         if image is None:
             one_patch = replace(self, stride=stride, image=self.tiling.size)  # fits every stride
             image = one_patch.fitting(self.image)
@@ -285,9 +274,8 @@ class ViTConfig:
             stride=stride, image=tuple(image), resample=method or self.resample
         )
 
-    def _in_positions(self, stride: Grid) -> Grid:
-        """A hybrid's stride as its field has it, from one in pixels."""
-        apart = self.stem.stride
+    def _in_positions(self, stride: Grid, apart: int) -> Grid:
+        """A hybrid's stride as its field has it, from one in pixels; positions are `apart` pixels."""
         height, width = self.tiling.size
         if stride[0] > height or stride[1] > width or stride[0] % apart or stride[1] % apart:
             raise BadSettings(

@@ -2,13 +2,26 @@
 others put there. Everything that must know of a pooling asks this table; the layers that compute it are in
 head.py.
 
-To add a kind: an entry in POOLS, and its name among those of ViTConfig.pool (config.py).
+To add a kind: an entry in POOLS, its name in PoolName, and what it is at ViTConfig.pool (config.py).
 
 Legend: D width, L blocks, S states of each.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
+
+PoolName = Literal[
+    "token",
+    "distilled",
+    "gap",
+    "token-gap",
+    "token-quarters",
+    "token-gap-quarters",
+    "token-pyramid",
+    "map",
+    "corner",
+    "none",
+]
 
 # What a pooling puts side by side
 
@@ -52,7 +65,7 @@ States = Token | Patch | Means
 class Pool:
     """One kind of pooling."""
 
-    name: str
+    name: PoolName
     """As ViTConfig.pool has it."""
     reads: tuple[States, ...]
     """What it puts side by side; empty for attention pooling, and if the head answers for every token."""
@@ -89,9 +102,10 @@ class Pool:
     @property
     def tokens_read(self) -> int | None:
         """The number of tokens, counted from the first, that it reads; None for all."""
-        if not self.reads or not all(isinstance(part, Token) for part in self.reads):
+        tokens = [part.number for part in self.reads if isinstance(part, Token)]
+        if not tokens or len(tokens) < len(self.reads):
             return None
-        return 1 + max(part.number for part in self.reads)
+        return 1 + max(tokens)
 
     def places_in(self, wider: "Pool") -> list[int]:
         """The places of its states among those of another pooling, which has all of its parts: (S,)."""
@@ -100,7 +114,7 @@ class Pool:
         for part in wider.reads:
             start[part] = count
             count += part.states
-        places = []
+        places: list[int] = []
         for part in self.reads:
             places += range(start[part], start[part] + part.states)
         return places
@@ -135,7 +149,7 @@ _ALL = (
     Pool("corner", (Patch(0),), "the first patch"),
     Pool("none", (), "every token"),
 )
-POOLS = {pool.name: pool for pool in _ALL}
+POOLS: dict[str, Pool] = {pool.name: pool for pool in _ALL}
 """Every kind of pooling, by its name."""
 
 _WIDEST = max(_ALL, key=lambda pool: pool.states)
@@ -148,7 +162,7 @@ NESTED = tuple(
 class FeatureSet(NamedTuple):
     """What a head reads of a model: the states of a pooling, from each of the last blocks."""
 
-    pool: str
+    pool: PoolName
     """The name of the pooling."""
     blocks: int = 1
     """L, counted from the last block."""
