@@ -255,7 +255,7 @@ def _types(kind: type) -> dict[str, Any]:
 def check_types(config: "ModelConfig | Backbone") -> None:
     """Raise VitkitError if a field holds a value that its type does not allow: a name that is not in a
     Literal, a text for a number, a number that is not finite."""
-    type_of = _types(type(config))
+    type_of = _types(type(config))  # type: ignore[arg-type]  # every class is hashable
     for field in fields(config):
         value = getattr(config, field.name)
         if not fits(type_of[field.name], value, finite=True):
