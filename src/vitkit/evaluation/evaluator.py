@@ -16,13 +16,12 @@ from torch import Tensor, nn
 from vitkit.data import (
     Batch,
     Columns,
-    EvalBatches,
     Source,
     TargetKind,
     default_workers,
     eval_batches,
 )
-from vitkit.data.loading.batches import WholePictures
+from vitkit.data.loading.batches import EvalBatches, WholePictures
 from vitkit.evaluation.metrics.metric import Metric
 from vitkit.system.console.progress import bar
 from vitkit.system.errors import BadData, BadSettings

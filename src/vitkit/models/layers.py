@@ -136,7 +136,7 @@ class RMSNorm(nn.RMSNorm):
         return super().forward(x.to(self.weight.dtype))
 
 
-def build_norm(width: int, eps: float, rms: bool) -> nn.LayerNorm | nn.RMSNorm:
+def build_norm(width: int, eps: float, rms: bool) -> nn.LayerNorm | RMSNorm:
     """The norm of a model's states: a LayerNorm, or an RMSNorm, over the last axis, of this width."""
     if rms:
         return RMSNorm(width, eps)
@@ -175,9 +175,8 @@ def init_children(model: nn.Module) -> None:
         if isinstance(module, nn.LayerNorm | nn.RMSNorm | nn.GroupNorm | nn.BatchNorm2d):
             module.reset_parameters()
     for module in model.modules():
-        initialise = getattr(module, "init_weights", None)
-        if module is not model and initialise is not None:
-            initialise()
+        if module is not model and hasattr(module, "init_weights"):
+            module.init_weights()  # type: ignore[operator]  # a method, wherever there is one
 
 
 # Images

@@ -2,7 +2,7 @@
 others put there. Everything that must know of a pooling asks this table; the layers that compute it are in
 head.py.
 
-To add a kind: an entry in POOLS, and its name in PoolName.
+To add a kind: an entry in POOLS, its name in PoolName, and what it is at ViTConfig.pool (config.py).
 
 Legend: D width, L blocks, S states of each.
 """

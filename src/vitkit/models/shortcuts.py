@@ -15,7 +15,6 @@ s how many patches a token stands for. As in the paper, z are the states of the 
 
 import math
 from collections.abc import Sequence
-from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -27,8 +26,8 @@ from vitkit.system.errors import BadSettings, Unsupported
 
 
 def check_class_token(model: nn.Module, shortcut: str) -> VisionTransformer:
-    """The model, a Vision Transformer whose head reads the class token alone, and whose blocks take tokens in
-    any number and know no positions. Raises VitkitError for any other."""
+    """The model. Raises VitkitError unless it is a Vision Transformer whose head reads the class token
+    alone, and whose blocks take tokens in any number and know no positions."""
     if isinstance(model, VisionTransformer):
         config = model.config
         reads_it_alone = (
@@ -77,8 +76,8 @@ class Merging(nn.Module):
     def features(self, images: Tensor) -> Tensor:
         """The features, which the head reads: (B, C, h·P, w·P) -> (B, D)."""
         z = self.model.embed(images)  # (B, T, D)  Eq. 1
-        sizes: Tensor | None = None  # (B, T)  s; each token is one patch
-        *blocks, last = cast("list[Block]", list(self.model.blocks))
+        sizes = None  # (B, T)  s; each token is one patch
+        *blocks, last = [block for block in self.model.blocks if isinstance(block, Block)]  # all
         for block in blocks:
             z, sizes = merging_block(block, z, sizes, self.r)
         z = attend(last, z, sizes, queries=1)[0]  # (B, 1, D)
@@ -90,8 +89,7 @@ def check_can_merge(model: nn.Module, r: int) -> None:
     """Raise VitkitError unless r tokens can be merged in each block of a model."""
     if r < 0:
         raise BadSettings(f"{r} tokens of a block cannot be merged; it is a number from 0")
-    transformer = check_class_token(model, "token merging")
-    patches = math.prod(transformer.config.grid)
+    patches = math.prod(check_class_token(model, "token merging").config.grid)
     most = merging_at_most(1 + patches, r)
     if r > most:
         raise BadSettings(
@@ -233,7 +231,7 @@ class EarlyExit(nn.Module):
     def answer(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """The logits, (B, K), and after how many blocks each image had its answer, int64 (B,)."""
         norm = self.model.norm
-        exits = dict(zip(self.after, self.exits, strict=True))
+        exits = {each.after: each for each in self.exits if isinstance(each, Exit)}  # all
         *blocks, last = self.model.blocks
         z = self.model.embed(images)  # (B, T, D)  Eq. 1
         waiting = torch.arange(len(z), device=z.device)  # images without an answer

@@ -21,7 +21,6 @@ from vitkit.system.errors import BadSettings
 
 if TYPE_CHECKING:
     from vitkit.models.construction import Model
-    from vitkit.models.vision_transformer import VisionTransformer
 
 Form = Literal["tokens", "class", "map"]
 
@@ -73,7 +72,7 @@ def recording(model: nn.Module, attention: bool = True) -> Iterator[Recording]:
     Raises VitkitError for a model that is not vitkit's, and for one that recomputes its blocks in
     the backward pass; RuntimeError if no forward pass ran inside.
     """
-    network = recordable(model)
+    ours = check_recordable(model)
     record = Recording()
 
     def see_embedding(block: nn.Module, inputs: tuple) -> None:
@@ -105,13 +104,13 @@ def recording(model: nn.Module, attention: bool = True) -> Iterator[Recording]:
     if attention:
         layers = [module for module in model.modules() if isinstance(module, ScaledDotProduct)]
     with ExitStack() as hooks:
-        hooks.enter_context(network.blocks[0].register_forward_pre_hook(see_embedding))
-        for i, block in enumerate(network.blocks):
+        hooks.enter_context(ours.blocks[0].register_forward_pre_hook(see_embedding))
+        for i, block in enumerate(ours.blocks):
             hook = partial(see_state, i)
             hooks.enter_context(block.register_forward_hook(hook, with_kwargs=True))
         for i, layer in enumerate(layers):
             hooks.enter_context(layer.register_forward_hook(partial(see_weights, i)))
-        hooks.enter_context(network.head.register_forward_pre_hook(see_features))
+        hooks.enter_context(ours.head.register_forward_pre_hook(see_features))
         with not_compiled():
             yield record
         if record.embedding is None:
@@ -130,8 +129,8 @@ def not_compiled() -> AbstractContextManager:
     return torch.compiler.set_stance("force_eager")
 
 
-def recordable(model: nn.Module) -> "Model":
-    """The same model. Raises VitkitError for one whose states cannot be recorded."""
+def check_recordable(model: nn.Module) -> "Model":
+    """The model. Raises VitkitError for one whose states cannot be recorded."""
     # By its attributes, so that a compiled model, which passes them on, is one too.
     ours = hasattr(model, "layer_of") and hasattr(model, "head") and hasattr(model, "blocks")
     if not ours:
@@ -176,22 +175,22 @@ def hidden_states(
     lacks, for a form or norm that has no meaning for it, and for a model that is not
     vitkit's.
     """
-    network = recordable(model)
-    numbers = _numbers(layers, len(network.blocks))
-    _check_form(form, norm, network)
+    ours = check_recordable(model)
+    numbers = _numbers(layers, len(ours.blocks))
+    _check_form(form, norm, ours)
 
     # All tokens of every block, in one pass
     with recording(model, attention=False) as record:
-        network.encode(images)
+        ours.encode(images)
     assert record.embedding is not None  # a pass ran
     states = [record.embedding, *record.states]
 
     chosen = {}
     for asked, number in numbers.items():
         state = states[number]
-        if norm:
-            state = cast("VisionTransformer", network).norm(state)  # as _check_form knows
-        chosen[asked] = formed(state, form, network, images)
+        if norm and isinstance(ours.config, ViTConfig):  # no other has one, says _check_form
+            state = ours.norm(state)
+        chosen[asked] = formed(state, form, ours, images)
     return chosen
 
 
@@ -246,4 +245,5 @@ def formed(state: Tensor, form: Form, model: "Model", images: Tensor) -> Tensor:
     if form == "class":
         return state[:, 0]
     patches = state[:, model.config.prefix :]  # (B, N, D)
-    return patches.mT.unflatten(2, model.grid(images))
+    grid = model.config.tiling.grid((images.shape[-2], images.shape[-1]))
+    return patches.mT.unflatten(2, grid)

@@ -49,10 +49,10 @@ class VisionTransformer(nn.Module):
         self.config = config
 
         # Eq. 1: E, which projects patches of the image, or of a ResNet's feature map (the hybrid)
-        self.stem: Patches | ResNetStem
+        self.stem: nn.Module
         if config.stem is None:
             bias = not config.embedding_norm
-            self.stem: nn.Module = Patches(config.channels, config.width, config.patches, bias)
+            self.stem = Patches(config.channels, config.width, config.patches, bias)
         else:
             self.stem = ResNetStem(
                 config.channels, config.width, config.patches, config.stem, config.image
@@ -171,8 +171,8 @@ class VisionTransformer(nn.Module):
             # `.mT` left a transposed layout, which would make every block up to a tenth slower.
             return x.contiguous()
         batch = x.shape[0]  # not len(x), which an exporter takes for a constant
-        tokens = [token.expand(batch, -1, -1) for token in tokens]
-        return torch.cat([*tokens, x], 1)
+        expanded = [token.expand(batch, -1, -1) for token in tokens]
+        return torch.cat([*expanded, x], 1)
 
     def encoder(
         self, z: Tensor, grid: Grid, mask: Tensor | None = None, queries: int | None = None
@@ -234,7 +234,7 @@ class VisionTransformer(nn.Module):
         """The tokens (B, T, D) with the positions of block i added to them, and None; or the tokens
         unchanged, and positions that act within the block's attention."""
         positions = self.positions
-        if self.config.resolved_inject == "every":
+        if isinstance(positions, nn.ModuleList):  # one for every block
             positions = positions[i]
         if self.config.position_kind.adds_to_tokens:
             return positions.add(z, grid), None

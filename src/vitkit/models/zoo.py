@@ -12,7 +12,7 @@ from vitkit.models.tiling import Grid, as_pair
 from vitkit.system.errors import BadSettings
 
 ModelConfig = ViTConfig | ResNetConfig | LeNetConfig
-Config = TypeVar("Config", bound=ModelConfig)
+AnyConfig = TypeVar("AnyConfig", ViTConfig, ResNetConfig, LeNetConfig)
 
 # fmt: off
 SIZES = {
@@ -125,8 +125,8 @@ def vit(name: str, **changes) -> ViTConfig:
     if stem is not None and isinstance(one_patch, tuple):
         one_patch = tuple(side * stem.stride for side in one_patch)
     smallest = {"image": one_patch, **changes}
-    sizes: dict[str, Any] = SIZES[match["size"]]
-    config = changed(ViTConfig(**sizes, patch=1, stem=stem, **mixing), smallest)
+    config = changed(ViTConfig(patch=1, stem=stem), SIZES[match["size"]] | mixing)
+    config = changed(config, smallest)
     if "image" in changes:
         return config
     return replace(config, image=config.fitting((224, 224)))
@@ -192,7 +192,7 @@ def no_such_model(name: str) -> str:
     )
 
 
-def changed(config: Config, changes: dict) -> Config:
+def changed(config: AnyConfig, changes: dict) -> AnyConfig:
     """The configuration with other values of some settings. Raises VitkitError for an unknown one,
     with the nearest that exists."""
     known = [field.name for field in fields(config)]
@@ -280,10 +280,10 @@ def backbone_name(backbone: Backbone) -> str:
     elif backbone.order == "pre":
         prefix += "BiT-"
 
-    layers: dict[tuple[int, ...], int | str] = {(): ""}  # the root alone is "R"
+    layers: dict[tuple[int, ...], str] = {(): ""}  # the root alone is "R"
     for number, units in UNITS.items():
-        layers[units] = number
-        layers[three_stages(units)] = number
+        layers[units] = str(number)
+        layers[three_stages(units)] = str(number)
     name = f"ResNet({','.join(map(str, backbone.units))})"
     if backbone.units in layers:
         name = f"R{layers[backbone.units]}"

@@ -168,21 +168,21 @@ def measure() -> OneDnn:
             weight = draw(outputs, inputs)
             bias = draw(outputs)
             gradient = draw(rows, outputs)
-            forward = _ratio(
-                partial(torch.addmm, bias, x, weight.T), partial(onednn, x, weight, bias)
-            )
-            input_gradient = _ratio(
-                partial(torch.matmul, gradient, weight), partial(onednn, gradient, weight.T)
-            )
-            weight_gradient = _ratio(
-                partial(torch.matmul, gradient.T, x), partial(onednn, gradient.T, x.T)
-            )
-            for kind, ratio in zip(ratios, (forward, input_gradient, weight_gradient), strict=True):
+            for kind, ratio in zip(ratios, _ratios(x, weight, bias, gradient), strict=True):
                 kind.append(ratio)
     choice = OneDnn(*(_is_faster(kind) for kind in ratios))
     if not choice.forward:  # PyTorch's forward pass has PyTorch's backward pass
         return NONE
     return choice
+
+
+def _ratios(x: Tensor, weight: Tensor, bias: Tensor, gradient: Tensor) -> tuple[float, ...]:
+    """How many times oneDNN is as fast, by the kind of product: x (rows, in), weight (out, in), bias
+    (out), gradient (rows, out)."""
+    forward = _ratio(lambda: torch.addmm(bias, x, weight.T), lambda: onednn(x, weight, bias))
+    input_gradient = _ratio(lambda: gradient @ weight, lambda: onednn(gradient, weight.T))
+    weight_gradient = _ratio(lambda: gradient.T @ x, lambda: onednn(gradient.T, x.T))
+    return forward, input_gradient, weight_gradient
 
 
 def _ratio(by_torch: Callable[[], Tensor], by_onednn: Callable[[], Tensor]) -> float:

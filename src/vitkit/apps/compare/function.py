@@ -223,7 +223,7 @@ def compare(
     """
     hints = hints_of(overrides)
     names = (one, two)
-    runs = []
+    runs: list[str] = []
     for name in names:
         if isinstance(name, Classifier):
             continue

@@ -224,8 +224,10 @@ class ResNetUnit(nn.Module):
         y = F.relu(self.norm1(self.conv1(x)), inplace=True)  # (B, inner, h, w)
         y = F.relu(self.norm2(self.conv2(y)), inplace=True)  # (B, inner, h', w')
         y = self.norm3(self.conv3(y))  # (B, 4·inner, h', w')
-        if self.shortcut is not None and self.shortcut_norm is not None:
-            x = self.shortcut_norm(self.shortcut(x))
+        if self.shortcut is not None:
+            x = self.shortcut(x)
+        if self.shortcut_norm is not None:
+            x = self.shortcut_norm(x)
         return F.relu(y + x, inplace=True)
 
     def forward_pre(self, x: Tensor) -> Tensor:
@@ -240,7 +242,7 @@ class ResNetUnit(nn.Module):
     def init_weights(self) -> None:
         """A v1 unit starts as its shortcut, as in the official code; BiT's v2 units do not."""
         if not self.pre:
-            nn.init.zeros_(self.norm3.weight)  # type: ignore[arg-type]
+            nn.init.zeros_(self.norm3.weight)
 
 
 def mixer(channels: int, stride: int, grid: Grid, config: Backbone) -> nn.Module:
@@ -256,7 +258,7 @@ def mixer(channels: int, stride: int, grid: Grid, config: Backbone) -> nn.Module
     return Conv(channels, channels, 3, stride, config)
 
 
-def normalise(channels: int, config: Backbone) -> nn.Module:
+def normalise(channels: int, config: Backbone) -> nn.GroupNorm | nn.BatchNorm2d:
     """GroupNorm with 32 groups, or BatchNorm."""
     if config.norm == "batch":
         return nn.BatchNorm2d(channels, config.norm_eps)

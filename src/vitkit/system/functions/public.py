@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar
 
 import numpy
 
@@ -64,7 +64,7 @@ def public(function: Callable[P, R]) -> Callable[P, R]:
             given, named = read_arguments(function, args, values)
             return function(*given, **named)
 
-    return cast(Callable[P, R], called)  # which takes quiet and progress, too
+    return called  # type: ignore[return-value]  # it also takes what `Messages` has
 
 
 _one_at_a_time = threading.RLock()

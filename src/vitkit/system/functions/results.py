@@ -32,7 +32,7 @@ class Result(ABC):
 
     def __str__(self) -> str:
         text = StringIO()
-        _print_into(text, self)
+        _printed(self, text)
         return text.getvalue().rstrip("\n")
 
     def __repr__(self) -> str:  # fields may hold a whole model
@@ -40,9 +40,8 @@ class Result(ABC):
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
-        return _print_into(StringIO(), self).export_html(
-            inline_styles=True, code_format="<pre>{code}</pre>"
-        )
+        console = _printed(self, StringIO())
+        return console.export_html(inline_styles=True, code_format="<pre>{code}</pre>")
 
 
 class Rows(Result):
@@ -71,8 +70,8 @@ class ModelResult(Result):
         VitkitError if no model was made."""
 
 
-def _print_into(text: StringIO, result: Result) -> "Console":
-    """Print a result into a text. Returns the console of rich that has done so."""
+def _printed(result: Result, text: StringIO) -> "Console":
+    """A console of rich that has printed a result to this text."""
     from rich.console import Console
 
     console = Console(file=text, width=WIDTH, record=True, force_jupyter=False)

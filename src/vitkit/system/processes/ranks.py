@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -24,7 +24,6 @@ from vitkit.system.machine import Precision, pick_device
 from vitkit.system.processes.watchdog import PATIENCE, watchdog
 
 if TYPE_CHECKING:
-    from torch.distributed.fsdp import FSDPModule
     from torch.distributed.tensor import DTensor
 
 T = TypeVar("T")
@@ -136,7 +135,8 @@ def _session(store: dist.Store, rank: int, world_size: int) -> str:
 
     session = rank_id
     unconfirmed = set(range(1, world_size))
-    deadline = time.monotonic() + store.timeout.total_seconds()  # type: ignore[attr-defined]
+    patience = store.timeout  # type: ignore[attr-defined]  # PyTorch's stub leaves it out
+    deadline = time.monotonic() + patience.total_seconds()
     while unconfirmed:
         for other in unconfirmed:
             if store.check([f"vitkit/announced/{other}"]):
@@ -200,7 +200,8 @@ def shard(
         names = ("replicas", "shards")
     mesh = init_device_mesh(device.type, shape, mesh_dim_names=names)
     # The blocks first: the learner then takes the parameters that are in none of them
-    for module in [*blocks, learner]:
+    modules: list[nn.Module] = [*blocks, learner]
+    for module in modules:
         fully_shard(module, mesh=mesh, mp_policy=policy)
 
     # FSDP averages gradients over ranks by default; our losses are weighted by examples already
@@ -220,7 +221,10 @@ def sum_gradients(learner: nn.Module, now: bool) -> None:
     """Whether the next backward pass sums gradients over the ranks. If not, each rank adds up its
     own, whole, until a pass that does."""
     if world().world_size > 1:
-        cast("FSDPModule", learner).set_requires_gradient_sync(now)
+        from torch.distributed.fsdp import FSDPModule
+
+        assert isinstance(learner, FSDPModule)  # by `shard`
+        learner.set_requires_gradient_sync(now)
 
 
 @contextmanager
@@ -230,29 +234,32 @@ def gathered(learner: nn.Module) -> Iterator[nn.Module]:
     if world().world_size == 1:
         yield learner
         return
+    from torch.distributed.fsdp import FSDPModule
+
+    assert isinstance(learner, FSDPModule)  # by `shard`, as `gather` is
     learner.gather()  # type: ignore[operator]
     try:
         yield learner
     finally:
-        cast("FSDPModule", learner).reshard()
+        learner.reshard()
 
 
-def is_sharded(tensor: Tensor) -> TypeIs["DTensor"]:
-    """Whether each rank holds a part of a tensor. Importing its class would take a second."""
+def _is_sharded(tensor: Tensor) -> "TypeIs[DTensor]":
+    """Whether each rank holds a part of a tensor, by an attribute: importing the class takes long."""
     return hasattr(tensor, "placements")
 
 
 def full_tensor(tensor: Tensor) -> Tensor:
     """A sharded tensor in one piece; any other tensor as it is. Every rank must call this
     together."""
-    if is_sharded(tensor):
+    if _is_sharded(tensor):
         return tensor.full_tensor()
     return tensor
 
 
 def local_tensor(tensor: Tensor) -> Tensor:
     """This rank's part of a sharded tensor; any other tensor as it is."""
-    if is_sharded(tensor):
+    if _is_sharded(tensor):
         return tensor.to_local()
     return tensor
 
@@ -272,9 +279,8 @@ def part_of(tensor: Tensor) -> LocalPart:
     """The part of a tensor that this rank holds: its shard, or the whole tensor if it is not
     sharded."""
     tensor = tensor.detach()
-    if not is_sharded(tensor):
+    if not _is_sharded(tensor):
         return LocalPart(tensor, (0,) * tensor.ndim, on_rank_0())
-
     from torch.distributed.tensor import Shard
 
     # A sharded dimension is cut as torch.chunk cuts: the last ranks may have less, or nothing
@@ -282,8 +288,10 @@ def part_of(tensor: Tensor) -> LocalPart:
     shape = list(tensor.shape)
     is_first = True
     mesh = tensor.device_mesh
+    coordinates = mesh.get_coordinate()
+    assert coordinates is not None  # the mesh has every rank
     for placement, ranks, coordinate in zip(
-        tensor.placements, mesh.shape, mesh.get_coordinate() or (), strict=True
+        tensor.placements, mesh.shape, coordinates, strict=True
     ):
         if placement.is_replicate():
             is_first = is_first and coordinate == 0
@@ -302,7 +310,7 @@ def part_of(tensor: Tensor) -> LocalPart:
 def replicas_of(tensor: Tensor) -> int:
     """How many ranks hold the same part of a sharded tensor; 1 of any other."""
     count = 1
-    if is_sharded(tensor):
+    if _is_sharded(tensor):
         for placement, ranks in zip(tensor.placements, tensor.device_mesh.shape, strict=True):
             if placement.is_replicate():
                 count *= ranks

@@ -29,24 +29,22 @@ def claim(key: str) -> bool:
     if watchdog.store is None:
         return True
     try:
-        return watchdog.store.add(f"claimed/{key}", 1) == 1
+        return watchdog.common_store.add(f"claimed/{key}", 1) == 1
     except RuntimeError:  # the store is gone with the process that held it
         return True
 
 
 def give(key: str, data: bytes | None) -> None:
     """Hand the result of claimed work to the others; None if it failed."""
-    store = watchdog.store
-    if store is None:
-        return
+    count = -1  # it failed
+    store = watchdog.common_store
     with suppress(RuntimeError):  # the others notice that the store is gone, too
-        if data is None:
-            store.set(f"given/{key}", str(FAILED))
-            return
-        count = math.ceil(len(data) / PIECE)
-        for number in range(count):
-            piece = data[number * PIECE : (number + 1) * PIECE]
-            store.set(f"given/{key}/{number}", piece)  # type: ignore[arg-type]  # bytes, too
+        if data is not None:
+            count = math.ceil(len(data) / PIECE)
+            for number in range(count):
+                piece = data[number * PIECE : (number + 1) * PIECE]
+                # Bytes too, which the stub does not say
+                store.set(f"given/{key}/{number}", piece)  # type: ignore[arg-type]
         store.set(f"given/{key}", str(count))
 
 
@@ -62,6 +60,7 @@ def take(key: str, since: float) -> bytes | None:
         return None
     deadline = since + watchdog.patience
     pause = FIRST_LOOK
+    store = watchdog.common_store
     try:
         while not store.check([f"given/{key}"]):
             if time.monotonic() > deadline:
@@ -69,7 +68,7 @@ def take(key: str, since: float) -> bytes | None:
             time.sleep(pause)
             pause = min(2 * pause, LAST_LOOK)
         count = int(store.get(f"given/{key}"))
-        if count == FAILED:
+        if count < 0:
             return None
         pieces = [store.get(f"given/{key}/{number}") for number in range(count)]
     except RuntimeError:

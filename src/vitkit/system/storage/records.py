@@ -2,8 +2,8 @@
 have written them."""
 
 import math
-from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
+from inspect import Parameter, signature
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -27,20 +27,20 @@ def record_of(kind: type[T], values: Any) -> T:
     """
     if not isinstance(values, dict):
         raise BadRun(f"it holds {shown(values)} in place of an object")
-    types = _types(kind)  # type: ignore[arg-type]
-    if is_dataclass(kind):
-        needed = {
-            field.name
-            for field in fields(kind)
-            if field.default is MISSING and field.default_factory is MISSING
-        }
-    else:
-        needed = set(types) - set(kind._field_defaults)  # type: ignore[attr-defined]
+    types = _types(kind)  # type: ignore[arg-type]  # every class is hashable
     if unknown := sorted(values.keys() - types.keys()):
         raise BadRun(f"{shown(unknown[0])} is no part of it")
-    if missing := sorted(needed - values.keys()):
+    missing = sorted(_needed(kind) - values.keys())  # type: ignore[arg-type]
+    if missing:
         raise BadRun(f"{missing[0]!r} is missing in it")
     return kind(**{name: value_of(types[name], value, name) for name, value in values.items()})
+
+
+@cache
+def _needed(kind: type) -> set[str]:
+    """The fields that have no default."""
+    parameters = signature(kind).parameters.values()
+    return {each.name for each in parameters if each.default is Parameter.empty}
 
 
 def value_of(kind: Any, value: Any, name: str) -> Any:
