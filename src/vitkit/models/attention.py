@@ -93,7 +93,7 @@ class Attention(nn.Module):
 
     def normed(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         """Queries and keys, each head's through the norms that they may have: (B, H, T, D_h) each."""
-        if self.q_norm is not None:
+        if self.q_norm is not None and self.k_norm is not None:
             # Norms may answer in float32 where autocast computes the rest in bfloat16
             q = self.q_norm(q).to(q.dtype)
             k = self.k_norm(k).to(k.dtype)

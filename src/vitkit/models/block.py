@@ -4,6 +4,7 @@ Legend: B batch, T tokens, Q the first tokens, those that are computed (all, unl
 fewer), D width, (h, w) the grid of patches. As in the paper, z are the states of the tokens.
 """
 
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -24,7 +25,7 @@ class QuickGelu(nn.Module):
         return x * torch.sigmoid(1.702 * x)
 
 
-GELU = {
+GELU: dict[str, Callable[[], nn.Module]] = {
     "tanh": partial(nn.GELU, approximate="tanh"),
     "erf": nn.GELU,
     "quick": QuickGelu,
@@ -53,7 +54,7 @@ class Block(nn.Module):
         # Eq. 3
         self.norm2 = norm(config.width)
         if config.swiglu:
-            self.mlp = SwiGlu(config.width, config.mlp, config.dropout)
+            self.mlp: SwiGlu | Mlp = SwiGlu(config.width, config.mlp, config.dropout)
         else:
             self.mlp = Mlp(config.width, config.mlp, config.gelu, config.dropout)
 

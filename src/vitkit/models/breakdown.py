@@ -79,7 +79,7 @@ def _vit_parts(config: ViTConfig) -> list[ModelPart]:
     listed.append(ModelPart("MLP", tokens, learned["mlp"], macs["mlp"], layers))
 
     # Eq. 4, and the head
-    answers = ()
+    answers: tuple[int, ...] = ()
     if not config.pools:
         answers = (tokens[0],)
     norm = ModelPart("last norm", tokens, learned["norm"], 0)
@@ -90,9 +90,9 @@ def _vit_parts(config: ViTConfig) -> list[ModelPart]:
     else:
         listed += [pool, ModelPart("last norm", pooled, learned["norm"], 0)]
     if config.representation:
-        shape = (*answers, config.representation)
+        hidden = (*answers, config.representation)
         listed.append(
-            ModelPart("hidden layer", shape, learned["representation"], macs["representation"])
+            ModelPart("hidden layer", hidden, learned["representation"], macs["representation"])
         )
     if config.classes:
         listed.append(ModelPart("head", (*answers, config.classes), learned["head"], macs["head"]))
@@ -138,7 +138,7 @@ def _resnet_parts(config: ResNetConfig) -> list[ModelPart]:
         listed.append(ModelPart(name, shape, learned[name], macs[stage + 1], units))
     if learned["norm"]:
         listed.append(ModelPart("last norm", listed[-1].output, learned["norm"], 0))
-    answers = ()
+    answers: tuple[int, ...] = ()
     if not config.pools:
         answers = config.grid
     listed.append(ModelPart("pooling", (*answers, backbone.features), 0, 0))
@@ -150,7 +150,7 @@ def _resnet_parts(config: ResNetConfig) -> list[ModelPart]:
 
 def _learned_by(config: ModelConfig, part_of: Callable[[str], str]) -> Counter[str]:
     """How many numbers each part learns; `part_of` says to which one a parameter belongs."""
-    learned = Counter()
+    learned: Counter[str] = Counter()
     for name, parameter in blueprint(config).named_parameters():
         learned[part_of(name)] += parameter.numel()
     return learned

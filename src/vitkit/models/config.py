@@ -265,8 +265,8 @@ class ViTConfig:
         largest size not above its own that the patches fit. Raises VitkitError as `resized` does, for
         a stride beyond the patch, and for one between the positions of a hybrid's feature map.
         """
-        if self.stem is not None and are_sides(stride):
-            stride = self._in_positions(as_pair(stride))
+        if self.stem is not None and stride is not None and are_sides(stride):
+            stride = self._in_positions(as_pair(stride), self.stem.stride)
         if image is None:
             one_patch = replace(self, stride=stride, image=self.tiling.size)  # fits every stride
             image = one_patch.fitting(self.image)
@@ -274,9 +274,8 @@ class ViTConfig:
             stride=stride, image=tuple(image), resample=method or self.resample
         )
 
-    def _in_positions(self, stride: Grid) -> Grid:
-        """A hybrid's stride as its field has it, from one in pixels."""
-        apart = self.stem.stride
+    def _in_positions(self, stride: Grid, apart: int) -> Grid:
+        """A hybrid's stride as its field has it, from one in pixels; positions are `apart` pixels."""
         height, width = self.tiling.size
         if stride[0] > height or stride[1] > width or stride[0] % apart or stride[1] % apart:
             raise BadSettings(

@@ -13,7 +13,9 @@ from vitkit.system.errors import BadSettings
 from vitkit.system.values import described, fits
 
 if TYPE_CHECKING:
+    from vitkit.models.ancestors.backbone import Backbone
     from vitkit.models.config import ViTConfig
+    from vitkit.models.zoo import ModelConfig
 
 
 @dataclass(frozen=True)
@@ -250,7 +252,7 @@ def _types(kind: type) -> dict[str, Any]:
     return get_type_hints(kind)
 
 
-def check_types(config: object) -> None:
+def check_types(config: "ModelConfig | Backbone") -> None:
     """Raise VitkitError if a field holds a value that its type does not allow: a name that is not in a
     Literal, a text for a number, a number that is not finite."""
     type_of = _types(type(config))

@@ -8,7 +8,7 @@ import copy
 from dataclasses import asdict, fields
 from functools import lru_cache
 from itertools import chain
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import torch
 from torch import nn
@@ -30,7 +30,7 @@ KINDS: dict[str, type[ViTConfig] | type[ResNetConfig] | type[LeNetConfig]] = {
 }
 # Layers whose weight is a kernel: what weight decay shrinks, if it leaves out the rest.
 KERNEL_LAYERS = (nn.Linear, nn.Conv2d, Conv)
-AnyModel = TypeVar("AnyModel", bound=nn.Module)
+AnyModel = TypeVar("AnyModel", bound=Model)
 
 
 def create(
@@ -44,10 +44,11 @@ def create(
     `seed` makes the weights repeatable, whatever the device, and leaves torch's own generator as it
     was. Raises VitkitError for an unknown name or setting.
     """
-    config = model
     if isinstance(model, str):
         config = named(model, **changes)
-    elif changes:
+    elif not changes:
+        config = model
+    else:
         raise BadSettings(
             f"changes ({', '.join(changes)}) go with a model's name; use dataclasses.replace on a "
             "config"
@@ -168,7 +169,7 @@ def _with_tables(model: AnyModel, config: ModelConfig) -> AnyModel:
     """The model of a configuration that differs from the model's own in its grid, with the model's
     weights."""
     with torch.device("meta"):  # shapes only: the weights are the model's
-        new = type(model)(config)
+        new = cast("AnyModel", build(config))  # of the same class
 
     # The weights, with new tables for those modules whose tables are of one size of images.
     weights = dict(model.state_dict())
@@ -185,7 +186,8 @@ def _with_tables(model: AnyModel, config: ModelConfig) -> AnyModel:
     for name, parameter in new.named_parameters():
         parameter.requires_grad_(old_parameters[name].requires_grad)
     new.recompute = model.recompute
-    return new.train(model.training)
+    new.train(model.training)
+    return new
 
 
 def for_inference(model: AnyModel, image: Grid | None = None) -> AnyModel:
@@ -210,7 +212,8 @@ def for_inference(model: AnyModel, image: Grid | None = None) -> AnyModel:
             elif isinstance(module, SinCosPositions):
                 module.store_table(device)
     deployed.inference_only = True
-    return deployed.eval()
+    deployed.eval()
+    return deployed
 
 
 def same_memory(model: nn.Module) -> dict[int, torch.Tensor]:

@@ -74,7 +74,7 @@ def shares(length: int, count: int) -> list[slice]:
     return parts  # of an exported model the length is a variable, and ONNX divides towards zero
 
 
-def build_pool(config: ViTConfig) -> nn.Module:
+def build_pool(config: ViTConfig) -> "Pooling | AttentionPool":
     """The pooling of a configuration."""
     if config.pool == "map":
         return AttentionPool(config)

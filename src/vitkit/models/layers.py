@@ -136,7 +136,7 @@ class RMSNorm(nn.RMSNorm):
         return super().forward(x.to(self.weight.dtype))
 
 
-def build_norm(width: int, eps: float, rms: bool) -> nn.Module:
+def build_norm(width: int, eps: float, rms: bool) -> nn.LayerNorm | RMSNorm:
     """The norm of a model's states: a LayerNorm, or an RMSNorm, over the last axis, of this width."""
     if rms:
         return RMSNorm(width, eps)
@@ -176,7 +176,7 @@ def init_children(model: nn.Module) -> None:
             module.reset_parameters()
     for module in model.modules():
         if module is not model and hasattr(module, "init_weights"):
-            module.init_weights()
+            module.init_weights()  # type: ignore[operator]  # a method, wherever there is one
 
 
 # Images

@@ -2,7 +2,7 @@
 others put there. Everything that must know of a pooling asks this table; the layers that compute it are in
 head.py.
 
-To add a kind: an entry in POOLS, and its name in PoolName.
+To add a kind: an entry in POOLS, its name in PoolName, and what it is at ViTConfig.pool (config.py).
 
 Legend: D width, L blocks, S states of each.
 """
@@ -102,9 +102,10 @@ class Pool:
     @property
     def tokens_read(self) -> int | None:
         """The number of tokens, counted from the first, that it reads; None for all."""
-        if not self.reads or not all(isinstance(part, Token) for part in self.reads):
+        tokens = [part.number for part in self.reads if isinstance(part, Token)]
+        if not tokens or len(tokens) < len(self.reads):
             return None
-        return 1 + max(part.number for part in self.reads)
+        return 1 + max(tokens)
 
     def places_in(self, wider: "Pool") -> list[int]:
         """The places of its states among those of another pooling, which has all of its parts: (S,)."""
@@ -113,7 +114,7 @@ class Pool:
         for part in wider.reads:
             start[part] = count
             count += part.states
-        places = []
+        places: list[int] = []
         for part in self.reads:
             places += range(start[part], start[part] + part.states)
         return places

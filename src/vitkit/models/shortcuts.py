@@ -25,9 +25,9 @@ from vitkit.models.vision_transformer import VisionTransformer
 from vitkit.system.errors import BadSettings, Unsupported
 
 
-def check_class_token(model: nn.Module, shortcut: str) -> None:
-    """Raise VitkitError unless a model is a Vision Transformer whose head reads the class token alone,
-    and whose blocks take tokens in any number and know no positions."""
+def check_class_token(model: nn.Module, shortcut: str) -> VisionTransformer:
+    """The model. Raises VitkitError unless it is a Vision Transformer whose head reads the class token
+    alone, and whose blocks take tokens in any number and know no positions."""
     if isinstance(model, VisionTransformer):
         config = model.config
         reads_it_alone = (
@@ -36,7 +36,7 @@ def check_class_token(model: nn.Module, shortcut: str) -> None:
         is_the_papers = config.mixer == "full" and config.resolved_inject == "stem"
         norms_are = config.branch_norm != "after" and config.norm == "tokens"
         if reads_it_alone and is_the_papers and norms_are:
-            return
+            return model
     raise Unsupported(
         f"{shortcut} is for models that answer by a class token alone, with positions added at the "
         "stem and the paper's blocks; this one is another"
@@ -77,7 +77,7 @@ class Merging(nn.Module):
         """The features, which the head reads: (B, C, h·P, w·P) -> (B, D)."""
         z = self.model.embed(images)  # (B, T, D)  Eq. 1
         sizes = None  # (B, T)  s; each token is one patch
-        *blocks, last = self.model.blocks
+        *blocks, last = [block for block in self.model.blocks if isinstance(block, Block)]  # all
         for block in blocks:
             z, sizes = merging_block(block, z, sizes, self.r)
         z = attend(last, z, sizes, queries=1)[0]  # (B, 1, D)
@@ -89,8 +89,7 @@ def check_can_merge(model: nn.Module, r: int) -> None:
     """Raise VitkitError unless r tokens can be merged in each block of a model."""
     if r < 0:
         raise BadSettings(f"{r} tokens of a block cannot be merged; it is a number from 0")
-    check_class_token(model, "token merging")
-    patches = math.prod(model.config.grid)
+    patches = math.prod(check_class_token(model, "token merging").config.grid)
     most = merging_at_most(1 + patches, r)
     if r > most:
         raise BadSettings(
@@ -190,6 +189,9 @@ def _wide(indices: Tensor, x: Tensor) -> Tensor:
 class Exit(nn.Module):
     """Predicts the features of the model from the states after a block."""
 
+    weight: Tensor
+    bias: Tensor
+
     def __init__(self, after: int, weight: Tensor, bias: Tensor):
         """after: blocks that have been computed. weight: (D, D). bias: (D,)."""
         super().__init__()
@@ -228,7 +230,7 @@ class EarlyExit(nn.Module):
     def answer(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """The logits, (B, K), and after how many blocks each image had its answer, int64 (B,)."""
         norm = self.model.norm
-        exits = {each.after: each for each in self.exits}
+        exits = {each.after: each for each in self.exits if isinstance(each, Exit)}  # all
         *blocks, last = self.model.blocks
         z = self.model.embed(images)  # (B, T, D)  Eq. 1
         waiting = torch.arange(len(z), device=z.device)  # images without an answer
@@ -266,8 +268,7 @@ class EarlyExit(nn.Module):
 
 def check_can_exit(model: nn.Module, after: Sequence[int]) -> None:
     """Raise VitkitError unless a model can answer after these numbers of blocks."""
-    check_class_token(model, "early exit")
-    depth = len(model.blocks)
+    depth = len(check_class_token(model, "early exit").blocks)
     for blocks in after:
         if not 1 <= blocks < depth:
             raise BadSettings(

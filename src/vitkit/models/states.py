@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from dataclasses import dataclass, field
 from functools import partial
 from operator import index
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, cast, get_args
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,9 @@ from torch import Tensor, nn
 from vitkit.models.attention import ScaledDotProduct, attention_weights
 from vitkit.models.config import ViTConfig
 from vitkit.system.errors import BadSettings
+
+if TYPE_CHECKING:
+    from vitkit.models.construction import Model
 
 Form = Literal["tokens", "class", "map"]
 
@@ -69,7 +72,7 @@ def recording(model: nn.Module, attention: bool = True) -> Iterator[Recording]:
     Raises VitkitError for a model that is not vitkit's, and for one that recomputes its blocks in
     the backward pass; RuntimeError if no forward pass ran inside.
     """
-    check_recordable(model)
+    ours = check_recordable(model)
     record = Recording()
 
     def see_embedding(block: nn.Module, inputs: tuple) -> None:
@@ -101,13 +104,13 @@ def recording(model: nn.Module, attention: bool = True) -> Iterator[Recording]:
     if attention:
         layers = [module for module in model.modules() if isinstance(module, ScaledDotProduct)]
     with ExitStack() as hooks:
-        hooks.enter_context(model.blocks[0].register_forward_pre_hook(see_embedding))
-        for i, block in enumerate(model.blocks):
+        hooks.enter_context(ours.blocks[0].register_forward_pre_hook(see_embedding))
+        for i, block in enumerate(ours.blocks):
             hook = partial(see_state, i)
             hooks.enter_context(block.register_forward_hook(hook, with_kwargs=True))
         for i, layer in enumerate(layers):
             hooks.enter_context(layer.register_forward_hook(partial(see_weights, i)))
-        hooks.enter_context(model.head.register_forward_pre_hook(see_features))
+        hooks.enter_context(ours.head.register_forward_pre_hook(see_features))
         with not_compiled():
             yield record
         if record.embedding is None:
@@ -126,8 +129,8 @@ def not_compiled() -> AbstractContextManager:
     return torch.compiler.set_stance("force_eager")
 
 
-def check_recordable(model: nn.Module) -> None:
-    """Raise VitkitError for a model whose states cannot be recorded."""
+def check_recordable(model: nn.Module) -> "Model":
+    """The model. Raises VitkitError for one whose states cannot be recorded."""
     # By its attributes, so that a compiled model, which passes them on, is one too.
     ours = hasattr(model, "layer_of") and hasattr(model, "head") and hasattr(model, "blocks")
     if not ours:
@@ -142,6 +145,7 @@ def check_recordable(model: nn.Module) -> None:
             "a model that recomputes its blocks in the backward pass cannot be recorded while it "
             "trains; set model.recompute to False, or call model.eval()"
         )
+    return cast("Model", model)
 
 
 # Layers by number: z_l of Equations 2 and 3
@@ -171,21 +175,22 @@ def hidden_states(
     lacks, for a form or norm that has no meaning for it, and for a model that is not
     vitkit's.
     """
-    check_recordable(model)
-    numbers = _numbers(layers, len(model.blocks))
-    _check_form(form, norm, model)
+    ours = check_recordable(model)
+    numbers = _numbers(layers, len(ours.blocks))
+    _check_form(form, norm, ours)
 
     # All tokens of every block, in one pass
     with recording(model, attention=False) as record:
-        model.encode(images)
+        ours.encode(images)
+    assert record.embedding is not None  # a pass ran
     states = [record.embedding, *record.states]
 
     chosen = {}
     for asked, number in numbers.items():
         state = states[number]
-        if norm:
-            state = model.norm(state)
-        chosen[asked] = formed(state, form, model, images)
+        if norm and isinstance(ours.config, ViTConfig):  # no other has one, says _check_form
+            state = ours.norm(state)
+        chosen[asked] = formed(state, form, ours, images)
     return chosen
 
 
@@ -213,7 +218,7 @@ def _numbers(layers: Iterable[int] | int | None, depth: int) -> dict[int, int]:
     return numbers
 
 
-def _check_form(form: str, norm: bool, model: nn.Module) -> None:
+def _check_form(form: str, norm: bool, model: "Model") -> None:
     """Raises VitkitError for a form or a norm that has no meaning for this model."""
     if form not in get_args(Form):
         raise BadSettings(f"form is {form!r}; it is one of {', '.join(get_args(Form))}")
@@ -232,7 +237,7 @@ def _check_form(form: str, norm: bool, model: nn.Module) -> None:
         )
 
 
-def formed(state: Tensor, form: Form, model: nn.Module, images: Tensor) -> Tensor:
+def formed(state: Tensor, form: Form, model: "Model", images: Tensor) -> Tensor:
     """A state of images in one of the forms: (B, T, D) -> (B, T, D), (B, D) or (B, D, h, w). A ResNet's
     is a map already."""
     if not isinstance(model.config, ViTConfig) or form == "tokens":
@@ -240,4 +245,5 @@ def formed(state: Tensor, form: Form, model: nn.Module, images: Tensor) -> Tenso
     if form == "class":
         return state[:, 0]
     patches = state[:, model.config.prefix :]  # (B, N, D)
-    return patches.mT.unflatten(2, model.grid(images))
+    grid = model.config.tiling.grid((images.shape[-2], images.shape[-1]))
+    return patches.mT.unflatten(2, grid)

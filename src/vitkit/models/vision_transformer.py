@@ -82,7 +82,7 @@ class VisionTransformer(nn.Module):
         self.representation = None
         if config.representation:
             self.representation = Dense(config.width, config.representation)
-        self.head = nn.Identity()
+        self.head: nn.Module = nn.Identity()
         if config.classes and config.pool == "distilled":
             self.head = DistilledHead(config.width, config.classes)
         elif config.classes:
@@ -147,7 +147,7 @@ class VisionTransformer(nn.Module):
         x = x.to(self.norm.weight.dtype)
         z = self.prepend_tokens(x)  # (B, T, D)
         if self.config.resolved_inject == "stem":
-            z = self.positions.add(z, grid)
+            z = self.positions.add(z, grid)  # type: ignore[operator]
         # App. B.1. Our choice: also for a model that adds no positions here (App. D.4).
         z = self.dropout(z)
         if self.embedding_norm is not None:
@@ -161,8 +161,8 @@ class VisionTransformer(nn.Module):
             # `.mT` left a transposed layout, which would make every block up to a tenth slower.
             return x.contiguous()
         batch = x.shape[0]  # not len(x), which an exporter takes for a constant
-        tokens = [token.expand(batch, -1, -1) for token in tokens]
-        return torch.cat([*tokens, x], 1)
+        expanded = [token.expand(batch, -1, -1) for token in tokens]
+        return torch.cat([*expanded, x], 1)
 
     def encoder(
         self, z: Tensor, grid: Grid, mask: Tensor | None = None, queries: int | None = None
@@ -205,8 +205,8 @@ class VisionTransformer(nn.Module):
                 block_queries = queries
 
             # Eq. 2 and 3
-            block = self.with_checkpointing(block)
-            z = block(z, grid=grid, positions=positions, mask=mask, queries=block_queries)
+            compute = self.with_checkpointing(block)
+            z = compute(z, grid=grid, positions=positions, mask=mask, queries=block_queries)
             if i > last - count:
                 states.append(z)
         return states
@@ -223,11 +223,11 @@ class VisionTransformer(nn.Module):
         """The tokens (B, T, D) with the positions of block i added to them, and None; or the tokens
         unchanged, and positions that act within the block's attention."""
         positions = self.positions
-        if self.config.resolved_inject == "every":
-            positions = self.positions[i]
+        if isinstance(positions, nn.ModuleList):  # one for every block
+            positions = positions[i]
         if self.config.position_kind.adds_to_tokens:
-            return positions.add(z, grid), None
-        return z, positions.in_attention(grid)
+            return positions.add(z, grid), None  # type: ignore[operator]
+        return z, positions.in_attention(grid)  # type: ignore[operator]
 
     def with_checkpointing(self, block: nn.Module) -> Callable[..., Tensor]:
         """The block, which is computed again in the backward pass if `recompute` asks for that."""
@@ -281,7 +281,7 @@ class Patches(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, D, h, w); without overlap H is h·P. Raises VitkitError for sides that
         whole patches do not cover."""
-        self.patches.check(images.shape[-2:])
+        self.patches.check((images.shape[-2], images.shape[-1]))
         return self.project(images)
 
     def init_weights(self) -> None:

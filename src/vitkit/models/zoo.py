@@ -3,6 +3,7 @@
 import re
 from dataclasses import fields, replace
 from difflib import get_close_matches
+from typing import Any, TypeVar
 
 from vitkit.models.ancestors.backbone import DIALECTS, UNITS, Backbone, ResNetConfig
 from vitkit.models.ancestors.lenet import LeNetConfig
@@ -11,6 +12,7 @@ from vitkit.models.tiling import Grid, as_pair
 from vitkit.system.errors import BadSettings
 
 ModelConfig = ViTConfig | ResNetConfig | LeNetConfig
+AnyConfig = TypeVar("AnyConfig", ViTConfig, ResNetConfig, LeNetConfig)
 
 # fmt: off
 SIZES = {
@@ -54,7 +56,7 @@ RESNET_NAME = re.compile(
 )
 # fmt: off
 # What the first word of a ResNet's name changes of a Backbone.
-RESNET_KINDS = {
+RESNET_KINDS: dict[str | None, dict[str, Any]] = {
     None: {},
     "BiT-": {"order": "pre", **DIALECTS["bit"]},
     "BN-": {"norm": "batch", "norm_eps": 1e-5, "standardise": "none",
@@ -111,7 +113,7 @@ def vit(name: str, **changes) -> ViTConfig:
         stem = hybrid_stem(name, match["layers"], float(match["factor"] or 1), (*patch, *stride))
         patch = in_positions(stem, patch)
         stride = in_positions(stem, stride)
-    mixing = {}
+    mixing: dict[str, Any] = {}
     if match["axial"]:
         mixing = {"mixer": "axial", "pool": "gap"}
     if match["stride"]:
@@ -123,7 +125,7 @@ def vit(name: str, **changes) -> ViTConfig:
     if stem is not None and isinstance(one_patch, tuple):
         one_patch = tuple(side * stem.stride for side in one_patch)
     smallest = {"image": one_patch, **changes}
-    config = ViTConfig(**SIZES[match["size"]], patch=1, stem=stem, **mixing)
+    config = changed(ViTConfig(patch=1, stem=stem), SIZES[match["size"]] | mixing)
     config = changed(config, smallest)
     if "image" in changes:
         return config
@@ -190,7 +192,7 @@ def no_such_model(name: str) -> str:
     )
 
 
-def changed(config: ModelConfig, changes: dict) -> ModelConfig:
+def changed(config: AnyConfig, changes: dict) -> AnyConfig:
     """The configuration with other values of some settings. Raises VitkitError for an unknown one,
     with the nearest that exists."""
     known = [field.name for field in fields(config)]
@@ -278,10 +280,10 @@ def backbone_name(backbone: Backbone) -> str:
     elif backbone.order == "pre":
         prefix += "BiT-"
 
-    layers = {(): ""}  # the root alone is "R"
+    layers: dict[tuple[int, ...], str] = {(): ""}  # the root alone is "R"
     for number, units in UNITS.items():
-        layers[units] = number
-        layers[three_stages(units)] = number
+        layers[units] = str(number)
+        layers[three_stages(units)] = str(number)
     name = f"ResNet({','.join(map(str, backbone.units))})"
     if backbone.units in layers:
         name = f"R{layers[backbone.units]}"

@@ -168,22 +168,21 @@ def measure() -> OneDnn:
             weight = draw(outputs, inputs)
             bias = draw(outputs)
             gradient = draw(rows, outputs)
-            forward = _ratio(
-                lambda x=x, w=weight, b=bias: torch.addmm(b, x, w.T),
-                lambda x=x, w=weight, b=bias: onednn(x, w, b),
-            )
-            input_gradient = _ratio(
-                lambda g=gradient, w=weight: g @ w, lambda g=gradient, w=weight: onednn(g, w.T)
-            )
-            weight_gradient = _ratio(
-                lambda g=gradient, x=x: g.T @ x, lambda g=gradient, x=x: onednn(g.T, x.T)
-            )
-            for kind, ratio in zip(ratios, (forward, input_gradient, weight_gradient), strict=True):
+            for kind, ratio in zip(ratios, _ratios(x, weight, bias, gradient), strict=True):
                 kind.append(ratio)
     choice = OneDnn(*(_is_faster(kind) for kind in ratios))
     if not choice.forward:  # PyTorch's forward pass has PyTorch's backward pass
         return NONE
     return choice
+
+
+def _ratios(x: Tensor, weight: Tensor, bias: Tensor, gradient: Tensor) -> tuple[float, ...]:
+    """How many times oneDNN is as fast, by the kind of product: x (rows, in), weight (out, in), bias
+    (out), gradient (rows, out)."""
+    forward = _ratio(lambda: torch.addmm(bias, x, weight.T), lambda: onednn(x, weight, bias))
+    input_gradient = _ratio(lambda: gradient @ weight, lambda: onednn(gradient, weight.T))
+    weight_gradient = _ratio(lambda: gradient.T @ x, lambda: onednn(gradient.T, x.T))
+    return forward, input_gradient, weight_gradient
 
 
 def _ratio(by_torch: Callable[[], Tensor], by_onednn: Callable[[], Tensor]) -> float:

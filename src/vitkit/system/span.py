@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple, get_args
 from vitkit.system.errors import BadSettings
 
 Unit = Literal["steps", "epochs", "images"]
-
+UNITS: tuple[Unit, ...] = get_args(Unit)
 
 FORM = re.compile(r"\s*([0-9.]+(?:e[0-9]+)?)\s*([a-z]*)\s*")  # a number, and maybe a unit
 
@@ -56,7 +56,7 @@ class Span(NamedTuple):
             unit = "steps"
         elif not unit.endswith("s"):
             unit += "s"
-        if unit not in get_args(Unit):
+        if unit not in UNITS:
             raise BadSettings(sentence)
         try:
             return cls(float(number), unit)

@@ -35,7 +35,7 @@ def alternatives(annotation: Any) -> list[Any]:
 
 def choices_of(annotation: Any) -> list[str]:
     """The values that a type allows, if it is a choice of named ones."""
-    choices = []
+    choices: list[str] = []
     for kind in alternatives(annotation):
         if get_origin(kind) is Literal:
             choices += map(str, get_args(kind))

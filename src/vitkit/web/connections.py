@@ -128,11 +128,14 @@ def most_connections() -> int:
 async def close_silent(server: "uvicorn.Server", seconds: float) -> None:
     """Close, for ever, the connections whose clients send half a request or do not take their answer:
     uvicorn would wait for them. seconds: that a request may take."""
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
     since: WeakKeyDictionary[Any, tuple[Any, float]] = WeakKeyDictionary()
     while True:
         await asyncio.sleep(LOOK)
         now = time.monotonic()
         for connection in list(server.server_state.connections):
+            assert isinstance(connection, H11Protocol)  # says config_of
             request = connection.cycle
             waits = request is None or request.response_complete
             state = (id(request), waits)
@@ -150,6 +153,8 @@ async def drain(server: "uvicorn.Server", bound: socket.socket) -> None:
     socket would break them. Connections without a request stay open for a moment: a request may be
     on its way.
     """
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
     # Those that asyncio has accepted get their protocols before its server is closed: in Python 3.11
     # it would forget them, open (python/cpython#109564)
     loop = asyncio.get_running_loop()
@@ -164,7 +169,7 @@ async def drain(server: "uvicorn.Server", bound: socket.socket) -> None:
     last.close()
     for connection in accepted:
         await loop.connect_accepted_socket(
-            lambda: server.config.http_protocol_class(
+            lambda: H11Protocol(
                 config=server.config,
                 server_state=server.server_state,
                 app_state=server.lifespan.state,
@@ -182,7 +187,7 @@ async def drain(server: "uvicorn.Server", bound: socket.socket) -> None:
 def _accept_waiting(listener: socket.socket) -> list[socket.socket]:
     """The connections that wait to be accepted."""
     listener.setblocking(False)
-    accepted = []
+    accepted: list[socket.socket] = []
     while True:
         try:
             connection, _ = listener.accept()

@@ -71,7 +71,8 @@ class Guard:
             if scope["path"] == f"/{self.secret}":  # from where a page would not find its files
                 await _send_on(send, f"/{self.secret}/")
                 return
-            scope = scope | {"root_path": f"/{self.secret}"}  # the application knows no secret
+            # The application knows no secret
+            scope = {**scope, "root_path": f"/{self.secret}"}
 
         async def send_with_headers(message):
             if message["type"] == "http.response.start":

@@ -7,8 +7,7 @@ moves the image.
 Legend: C channels, h w pixels of what the model gets.
 """
 
-from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -26,6 +25,12 @@ ASPECT = (0.75, 1.33)  # width / height; TensorFlow's default, which is not 4/3
 ATTEMPTS = 100
 
 
+class ColourChange(Protocol):
+    """A drawn change of colours, (C, h, w) -> (C, h, w)."""
+
+    def __call__(self, image: Tensor) -> Tensor: ...
+
+
 class Draw(NamedTuple):
     """The random changes of one image, as plain values.
 
@@ -37,7 +42,7 @@ class Draw(NamedTuple):
     "resize_crop", of the padded image for "pad_crop"; None for "none"."""
     flip: bool = False
     """Whether it is mirrored, left to right, after the crop."""
-    colour_changes: tuple[Callable[[Tensor], Tensor], ...] = ()
+    colour_changes: tuple[ColourChange, ...] = ()
     """In this order: from colours.py: Colours, then Operation (Google's RandAugment) or Policy
     (torchvision's)."""
     erased: Box | None = None
@@ -84,7 +89,7 @@ def draw(
     # runs need none.
     from vitkit.data.augmentation.colours import Policy, draw_colours, draw_erased, draw_operations
 
-    changes = []
+    changes: list[ColourChange] = []
     if any(augmentation.colour_jitter):
         changes.append(draw_colours(augmentation.colour_jitter, _seed(random)))
     layers, magnitude = augmentation.rand_augment
@@ -148,7 +153,9 @@ def apply_geometry(
     if antialias is None:
         antialias = preprocessing.antialias
 
-    if augmentation.crop == "inception":
+    if drawn.box is None:  # no crop
+        image = preprocessing(picture, interpolation)
+    elif augmentation.crop == "inception":
         reduction = _reduction(drawn.box, size, augmentation)
         image = resize(preprocessing.decode(picture, drawn.box, reduction), size, kernel, antialias)
     elif augmentation.crop == "resize_crop":
@@ -156,11 +163,9 @@ def apply_geometry(
         reduction = _reduction((0, 0, *picture.size), square, augmentation)
         whole = resize(preprocessing.decode(picture, None, reduction), square, kernel, antialias)
         image = _crop(whole, drawn.box)
-    elif augmentation.crop == "pad_crop":
+    else:
         whole = preprocessing(picture, interpolation)
         image = _crop(F.pad(whole, [augmentation.pad] * 4), drawn.box)
-    else:
-        image = preprocessing(picture, interpolation)
 
     if drawn.flip:
         image = image.flip(-1)

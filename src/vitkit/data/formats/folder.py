@@ -10,7 +10,7 @@ import numpy as np
 from vitkit.data.formats.layout import Folders, layout_of
 from vitkit.data.sources.stores import Files
 from vitkit.data.sources.tables import Columns, Table, note_left_out
-from vitkit.data.sources.targets import as_row_labels
+from vitkit.data.sources.targets import RowLabels, as_row_labels
 from vitkit.system.console.text import some
 from vitkit.system.errors import BadData
 
@@ -57,7 +57,7 @@ def find_images(root: Path | str) -> tuple[list[str], Counter]:
     """
     names = []
     arrays = []
-    left_out = Counter()
+    left_out: Counter[str] = Counter()
     visited = set()
 
     def fail(error: OSError):
@@ -160,7 +160,7 @@ def read_folder(where: str, columns: Columns) -> Table | None:
 
     # Their labels, and what the user should know.
     notes = (*note_left_out(left_out), *layout.notes)
-    row_labels = None
+    row_labels: RowLabels = None
     if labelled:
         row_labels = np.array([layout.labels[i] for i in inside], dtype=object)
         if columns.target in ("classes", "number"):

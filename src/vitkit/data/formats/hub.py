@@ -100,7 +100,7 @@ def read_hub(where: str, columns: Columns) -> Table | None:
     splits = {name: split for name, split in _load(datasets, where).items() if len(split)}
     if not splits:
         raise BadData(f"{where} has no rows")
-    notes = ()
+    notes: tuple[str, ...] = ()
     parts = {name: PARTS.get(name.lower(), "") for name in splits}
     others = [name for name, part in parts.items() if not part]
     if others and len(others) < len(splits):
@@ -136,25 +136,24 @@ def read_hub(where: str, columns: Columns) -> Table | None:
         found = []
         for split in splits.values():
             arrow = split.with_format("arrow")
-            values = {}
+            of_split = {}
             for name in flags.columns:
                 column = arrow[name][:]
                 if flags.are_named:
-                    values[name] = column.to_pylist()
+                    of_split[name] = column.to_pylist()
                 elif flags_in(column[:SAMPLE]) is not None:
-                    values[name] = flags_in(column)
-            values = {name: column for name, column in values.items() if column is not None}
-            found.append(values)
+                    of_split[name] = flags_in(column)
+            found.append({name: each for name, each in of_split.items() if each is not None})
         indicators = indicators_of(flags, found, columns.target)
         if indicators is not None:
             notes += indicators.notes
-            row_labels, class_labels, _ = indicators
-            return Table(store, row_labels, part_of_row, class_labels, notes, groups)
+            flagged, class_labels, _ = indicators
+            return Table(store, flagged, part_of_row, class_labels, notes, groups)
         label_column(columns, names)
         notes += note_unlabelled(where, names, columns)
         return Table(store, None, part_of_row, None, notes, groups)
-    values = [column_labels(split.with_format("arrow")[label][:]) for split in splits.values()]
-    row_labels = as_row_labels(concatenate_values(values), where, columns.target, columns.separator)
+    labels = [column_labels(split.with_format("arrow")[label][:]) for split in splits.values()]
+    row_labels = as_row_labels(concatenate_values(labels), where, columns.target, columns.separator)
     return Table(store, row_labels, part_of_row, class_names(features[label]), notes, groups)
 
 
@@ -209,7 +208,7 @@ def find_columns(names: list[str], features: dict, columns: Columns) -> tuple[st
     """
     images = [name for name in names if _holds(features.get(name), "Image")]
     classes = [name for name in names if _holds(features.get(name), "ClassLabel")]
-    known = IMAGE
+    known: tuple[str, ...] = IMAGE
     if not images and not any(name.lower() in IMAGE for name in names):
         known = PATH
     image = image_column(columns, names, known, images)

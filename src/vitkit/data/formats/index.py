@@ -48,9 +48,15 @@ def indices_of(shards: Sequence[str], columns: Columns) -> list[Index]:
         made = in_order(task, items, _workers(len(items)))
     for _ in bar("indexing shards")(made, len(missing)):
         pass
-    for shard in missing:
-        indices[shard] = _read_cached(paths[shard])
-    return list(indices.values())
+    found = []
+    for shard, index in indices.items():
+        index = index or _read_cached(paths[shard])
+        if index is None:
+            raise OSError(
+                f"the index of {shard} was written to {paths[shard]}, and cannot be read there"
+            )
+        found.append(index)
+    return found
 
 
 Item = tuple[str, Path]

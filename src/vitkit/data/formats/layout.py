@@ -113,7 +113,7 @@ def _at_level(root: Path, paths: Sequence[Folders], level: int) -> Layout:
     for path in paths:
         is_inside = len(path) >= level
         labels.append(path[level - 1] if is_inside else None)
-        part = ""
+        part: str | None = ""
         if part_at is not None:
             part = PARTS[path[part_at].lower()] if is_inside else None
         parts.append(part)
@@ -279,8 +279,8 @@ def _refuse_another_level(root: Path, paths: Sequence[Folders], rest: Sequence[F
     spellings = sorted({name for names in below.values() for name in names}, reverse=True)
     names = {name.casefold(): name for name in spellings}
     times = dict.fromkeys(names, 0)
-    for folders in below.values():
-        for name in {name.casefold() for name in folders}:
+    for inner_names in below.values():
+        for name in {name.casefold() for name in inner_names}:
             times[name] += 1
     telling = sorted(names.keys() - CONTAINERS)
     again = [names[name] for name in telling if times[name] > 1]

@@ -158,7 +158,7 @@ def _table(
     parts = np.full(len(names), "", dtype=object)
     if split is not None:
         parts = as_parts(splits, str(path))
-    about_parts = ()
+    about_parts: tuple[str, ...] = ()
     valid_parts = parts_of_valid(valid_flags)
     if valid_parts is not None:
         parts = valid_parts
@@ -173,7 +173,7 @@ def _table(
     all_names = names
     first_rows = first_rows_of(names)
     joined_at = None
-    kept = slice(None)
+    kept = np.arange(len(names))
     if first_rows is not None and columns.target == "classes":
         check_same(str(path), "split", parts, first_rows)
         joined_at = first_rows
@@ -186,11 +186,11 @@ def _table(
 
     indicators = flags.found(columns.target, joined_at)
     if indicators is not None:
-        row_labels, class_labels, notes = indicators
+        flagged, class_labels, notes = indicators
         notes = (*about_parts, *notes)
         if joined_at is None and first_rows is not None:
             notes += about_repeated(all_names, answers_of(indicators), first_rows)
-        return Table(files, row_labels[kept], parts, class_labels, notes, row_groups)
+        return Table(files, flagged[kept], parts, class_labels, notes, row_groups)
     if label is None:
         label_column(columns, present)
         notes = (*about_parts, *note_unlabelled(str(path), present, columns))
@@ -294,8 +294,8 @@ def read_lists(where: str, columns: Columns) -> Table | None:
             break
     else:
         return None
-    names = []
-    values = []
+    names: list[str] = []
+    values: list[str] = []
     parts = []
     for part, file in layout.items():
         before = len(names)

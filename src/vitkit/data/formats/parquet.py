@@ -160,8 +160,9 @@ class _File(NamedTuple):
     """All of them."""
     groups: list
     """What belongs together, of every row; empty without such a column."""
-    names: list[str]
-    """The path of every image; empty if the column of images holds their bytes."""
+    names: list[str | None]
+    """The path of every image, None for one whose bytes are there; empty if the column of images holds
+    bytes alone."""
     flags: dict[str, list]
     """Columns that may be one of zeros and ones for each class; empty if there is a column of labels."""
 
@@ -202,18 +203,20 @@ def read_parquet(files: dict[str, str], columns: Columns) -> Table:
         group_ranges=RowRanges.of(group_rows),
         file_ranges=RowRanges.of(file_rows),
         sizes=np.array(group_sizes),
-        titles=titles(files),
+        titles=titles(list(files)),
         cache=ChunkCache(list(files), size, (size, len(group_sizes))),
     )
 
     # Which part each row belongs to: a column says so, or the file's name.
-    parts = []
-    for path, file, part, count in zip(paths, opened, files.values(), file_rows, strict=True):
-        if file.splits:
-            parts.append(as_parts(file.splits, path.name))
+    parts_of_files = []
+    for file_path, of_file, part, count in zip(
+        paths, opened, files.values(), file_rows, strict=True
+    ):
+        if of_file.splits:
+            parts_of_files.append(as_parts(of_file.splits, file_path.name))
         else:
-            parts.append(np.full(count, part, dtype=object))
-    parts = np.concatenate(parts)
+            parts_of_files.append(np.full(count, part, dtype=object))
+    parts = np.concatenate(parts_of_files)
 
     # Which rows belong together
     groups = None
@@ -223,7 +226,8 @@ def read_parquet(files: dict[str, str], columns: Columns) -> Table:
 
     # Rows of one image: they name the same file
     title = ", ".join(path.name for path in paths)
-    names = []
+    names: list[str | int] = []
+    notes: tuple[str, ...]
     first_rows = None
     joined_at = None
     if any(file.names for file in opened):
@@ -232,18 +236,16 @@ def read_parquet(files: dict[str, str], columns: Columns) -> Table:
     if first_rows is not None and columns.target == "classes":
         check_same(title, "split", parts, first_rows)
         joined_at = first_rows
-        is_first = first_rows == np.arange(len(first_rows))
-        parts = np.where(is_first, parts, None)
+        parts[first_rows != np.arange(len(first_rows))] = None
 
     if label is not None:
-        values = concatenate_values([file.labels for file in opened])
+        labels = concatenate_values([file.labels for file in opened])
         notes = ()
         if joined_at is not None:
-            values = joined_rows(values, joined_at, title, columns)
-            values = repeated(values, joined_at)
+            labels = repeated(joined_rows(labels, joined_at, title, columns), joined_at)
         elif first_rows is not None:
-            notes = about_repeated(names, listed_values(values), first_rows)
-        row_labels = as_row_labels(values, title, columns.target, columns.separator)
+            notes = about_repeated(names, listed_values(labels), first_rows)
+        row_labels = as_row_labels(labels, title, columns.target, columns.separator)
         return Table(store, row_labels, parts, class_labels, notes, groups)
     flags = _flags(columns, opened[0].columns, image, title)
     indicators = indicators_of(flags, [file.flags for file in opened], columns.target, joined_at)
@@ -257,9 +259,9 @@ def read_parquet(files: dict[str, str], columns: Columns) -> Table:
     return Table(store, None, parts, None, notes, groups)
 
 
-def _names_of(files: dict[str, str], opened: list[_File]) -> list:
+def _names_of(files: dict[str, str], opened: list[_File]) -> list[str | int]:
     """What tells the images of all rows apart: the file that each row names, or the row's own number."""
-    names = []
+    names: list[str | int] = []
     for file, content in zip(files, opened, strict=True):
         folder = os.path.dirname(file)  # noqa: PTH120 it may be an address
         if not content.names:
@@ -334,7 +336,7 @@ def _open(file: str, columns: Columns) -> _File:
             group = group_column(columns, schema.names)
             wanted = [name for name in (label, split, group) if name is not None]
             read = opened.read(columns=list(dict.fromkeys(wanted)))
-            labels = []
+            labels: Values = []
             if label is not None:
                 labels = column_labels(read.column(label))
             splits = []

@@ -46,6 +46,7 @@ def _digits() -> tuple[np.ndarray, np.ndarray]:
     scikit-learn takes longer than some runs; and they stay in memory, because to read compressed text does
     too."""
     package = find_spec("sklearn")
+    assert package is not None and package.origin is not None  # vitkit needs it
     file = Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"
     if not file.is_file():  # a version that keeps it elsewhere
         from sklearn.datasets import load_digits

@@ -58,6 +58,7 @@ def repeated(values: list, first_rows: np.ndarray) -> list:
 def joined_rows(values: Values, first_rows: np.ndarray, where: str, columns: Columns) -> list[list]:
     """The classes of each image, of all its rows."""
     lists = as_row_labels(values, where, "classes", columns.separator)
+    assert isinstance(lists, Lists)
     joined: dict[int, dict] = {}
     for row, first in enumerate(first_rows.tolist()):
         joined.setdefault(first, {}).update(dict.fromkeys(lists.row(row).tolist()))

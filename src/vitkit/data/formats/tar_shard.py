@@ -43,7 +43,7 @@ def read_index(file: str, columns: Columns) -> Index:
     sizes = []
     names = []
     labels = []
-    left_out = Counter()
+    left_out: Counter[str] = Counter()
     by_key = groupby(_members(file, left_out), key=lambda member: member.key)
     for first_key, group in by_key:
         for key, members in _examples(first_key, list(group), columns, file):
@@ -148,7 +148,8 @@ def _members(file: str, left_out: Counter) -> Iterator[_Member]:
             tarfile.open(fileobj=opened, mode="r:", errorlevel=1) as shard,
         ):
             for info in shard:
-                shard.members = []  # else tarfile remembers all of them
+                # tarfile would remember all of them; its types leave this out
+                shard.members = []  # type: ignore[attr-defined]
                 if not info.isreg() or info.issparse() or info.size > MAX_FILE:
                     left_out["members other than plain files"] += not info.isdir()
                     continue
@@ -166,7 +167,9 @@ def _members(file: str, left_out: Counter) -> Iterator[_Member]:
                 content = b""
                 last = name.rpartition(".")[2].lower()
                 if info.size <= MAX_LABEL and f".{last}" not in IMAGE_SUFFIXES:
-                    content = shard.extractfile(info).read()
+                    extracted = shard.extractfile(info)
+                    assert extracted is not None  # a plain file has content
+                    content = extracted.read()
                 key = f"{folder}/{stem}" if folder else stem
                 yield _Member(key, extension, info.name, info.offset_data, info.size, content)
             _check_end(opened, shard.offset)

@@ -174,4 +174,4 @@ def _joined(parts: Sequence[Any]) -> Any:
         return np.concatenate(parts)
     import torch
 
-    return torch.cat(parts)
+    return torch.cat(list(parts))

@@ -175,9 +175,14 @@ def open_image(data: bytes | np.ndarray, name: str) -> Picture:
         if stacks.is_npy(data) or stacks.is_tiff(data):
             reader = _stack_reader(data, name)
         else:
-            reader = Encoded(data, name)
-            reader.image  # noqa: B018 raises BadImage for what is none, or is beyond the limits
+            reader = _opened(Encoded(data, name))
     return Picture(reader)
+
+
+def _opened(reader: Encoded) -> Encoded:
+    """The reader of an image. Raises BadImage for what is none, or is beyond the limits."""
+    reader.image  # noqa: B018 it is opened when it is first asked for
+    return reader
 
 
 def in_memory(picture: Picture) -> Picture:
@@ -191,21 +196,18 @@ def in_memory(picture: Picture) -> Picture:
 def _stack_reader(data: bytes, name: str) -> Reader:
     """What reads a .npy array or a TIFF. Raises BadImage beyond the limits, and anything for a
     damaged file."""
+    header: stacks.StackHeader | None = None
     try:
         header = stacks.header(data)
     except Exception:  # of a damaged file, or one that tifffile does not read
         if not stacks.is_tiff(data) or not pillow.can_open(data):
-            raise
-        header = None  # Pillow reads some that tifffile does not
+            raise  # if not, it is one that Pillow reads, and tifffile does not
 
     # Pillow reads most TIFF files, those of many bits not to the last one
-    by_pillow = header is None
-    if stacks.is_tiff(data) and header is not None and header.channels <= 4:
-        by_pillow = pillow.can_open(data, header.size)
-    if by_pillow:
-        reader = Encoded(data, name, tiff_header=header)
-        reader.image  # noqa: B018 as above
-        return reader
+    if header is None:
+        return _opened(Encoded(data, name))
+    if stacks.is_tiff(data) and header.channels <= 4 and pillow.can_open(data, header.size):
+        return _opened(Encoded(data, name, tiff_header=header))
 
     # What tifffile and numpy read, within the limits
     limit = max_pixels()

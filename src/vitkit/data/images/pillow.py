@@ -50,7 +50,7 @@ UPRIGHT = 1  # Exif's orientations are 1 to 8
 def open_lazily(data: bytes) -> Image.Image:
     """The image in a file's bytes; only its header is read. Raises ImportError, with a sentence,
     for a HEIF file if no package is installed that reads it."""
-    formats = FORMATS
+    formats: tuple[str, ...] = FORMATS
     if is_heif(data):
         add_heif()
         formats = (HEIF,)
@@ -85,6 +85,9 @@ def add_heif() -> None:
 def check_tiff(image: Image.Image) -> None:
     """Raises VitkitError for a TIFF that lists fewer strips or tiles than its rows take. Pillow would
     leave the missing rows black."""
+    from PIL.TiffImagePlugin import TiffImageFile  # which has been imported to open it
+
+    assert isinstance(image, TiffImageFile)
     tags = image.tag_v2
     if TILE_PLACES in tags:
         places = tags[TILE_PLACES]
@@ -115,7 +118,7 @@ def check_pieces(listed: int, needed: int) -> None:
 
 def memory(image: Image.Image) -> int:
     """Bytes that decoding takes, its result among them: measured, and rounded up."""
-    bytes_per_pixel = MEMORY.get(image.format, USUAL_MEMORY)
+    bytes_per_pixel = MEMORY.get(image.format or "", USUAL_MEMORY)
     if image.info.get("progressive"):  # a JPEG's coefficients wait for the last scan
         bytes_per_pixel += 2 * len(image.getbands())
     return bytes_per_pixel * image.width * image.height

@@ -37,8 +37,8 @@ SCANS = 10  # an ordinary progressive JPEG has so many
 class Reader(Protocol):
     """Reads a picture. `Picture` has the same attributes, and explains them."""
 
-    name: str
-
+    @property
+    def name(self) -> str: ...
     @property
     def kind(self) -> str: ...
     @property

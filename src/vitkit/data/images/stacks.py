@@ -11,7 +11,7 @@ import io
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
@@ -180,10 +180,12 @@ def _header_of(shape: tuple[int, ...], dtype: np.dtype) -> StackHeader:
             "(height, width, channels)"
         )
     if len(shape) == 2:
-        return StackHeader(*shape, 1, dtype)
+        height, width = shape
+        return StackHeader(height, width, 1, dtype)
+    height, width, channels = shape
     if shape[0] < shape[2]:
-        return StackHeader(*shape[1:], shape[0], dtype)
-    return StackHeader(*shape, dtype)
+        channels, height, width = shape
+    return StackHeader(height, width, channels, dtype)
 
 
 def _channels_last(array: np.ndarray) -> np.ndarray:
@@ -215,7 +217,7 @@ def _check_chain(data: bytes) -> None:
     """Raises VitkitError if the pages of a TIFF cannot be counted. Each has a directory, of entries of
     one size, which ends in the place of the next: a chain that leads back to itself has no end, and
     tifffile would follow it."""
-    order = "little" if data[:2] == b"II" else "big"
+    order: Literal["little", "big"] = "little" if data[:2] == b"II" else "big"
     if BIG_TIFF in data[2:4]:
         first, count_bytes, entry_bytes, place_bytes = 8, 8, 20, 8
     else:
@@ -237,7 +239,7 @@ def _check_chain(data: bytes) -> None:
 
 def _tiff_header(file: "TiffFile") -> StackHeader:
     series = file.series[0]
-    page = file.pages[0]
+    page = file.pages.first
     orientation = UPRIGHT
     if ORIENTATION in page.tags and page.tags[ORIENTATION].value in range(1, 9):
         orientation = int(page.tags[ORIENTATION].value)
@@ -248,6 +250,8 @@ def _tiff_header(file: "TiffFile") -> StackHeader:
             height, width = (n for n, axis in zip(shape, series.axes, strict=True) if axis != "S")
             return StackHeader(height, width, channels, series.dtype, orientation=orientation)
         return _header_of(shape, series.dtype)._replace(orientation=orientation)
+    if page.dtype is None:
+        raise VitkitError("its pixels are numbers of a kind that is not read here")
     return StackHeader(
         page.imagelength,
         page.imagewidth,

@@ -60,7 +60,9 @@ def _chunks(source: Source) -> list[range]:
     return [range(start, stop) for start, stop in pairwise(starts)]
 
 
-def _check(source: Source, preprocessing: Preprocessing, indices: range) -> list[tuple[int, str]]:
+def _check(
+    source: Source, preprocessing: Preprocessing | None, indices: range
+) -> list[tuple[int, str]]:
     """The index of each of these images that cannot be used, and why. Raises OSError if the network
     or the disk fails, which is not the image's fault."""
     broken = []

@@ -175,6 +175,7 @@ class TrainingRows:
         their readers. If it does the work of several, the windows that some have just left are still
         there, and must not drive out what others need, so it has room for both."""
         readers = len(np.unique(self._reader_of_row[rows.start : rows.stop]))
+        assert self._chunks is not None  # its rows have readers
         in_window = self._chunks[1]
         if readers == 1:
             return in_window

@@ -157,7 +157,7 @@ def are_prepared(source: Source, preprocessing: Preprocessing) -> bool:
     if store.array.dtype != np.uint8 or preprocessing.values != "uint8":  # numbers are converted
         return False
     # Grey is repeated for three colours; a fourth channel is opacity, not grey
-    channels = (1, 3)
+    channels: tuple[int, ...] = (1, 3)
     if store.array.ndim == 4:
         channels = (store.array.shape[3],)
     return preprocessing.channels in channels and store.array.shape[1:3] == preprocessing.size
@@ -170,6 +170,7 @@ def prepared(source: Source, preprocessing: Preprocessing, examples: np.ndarray 
         # All have the same size, so that their block is an array
         arrays = source.store.block.reshape(-1, height, width, preprocessing.channels)
     else:
+        assert isinstance(source.store, Arrays)
         arrays = source.store.array
     arrays = arrays[source.rows[examples]]
     if arrays.ndim == 3:
@@ -339,7 +340,7 @@ def _into_buffer(
     in the message; each tensor would have a piece of shared memory."""
     number, item = numbered
     batch = fill(buffers[number % len(buffers)], item)
-    return number, type(batch)(None, *(tensor.numpy() for tensor in batch[1:]))
+    return number, batch._make([None, *(tensor.numpy() for tensor in batch[1:])])
 
 
 def _copy(images: Tensor) -> Tensor:

@@ -19,14 +19,14 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from vitkit.system.errors import VitkitError, WorkerDied
 
 AHEAD = 2  # results that each worker prepares before they are asked for
 ORPHANED = 0.5  # seconds, at most, that a worker outlives the main process
 # Workers are forked where that is safe: at once, and they share what the source holds in memory.
-START = "fork" if sys.platform.startswith("linux") else "spawn"
+START: Literal["fork", "spawn"] = "fork" if sys.platform.startswith("linux") else "spawn"
 
 
 def in_order(
@@ -156,7 +156,7 @@ def _in_workers(
             reason = ""
     except KeyboardInterrupt:
         # A worker may be in the middle of a shard: the loader would wait five seconds for each.
-        for worker in results._workers:
+        for worker in results._workers:  # type: ignore[attr-defined]
             worker.terminate()
         raise
 
@@ -197,8 +197,8 @@ def _started(task: Callable, items: Iterable, workers: int, pin: bool, ahead: in
     from torch.utils.data import DataLoader
 
     with _silent_forks():
-        loader = DataLoader(
-            _TaskAsDataset(task),
+        loader: DataLoader = DataLoader(
+            _TaskAsDataset(task),  # type: ignore[arg-type]  # its base class imports PyTorch
             batch_size=None,
             sampler=items,
             num_workers=workers,
@@ -311,7 +311,9 @@ def in_child(task: Callable[[Any], Any], items: Sequence) -> Generator[Any, None
 
     context = multiprocessing.get_context(START)
     receiver, sender = context.Pipe(duplex=False)
-    child = context.Process(target=_send_results, args=(task, items, sender), daemon=True)
+    child = context.Process(  # type: ignore[attr-defined]  # every context has one
+        target=_send_results, args=(task, items, sender), daemon=True
+    )
     with _silent_forks():
         child.start()
     sender.close()  # the child's copy is the only one then, so that its death ends the pipe

@@ -108,7 +108,7 @@ def _find(source: Source) -> Bursts:
         return Bursts(np.arange(len(source)), 0)
     classes = np.zeros(len(source), dtype=np.int64)
     if source.target_kind == "class":
-        classes = source.targets
+        classes = source.target_array
     order = _order([source.name(i) for i in range(len(source))], times)
 
     # Pairs that may be alike, and pairs that tell what is usual

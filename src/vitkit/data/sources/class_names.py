@@ -101,7 +101,7 @@ def composed(names: np.ndarray) -> tuple[np.ndarray, tuple[str, ...]]:
         return names, ()
     spellings = Counter(forms.values())
     joined = sorted(form for form, count in spellings.items() if count > 1)
-    notes = ()
+    notes: tuple[str, ...] = ()
     if joined:
         notes = (
             f"written in several ways that look alike (composed and decomposed Unicode), and one "

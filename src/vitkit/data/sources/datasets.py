@@ -123,18 +123,19 @@ def dataset_table(
     values = []
     for dataset, dataset_title in zip(datasets, titles, strict=True):
         values.append(_targets(dataset, dataset_title, target))
-    missing = [part_values is None for part_values in values]
-    if any(missing) and not all(missing):
-        raise BadData(f"{titles[missing.index(True)]} has no targets, and other parts have them")
+    known = [part_values for part_values in values if part_values is not None]
     row_labels = None
-    if not any(missing):
-        row_labels = as_row_labels(concatenate_values(values), title or titles[0], target)
+    if len(known) == len(values):
+        row_labels = as_row_labels(concatenate_values(known), title or titles[0], target)
+    elif known:
+        missing = [part_values is None for part_values in values]
+        raise BadData(f"{titles[missing.index(True)]} has no targets, and other parts have them")
 
     # The names of their classes.
-    labels = labels or getattr(datasets[0], "classes", None) or ()
-    labels = tuple(map(str, labels)) or None
+    classes = labels or getattr(datasets[0], "classes", None) or ()
+    names = tuple(map(str, classes)) or None
     part_of_row = np.repeat(np.array(list(parts), dtype=object), counts)
-    return Table(store, row_labels, part_of_row, labels, ())
+    return Table(store, row_labels, part_of_row, names, ())
 
 
 def _length(dataset: Any, title: str) -> int:

@@ -96,11 +96,11 @@ def contents(image: Any, name: str) -> bytes | np.ndarray:
     if isinstance(image, Image.Image):
         return pixels_of_pillow(image, name)
     if isinstance(image, np.ndarray | Tensor):
-        read = images_of_array
-        if isinstance(image, Tensor):
-            read = images_of_tensor
         try:
-            several = read(image, name)
+            if isinstance(image, Tensor):
+                several = images_of_tensor(image, name)
+            else:
+                several = images_of_array(image, name)
         except VitkitError as error:
             raise BadImage(str(error)) from None
         if len(several) != 1:

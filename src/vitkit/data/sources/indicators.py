@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from vitkit.data.sources.tables import Columns
-from vitkit.data.sources.targets import UNKNOWN_WORDS, Lists, RowLabels, as_number
+from vitkit.data.sources.targets import UNKNOWN_WORDS, Lists, as_number
 from vitkit.system.console.text import some
 from vitkit.system.errors import BadData
 
@@ -40,7 +40,7 @@ FEWEST = 2  # columns that are taken for classes without being named
 class Indicators(NamedTuple):
     """What columns of zeros and ones say of the rows of a table."""
 
-    row_labels: RowLabels
+    row_labels: np.ndarray | Lists
     labels: tuple[str, ...]
     """Names of the classes: of the columns."""
     notes: tuple[str, ...]
@@ -79,7 +79,7 @@ def parts_of_valid(values: Sequence) -> np.ndarray | None:
     flag = {value: flag_of(value) for value in set(values)}
     if set(flag.values()) != {NO, YES}:
         return None
-    names = {NO: "train", YES: "val"}
+    names: dict[int | None, str] = {NO: "train", YES: "val"}
     return np.array([names[flag[value]] for value in values], dtype=object)
 
 
@@ -202,7 +202,7 @@ def _resolved(
     columns: dict[str, np.ndarray],
 ) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
     """Columns of NO, YES and UNKNOWN only, and a note on what -1 and empty cells are taken for."""
-    notes = ()
+    notes: tuple[str, ...] = ()
     # CelebA writes -1 and 1, and CheXpert 0 and 1, and -1 where it is uncertain
     signed = [name for name, flags in columns.items() if (flags == MINUS).any()]
     held = {int(flag) for name in signed for flag in np.unique(columns[name])}

@@ -176,13 +176,13 @@ def _views(outlines: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The spectra of an image at all zooms and angles, complex64 (V, FINE, FINE/2 + 1); and the norm
     of every part of it that is as large as a middle, (V, places, places)."""
     image = Image.fromarray(outlines)
-    views = []
+    turns = []
     for matrix in _turns():
         turned = image.transform(
             (FINE, FINE), Image.Transform.AFFINE, matrix, Image.Resampling.BILINEAR
         )
-        views.append(np.asarray(turned))
-    views = np.stack(views)
+        turns.append(np.asarray(turned))
+    views = np.stack(turns)
     sums = _sums(views)
     squares = _sums(views**2) - sums**2 / TEMPLATE**2
     least = 0.05 * TEMPLATE**2  # nothing is found in what shows nothing

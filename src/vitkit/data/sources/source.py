@@ -61,13 +61,12 @@ class Source:
 
     def answer(self, i: int) -> str | None:
         """The target as people write it: "cat", "cat, dog" or "3.5"; None if there is none."""
-        target = self._target(i)
+        if isinstance(self.targets, Lists):
+            return ", ".join(self.labels[k] for k in self.targets.row(i).tolist())
         if self.target_kind == "class":
-            return self.labels[target]
-        if self.target_kind == "classes":
-            return ", ".join(self.labels[k] for k in target)
+            return self.labels[self.targets[i]]
         if self.target_kind == "number":
-            return f"{target:g}"
+            return f"{self.targets[i].item():g}"
         return None
 
     def targets_of(self, indices: np.ndarray) -> np.ndarray:
@@ -150,7 +149,7 @@ def split_off(source: Source, share: float, seed: int) -> tuple[np.ndarray, np.n
     """
     classes = np.zeros(len(source), dtype=np.int64)
     if source.target_kind == "class":
-        classes = source.targets
+        classes = source.target_array
     if source.groups is not None:
         return stratified_groups(classes, source.groups, share, seed)
     return stratified(classes, share, seed)
@@ -240,7 +239,7 @@ def random_subset(source: Source, count: int, seed: int, by_class: bool = False)
     random = np.random.Generator(np.random.PCG64(seed))
     order = random.permutation(len(source))
     if by_class:
-        order = order[_by_turns(source.targets[order])]
+        order = order[_by_turns(source.target_array[order])]
     return subset(source, np.sort(order[:count]))
 
 

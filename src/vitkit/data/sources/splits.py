@@ -316,6 +316,7 @@ def _about_groups(
     """What belongs together, in a sentence; none if each image is alone. consequence: what follows; by
     default, how the images are divided. shown: the number of the group that is the example; by default the
     largest."""
+    assert source.groups is not None
     numbers, sizes = np.unique(source.groups, return_counts=True)
     several = sizes[sizes > 1]
     if not len(several):
@@ -331,7 +332,8 @@ def _about_groups(
         consequence = f"{stays} on one side of every split"
     if shown is None:
         shown = numbers[sizes.argmax()]
-    names = [PurePath(source.name(i)).name for i in np.flatnonzero(source.groups == shown)]
+    in_shown = np.flatnonzero(source.groups == shown)
+    names = [PurePath(source.name(int(i))).name for i in in_shown]
     such_as = " and ".join(names[:2])
     if len(names) > 2:
         such_as = f"{names[0]}, {names[1]} and {len(names) - 2:,} more"
@@ -348,7 +350,9 @@ def _on_both_sides(parts: dict[str, Source]) -> tuple[str, ...]:
     for name in ("val", "test"):
         if "train" not in parts or name not in parts:
             continue
-        known = int(np.isin(parts[name].groups, parts["train"].groups).sum())
+        groups, of_train = parts[name].groups, parts["train"].groups
+        assert groups is not None and of_train is not None  # _grouped has found them
+        known = int(np.isin(groups, of_train).sum())
         if known:
             sentences.append(
                 f"{known:,} of {len(parts[name]):,} images of the {name} part are of a burst that the "

@@ -133,7 +133,7 @@ def group_column(columns: Columns, present: Sequence[str]) -> str | None:
     return pick(columns.group, (), present, "columns.group")
 
 
-def numbered_groups(values: Sequence) -> np.ndarray:
+def numbered_groups(values: Sequence | np.ndarray) -> np.ndarray:
     """A number for each row, int64 (N,): the same for equal values, its own for a row without one."""
     numbers: dict = {}
     groups = np.arange(len(values), dtype=np.int64)
@@ -217,8 +217,9 @@ def without_secret_parts(table: Table) -> Table:
     """The Table without the parts whose labels are kept secret: -1 throughout, as the hub has
     ImageNet's test part. Their rows get no part. If there is no other part, nothing is left out."""
     row_labels = table.row_labels
-    numbers = isinstance(row_labels, np.ndarray) and row_labels.dtype == np.int64
-    if not numbers or table.labels is None:
+    if not isinstance(row_labels, np.ndarray) or row_labels.dtype != np.int64:
+        return table
+    if table.labels is None:
         return table
     labelled_parts = set(table.parts[row_labels != -1])
     secret_parts = sorted(set(table.parts) - labelled_parts)
@@ -227,9 +228,11 @@ def without_secret_parts(table: Table) -> Table:
     is_secret = np.isin(table.parts, secret_parts)
     parts = " and ".join(secret_parts)
     note = f"left out: the part {parts}, whose labels are all -1, that is, not told"
+    public_parts = table.parts.copy()
+    public_parts[is_secret] = None
     return table._replace(
         row_labels=np.where(is_secret, 0, row_labels),
-        parts=np.where(is_secret, None, table.parts),
+        parts=public_parts,
         notes=(*table.notes, note),
     )
 
@@ -269,6 +272,7 @@ def numbered(table: Table) -> Numbered:
             values = np.concatenate([values, unknown.values])
             owners = np.concatenate([owners, unknown.owners])
         classes = _number_classes(values, owners, table)
+        assert isinstance(classes.targets, np.ndarray)  # a number for each value
         numbers = classes.targets.astype(np.int32)
         known = len(row_labels.values)
         lists = Lists(numbers[:known], row_labels.ends)

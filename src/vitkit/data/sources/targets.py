@@ -50,7 +50,7 @@ class Lists:
     @classmethod
     def of(cls, lists: Sequence[Sequence]) -> "Lists":
         """The same lists, without repetitions in a list; values are all int or all str."""
-        flat = []
+        flat: list = []
         ends = []
         for values in lists:
             flat += dict.fromkeys(values)
@@ -114,15 +114,22 @@ class PartlyKnown(NamedTuple):
     """Those that it may have or not."""
 
 
-def concatenate(several: Sequence[np.ndarray] | Sequence[Lists]) -> np.ndarray | Lists:
-    """The targets of several parts of one data set, one after the other."""
-    if not isinstance(several[0], Lists):
-        return np.concatenate(several)
+def concatenate(several: Sequence[np.ndarray | Lists]) -> np.ndarray | Lists:
+    """The targets of several parts of one data set, one after the other; all are of one kind."""
+    arrays = [each for each in several if isinstance(each, np.ndarray)]
+    if len(arrays) == len(several):
+        return np.concatenate(arrays)
+    lists = [each for each in several if isinstance(each, Lists)]
+    assert len(lists) == len(several)
+    return _concatenate_lists(lists)
+
+
+def _concatenate_lists(several: Sequence[Lists]) -> Lists:
     counts = np.concatenate([lists.counts for lists in several])
     values = np.concatenate([lists.values for lists in several])
     unknown = None
     if any(lists.unknown is not None for lists in several):
-        unknown = concatenate([lists.unknown or nothing_for(len(lists)) for lists in several])
+        unknown = _concatenate_lists([each.unknown or nothing_for(len(each)) for each in several])
     return Lists(values, np.cumsum(counts, dtype=np.int64), unknown)
 
 
@@ -184,8 +191,8 @@ def _likely_kind(values: Values) -> TargetKind:
     if not all(value is None or isinstance(value, str | int | float) for value in values):
         return "class"  # which will be refused, by its row
     unique = {value for value in values if value is not None and value != ""}
-    numbers = [as_number(value) for value in unique]
-    if None in numbers or all(number.is_integer() for number in numbers):
+    numbers = [number for value in unique if (number := as_number(value)) is not None]
+    if len(numbers) < len(unique) or all(number.is_integer() for number in numbers):
         return "class"
     return "number"
 
@@ -404,11 +411,12 @@ def _bare_item(text: str) -> int | float | str | None:
 
 def _lists(values: Values, where: str) -> Lists:
     """Several classes each. A value that is not a list becomes a list of one."""
-    lists = values
     is_vector = False
-    if not isinstance(values, Lists):
+    if isinstance(values, Lists):
+        lists = values
+    else:
         is_vector = any(isinstance(value, PartlyKnown) for value in values)
-        flat = []
+        flat: list = []
         ends = []
         unknown = []
         unknown_ends = []
@@ -477,10 +485,10 @@ def _refuse_zeros_and_ones(lists: Lists, where: str) -> None:
 
 def concatenate_values(several: Sequence[Values]) -> Values:
     """The values of several files, joined before `as_row_labels`."""
-    types = {type(values) for values in several}
-    if types in ({Lists}, {np.ndarray}):
-        return concatenate(several)
-    result = []
+    alike = [values for values in several if isinstance(values, Lists | np.ndarray)]
+    if len(alike) == len(several) and len({type(values) for values in alike}) == 1:
+        return concatenate(alike)
+    result: list = []
     for values in several:
         if isinstance(values, Lists):
             values = _as_lists(values)

@@ -2,7 +2,7 @@
 Transformer (Section 3.1) or in a `ResNetConfig`, a classifier of its own (BiT)."""
 
 from dataclasses import dataclass, fields, replace
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from vitkit.models.config_checks import check_types
 from vitkit.models.tiling import Grid, as_pair
@@ -12,7 +12,7 @@ from vitkit.system.errors import BadSettings, BadWeights
 # BiT has two official implementations: its own surrounds the max-pooling by zeros, which win over
 # what is negative; big_vision's surrounds it by nothing.
 # fmt: off
-DIALECTS = {
+DIALECTS: dict[str, dict[str, Any]] = {
     "google": {"norm_eps": 1e-6, "standardise": "std", "weight_eps": 1e-5,
                "padding": "same", "pool": "same"},
     "timm": {"norm_eps": 1e-5, "standardise": "variance", "weight_eps": 1e-8,
@@ -26,13 +26,14 @@ DIALECTS = {
 }
 # fmt: on
 # Residual units of each stage, by the number of layers in a ResNet's name.
-UNITS = {
+UNITS: dict[int, tuple[int, ...]] = {
     26: (2, 2, 2, 2),
     50: (3, 4, 6, 3),
     101: (3, 4, 23, 3),
     152: (3, 8, 36, 3),
     200: (3, 24, 36, 3),
 }
+Mixer = Literal["conv", "axial", "local", "augmented"]
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class Backbone:
     pool: Literal["same", "zeros", "even"] = "same"
     """Border of the max-pooling. "same": TensorFlow's SAME; "zeros": one zero on every side (BiT);
     "even": one position on every side, which never wins (torchvision)."""
-    mixer: Literal["conv", "axial", "local", "augmented"] = "conv"
+    mixer: Mixer = "conv"
     """What mixes the positions of the feature map in a unit. "conv": a 3 x 3 convolution; "axial":
     attention along rows, then columns (App. D.6); "local": attention to the 7 x 7 around;
     "augmented": from the second stage on, a convolution for some channels and attention to
@@ -107,7 +108,7 @@ class Backbone:
         # 2 by the root's convolution, 2 by its pooling, 2 by every stage but the first
         return 4 * 2 ** max(len(self.units) - 1, 0)
 
-    def mixes(self, stage: int) -> str:
+    def mixes(self, stage: int) -> Mixer:
         """The kind of layer that mixes the feature map of this stage, counted from 0.
 
         Attention to all of the first stage's large map would cost too much (Bello et al.).
@@ -200,14 +201,14 @@ class ResNetConfig:
 
     def fitting(self, image: Grid) -> Grid:
         """The largest size of images that is not above `image`: as any size will do, itself."""
-        return tuple(image)
+        return image[0], image[1]
 
     def resized(self, image: Grid, method: str | None = None) -> "ResNetConfig":
         """The same model for images of this (height, width).
 
         `method` is there to match ViTConfig: positions here are always resampled as Google does.
         """
-        return replace(self, image=tuple(image))
+        return replace(self, image=self.fitting(image))
 
     def with_head(self, classes: int) -> "ResNetConfig":
         """The same model with a new head for this many classes; 0 is none."""

@@ -89,7 +89,7 @@ class LeNet(nn.Module):
         ]
         self.blocks = nn.ModuleList(stages)
         self.representation = nn.Linear(120, 84)
-        self.head = nn.Identity()
+        self.head: nn.Module = nn.Identity()
         if config.classes:
             self.head = nn.Linear(84, config.classes)
         self.recompute = False  # the loop may set it; nothing here is worth computing twice
@@ -133,7 +133,8 @@ class LeNet(nn.Module):
         for layer in self.modules():
             if isinstance(layer, nn.Conv2d | nn.Linear):
                 lecun_normal_(layer.weight)
-                nn.init.zeros_(layer.bias)
+                if layer.bias is not None:
+                    nn.init.zeros_(layer.bias)
         init_head(self.head, self.config.head_bias)
 
 

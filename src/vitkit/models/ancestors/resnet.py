@@ -37,7 +37,7 @@ class ResNet(nn.Module):
         self.norm = None  # v2 units leave what they give without one
         if backbone.order == "pre":
             self.norm = normalise(backbone.features, backbone)
-        self.head = nn.Identity()
+        self.head: nn.Module = nn.Identity()
         if config.classes:
             self.head = Dense(backbone.features, config.classes)
 
@@ -115,7 +115,7 @@ class ResNetStem(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, width, h, w), (h, w) the grid of patches. Raises VitkitError for sides
         that give no whole patches."""
-        self.tiling.check(images.shape[-2:])
+        self.tiling.check((images.shape[-2], images.shape[-1]))
         x = self.root(images)
         for block in self.blocks:
             x = block(x)  # (B, features, H/stride, W/stride) after the last
@@ -126,7 +126,8 @@ class ResNetStem(nn.Module):
     def init_weights(self) -> None:
         """The same initialisation as for the patches of an image."""
         lecun_normal_(self.project.weight)
-        nn.init.zeros_(self.project.bias)
+        if self.project.bias is not None:
+            nn.init.zeros_(self.project.bias)
 
 
 def residual_units(config: Backbone, image: Grid) -> nn.ModuleList:
@@ -224,7 +225,9 @@ class ResNetUnit(nn.Module):
         y = F.relu(self.norm2(self.conv2(y)), inplace=True)  # (B, inner, h', w')
         y = self.norm3(self.conv3(y))  # (B, 4·inner, h', w')
         if self.shortcut is not None:
-            x = self.shortcut_norm(self.shortcut(x))
+            x = self.shortcut(x)
+        if self.shortcut_norm is not None:
+            x = self.shortcut_norm(x)
         return F.relu(y + x, inplace=True)
 
     def forward_pre(self, x: Tensor) -> Tensor:
@@ -255,7 +258,7 @@ def mixer(channels: int, stride: int, grid: Grid, config: Backbone) -> nn.Module
     return Conv(channels, channels, 3, stride, config)
 
 
-def normalise(channels: int, config: Backbone) -> nn.Module:
+def normalise(channels: int, config: Backbone) -> nn.GroupNorm | nn.BatchNorm2d:
     """GroupNorm with 32 groups, or BatchNorm."""
     if config.norm == "batch":
         return nn.BatchNorm2d(channels, config.norm_eps)
@@ -280,7 +283,7 @@ class Conv(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, h, w) -> (B, C', h', w')."""
         size = self.weight.shape[-1]
-        kernel = self.weight  # (C', C, k, k)
+        kernel: Tensor = self.weight  # (C', C, k, k)
         if self.how != "none":
             kernel = standardised(kernel, self.how, self.eps)
         if self.same and self.stride > 1:

@@ -51,7 +51,7 @@ class Printing(logging.Handler):
         if _listener.get() is to_standard_output:
             stream = sys.stdout
         try:
-            if record.exc_info:
+            if record.exc_info and record.exc_info[1]:  # there is none outside of `except`
                 print(printable_traceback(record.exc_info[1]), file=stream)
             print(printable(_spelling.get()(record.getMessage())), file=stream, flush=True)
         except BrokenPipeError:

@@ -6,9 +6,10 @@ import dataclasses
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
+from types import GenericAlias
 from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
-from typing_extensions import is_typeddict
+from typing_extensions import get_original_bases, is_typeddict
 
 from vitkit.system.console.text import paragraphs
 from vitkit.system.functions.types import Default, Fields, Messages
@@ -107,7 +108,7 @@ def _of_function(function: Callable, defaults: Mapping[str, Any]) -> Iterator[Pa
         if default is inspect.Parameter.empty:
             default = MISSING
         if is_variadic:
-            annotation = tuple[annotation, ...]
+            annotation = GenericAlias(tuple, (annotation, ...))
             default = ()
         is_positional = each.kind is not inspect.Parameter.KEYWORD_ONLY
         if dataclasses.is_dataclass(default):  # such as a recipe in the place of its name
@@ -121,7 +122,7 @@ def _of_function(function: Callable, defaults: Mapping[str, Any]) -> Iterator[Pa
                 yield Parameter(name, kind, MISSING, "")
 
 
-def _keys(group: type) -> Iterator[Parameter]:
+def _keys(group: Owner) -> Iterator[Parameter]:
     """The keys of a TypedDict, all of them optional, without those of Messages, which are for
     programs."""
     types = get_type_hints(group, include_extras=True)
@@ -161,7 +162,7 @@ def options(
             aliases = ALIASES.get(each.name, ())
         if dataclasses.is_dataclass(each.default):
             kind = type(each.default)
-        if dataclasses.is_dataclass(kind):
+        if isinstance(kind, type) and dataclasses.is_dataclass(kind):
             inner = None if each.default is MISSING else each.default
             if name:
                 yield from options(kind, inner, f"{prefix}{name}.", f"{part}{each.name}__")
@@ -247,12 +248,12 @@ def docstrings(owner: Owner) -> dict[str, str]:
     import docstring_parser
 
     texts = {}
-    if inspect.isfunction(owner):
+    if not isinstance(owner, type):
         for each in docstring_parser.parse(inspect.getdoc(owner) or "").params:
-            texts[each.arg_name.lstrip("*")] = paragraphs(each.description)
+            texts[each.arg_name.lstrip("*")] = paragraphs(each.description or "")
         return texts
     if is_typeddict(owner):
-        bases = [*filter(is_typeddict, owner.__orig_bases__), owner]
+        bases = [base for base in (*get_original_bases(owner), owner) if is_typeddict(base)]
     else:
         bases = [base for base in reversed(owner.__mro__) if dataclasses.is_dataclass(base)]
     for base in bases:
@@ -260,7 +261,7 @@ def docstrings(owner: Owner) -> dict[str, str]:
             texts |= docstrings(base)
             continue
         for field in docstring_parser.parse_from_object(base).params:
-            texts[field.arg_name] = paragraphs(field.description)
+            texts[field.arg_name] = paragraphs(field.description or "")
     return texts
 
 

@@ -64,7 +64,7 @@ def public(function: Callable[P, R]) -> Callable[P, R]:
             given, named = read_arguments(function, args, values)
             return function(*given, **named)
 
-    return called
+    return called  # type: ignore[return-value]  # it also takes what `Messages` has
 
 
 _one_at_a_time = threading.RLock()

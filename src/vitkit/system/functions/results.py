@@ -31,14 +31,17 @@ class Result(ABC):
         """What the command prints: sentences, and tables of rich."""
 
     def __str__(self) -> str:
-        return _printed(self).file.getvalue().rstrip("\n")
+        text = StringIO()
+        _printed(self, text)
+        return text.getvalue().rstrip("\n")
 
     def __repr__(self) -> str:  # fields may hold a whole model
         return str(self)
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
-        return _printed(self).export_html(inline_styles=True, code_format="<pre>{code}</pre>")
+        console = _printed(self, StringIO())
+        return console.export_html(inline_styles=True, code_format="<pre>{code}</pre>")
 
 
 class Rows(Result):
@@ -67,11 +70,11 @@ class ModelResult(Result):
         VitkitError if no model was made."""
 
 
-def _printed(result: Result) -> "Console":
-    """A console of rich that has printed a result to a text."""
+def _printed(result: Result, text: StringIO) -> "Console":
+    """A console of rich that has printed a result to this text."""
     from rich.console import Console
 
-    console = Console(file=StringIO(), width=WIDTH, record=True, force_jupyter=False)
+    console = Console(file=text, width=WIDTH, record=True, force_jupyter=False)
     print_result(result, console)
     return console
 

@@ -12,15 +12,19 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from typing_extensions import TypeIs
 
 from vitkit.system.errors import BadSettings, Interrupted, PeerFailed, RankLost
 from vitkit.system.machine import Precision, pick_device
 from vitkit.system.processes.watchdog import PATIENCE, watchdog
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
 
 T = TypeVar("T")
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
@@ -131,7 +135,8 @@ def _session(store: dist.Store, rank: int, world_size: int) -> str:
 
     session = rank_id
     unconfirmed = set(range(1, world_size))
-    deadline = time.monotonic() + store.timeout.total_seconds()
+    patience = store.timeout  # type: ignore[attr-defined]  # PyTorch's stub leaves it out
+    deadline = time.monotonic() + patience.total_seconds()
     while unconfirmed:
         for other in unconfirmed:
             if store.check([f"vitkit/announced/{other}"]):
@@ -195,7 +200,8 @@ def shard(
         names = ("replicas", "shards")
     mesh = init_device_mesh(device.type, shape, mesh_dim_names=names)
     # The blocks first: the learner then takes the parameters that are in none of them
-    for module in [*blocks, learner]:
+    modules: list[nn.Module] = [*blocks, learner]
+    for module in modules:
         fully_shard(module, mesh=mesh, mp_policy=policy)
 
     # FSDP averages gradients over ranks by default; our losses are weighted by examples already
@@ -206,7 +212,7 @@ def shard(
 
     # An empty method. Registering it makes FSDP gather the parameters outside of the blocks when it
     # is called: see `gathered`
-    learner.gather = lambda: None
+    learner.gather = lambda: None  # type: ignore[assignment]
     register_fsdp_forward_method(learner, "gather")
     return learner
 
@@ -215,6 +221,9 @@ def sum_gradients(learner: nn.Module, now: bool) -> None:
     """Whether the next backward pass sums gradients over the ranks. If not, each rank adds up its
     own, whole, until a pass that does."""
     if world().world_size > 1:
+        from torch.distributed.fsdp import FSDPModule
+
+        assert isinstance(learner, FSDPModule)  # by `shard`
         learner.set_requires_gradient_sync(now)
 
 
@@ -225,24 +234,32 @@ def gathered(learner: nn.Module) -> Iterator[nn.Module]:
     if world().world_size == 1:
         yield learner
         return
-    learner.gather()
+    from torch.distributed.fsdp import FSDPModule
+
+    assert isinstance(learner, FSDPModule)  # by `shard`, as `gather` is
+    learner.gather()  # type: ignore[operator]
     try:
         yield learner
     finally:
         learner.reshard()
 
 
+def _is_sharded(tensor: Tensor) -> "TypeIs[DTensor]":
+    """Asked by an attribute: to import the class takes long."""
+    return hasattr(tensor, "placements")
+
+
 def full_tensor(tensor: Tensor) -> Tensor:
     """A sharded tensor in one piece; any other tensor as it is. Every rank must call this
     together."""
-    if hasattr(tensor, "full_tensor"):
+    if _is_sharded(tensor):
         return tensor.full_tensor()
     return tensor
 
 
 def local_tensor(tensor: Tensor) -> Tensor:
     """This rank's part of a sharded tensor; any other tensor as it is."""
-    if hasattr(tensor, "to_local"):
+    if _is_sharded(tensor):
         return tensor.to_local()
     return tensor
 
@@ -262,20 +279,24 @@ def part_of(tensor: Tensor) -> LocalPart:
     """The part of a tensor that this rank holds: its shard, or the whole tensor if it is not
     sharded."""
     tensor = tensor.detach()
-    if not hasattr(tensor, "placements"):
+    if not _is_sharded(tensor):
         return LocalPart(tensor, (0,) * tensor.ndim, on_rank_0())
+    from torch.distributed.tensor import Shard
 
     # A sharded dimension is cut as torch.chunk cuts: the last ranks may have less, or nothing
     offsets = [0] * tensor.ndim
     shape = list(tensor.shape)
     is_first = True
     mesh = tensor.device_mesh
+    coordinates = mesh.get_coordinate()
+    assert coordinates is not None  # the mesh has every rank
     for placement, ranks, coordinate in zip(
-        tensor.placements, mesh.shape, mesh.get_coordinate(), strict=True
+        tensor.placements, mesh.shape, coordinates, strict=True
     ):
         if placement.is_replicate():
             is_first = is_first and coordinate == 0
             continue
+        assert isinstance(placement, Shard)
         size = shape[placement.dim]
         size_of_most = -(-size // ranks)
         start = min(size_of_most * coordinate, size)
@@ -289,7 +310,7 @@ def part_of(tensor: Tensor) -> LocalPart:
 def replicas_of(tensor: Tensor) -> int:
     """How many ranks hold the same part of a sharded tensor; 1 of any other."""
     count = 1
-    if hasattr(tensor, "placements"):
+    if _is_sharded(tensor):
         for placement, ranks in zip(tensor.placements, tensor.device_mesh.shape, strict=True):
             if placement.is_replicate():
                 count *= ranks
@@ -321,14 +342,12 @@ def from_rank_0(make: Callable[[], T]) -> T:
     """Calls `make` on rank 0 alone; every rank gets its result, or raises its error."""
     if world().world_size == 1:
         return make()
-    result = None
-    failure = None
+    message: list[Any] = [None, None]
     if on_rank_0():
         try:
-            result = make()
+            message[0] = make()
         except Exception as error:  # which every rank raises
-            failure = error
-    message = [result, failure]
+            message[1] = error
     dist.broadcast_object_list(message)  # fills it in on the other ranks
     result, failure = message
     if failure is not None:

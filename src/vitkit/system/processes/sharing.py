@@ -26,7 +26,7 @@ def claim(key: str) -> bool:
     """Whether this process is the first to claim a piece of work, or nobody can be asked. It has to
     `give` the result then."""
     try:
-        return watchdog.store.add(f"claimed/{key}", 1) == 1
+        return watchdog.common_store.add(f"claimed/{key}", 1) == 1
     except RuntimeError:  # the store is gone with the process that held it
         return True
 
@@ -34,13 +34,15 @@ def claim(key: str) -> bool:
 def give(key: str, data: bytes | None) -> None:
     """Hand the result of claimed work to the others; None if it failed."""
     count = -1  # it failed
-    if data is not None:
-        count = math.ceil(len(data) / PIECE)
+    store = watchdog.common_store
     with suppress(RuntimeError):  # the others notice that the store is gone, too
-        for number in range(count):
-            piece = data[number * PIECE : (number + 1) * PIECE]
-            watchdog.store.set(f"given/{key}/{number}", piece)
-        watchdog.store.set(f"given/{key}", str(count))
+        if data is not None:
+            count = math.ceil(len(data) / PIECE)
+            for number in range(count):
+                piece = data[number * PIECE : (number + 1) * PIECE]
+                # Bytes too, which the stub does not say
+                store.set(f"given/{key}/{number}", piece)  # type: ignore[arg-type]
+        store.set(f"given/{key}", str(count))
 
 
 def take(key: str, since: float) -> bytes | None:
@@ -52,16 +54,17 @@ def take(key: str, since: float) -> bytes | None:
     """
     deadline = since + watchdog.patience
     pause = FIRST_LOOK
+    store = watchdog.common_store
     try:
-        while not watchdog.store.check([f"given/{key}"]):
+        while not store.check([f"given/{key}"]):
             if time.monotonic() > deadline:
                 return None
             time.sleep(pause)
             pause = min(2 * pause, LAST_LOOK)
-        count = int(watchdog.store.get(f"given/{key}"))
+        count = int(store.get(f"given/{key}"))
         if count < 0:
             return None
-        pieces = [watchdog.store.get(f"given/{key}/{number}") for number in range(count)]
+        pieces = [store.get(f"given/{key}/{number}") for number in range(count)]
     except RuntimeError:
         return None
     return b"".join(pieces)

@@ -45,6 +45,12 @@ class Watchdog:
         self.heartbeats = 0
         self.stopped.clear()
 
+    @property
+    def common_store(self) -> "Store":
+        """The store of a run of several ranks, from its beginning to its end."""
+        assert self.store is not None, "no run of several ranks has begun"
+        return self.store
+
     def heartbeat(self) -> None:
         """Note that this rank has made progress. Every rank calls this once a step, so their counts
         can be compared."""
@@ -65,7 +71,7 @@ class Watchdog:
 
     def first_to_report(self) -> bool:
         """Whether no other rank has asked this before: only one rank reports an error or a hang."""
-        return _first_to_report(self.store)
+        return _first_to_report(self.common_store)
 
     def _watch(self) -> None:
         """Wait until the process makes no progress, then report and end it."""
@@ -90,7 +96,7 @@ class Watchdog:
     def _ask(self, store: "Store", sentences: "queue.SimpleQueue[str | None]") -> None:
         """Put what the roll call says, or None if another rank is the first to report it."""
         try:
-            sentence = self._roll_call(store)
+            sentence: str | None = self._roll_call(store)
         except RuntimeError:
             sentences.put(self._unreachable())
             return

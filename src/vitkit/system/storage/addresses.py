@@ -191,12 +191,14 @@ def _users(address: str) -> list[tuple[int, int]]:
     while (position := address.find("://", position)) >= 0:
         start = position + len("://")
         host = _HOST.match(address, start)
+        assert host is not None  # it may be empty
         end = address.rfind("@", start, host.end())
         if end < 0 and not _HOST_AND_PORT.fullmatch(host[0]):
-            last = _WORD.match(address, start).end()
-            end = address.rfind("@", start, last)
+            word = _WORD.match(address, start)
+            assert word is not None  # as the host
+            end = address.rfind("@", start, word.end())
             if end < 0:  # so no other "://" of this word has a user
-                position = last
+                position = word.end()
                 continue
         if end < 0:
             position = start

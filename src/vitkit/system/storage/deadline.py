@@ -71,6 +71,6 @@ class _Within(request.HTTPSHandler, request.HTTPHandler):
             if deadline.is_over:  # it was made too late to be ended
                 raise TimeoutError("the time is over")
 
-        connection.connect = connect_in_time
+        connection.connect = connect_in_time  # type: ignore[method-assign]
         deadline.connections.append(connection)
         return connection

@@ -59,10 +59,11 @@ PAGE = re.compile(rb"(<\?xml[^>]*>\s*)?<(!doctype html|html|error\b)", re.IGNORE
 def what_came_instead(file: Path | bytes) -> str:
     """What a file is, or one that begins with these bytes, if a download or a clone fetched something else
     in its place, and what to do: "a web page; ...". "" for any other file."""
-    start = file
     if isinstance(file, Path):
         with file.open("rb") as opened:
             start = opened.read(START)
+    else:
+        start = file
     if start.startswith(b"version https://git-lfs"):
         return (
             "a pointer of Git LFS, which stands for the file in a clone; fetch the file itself: git lfs "

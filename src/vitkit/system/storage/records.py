@@ -3,8 +3,8 @@ have written them."""
 
 import math
 from collections.abc import Callable
-from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
+from inspect import Parameter, signature
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -25,19 +25,18 @@ def record_of(kind: Callable[..., T], values: Any) -> T:
     if not isinstance(values, dict):
         raise BadRun(f"it holds {shown(values)} in place of an object")
     types = _types(kind)
-    if is_dataclass(kind):
-        needed = {
-            field.name
-            for field in fields(kind)
-            if field.default is MISSING and field.default_factory is MISSING
-        }
-    else:
-        needed = set(types) - set(kind._field_defaults)
     if unknown := sorted(values.keys() - types.keys()):
         raise BadRun(f"{shown(unknown[0])} is no part of it")
-    if missing := sorted(needed - values.keys()):
+    if missing := sorted(_needed(kind) - values.keys()):
         raise BadRun(f"{missing[0]!r} is missing in it")
     return kind(**{name: value_of(types[name], value, name) for name, value in values.items()})
+
+
+@cache
+def _needed(kind: Callable) -> set[str]:
+    """The fields that have no default."""
+    parameters = signature(kind).parameters.values()
+    return {each.name for each in parameters if each.default is Parameter.empty}
 
 
 def value_of(kind: Any, value: Any, name: str) -> Any:

@@ -116,7 +116,7 @@ def _raise_if_final(failure: Exception, status: int | None, address: str) -> Non
         raise Unavailable(f"{shown} cannot be read: {reason}") from None
 
 
-def _reason(failure: Exception, status: int | None, address: str) -> str:
+def _reason(failure: BaseException, status: int | None, address: str) -> str:
     """What went wrong, in a few words."""
     if status is not None:
         return f"the server answers {_named(status)}"
