@@ -20,9 +20,8 @@ from runs import Eventful, events, losses, same, weights
 
 from vitkit.cli.entry import main
 from vitkit.data import Augmentation
-from vitkit.models import create, vit
+from vitkit.models import VisionTransformer, create, vit
 from vitkit.models.attention import fused
-from vitkit.models.vision_transformer import VisionTransformer
 from vitkit.objectives import MaskedAutoencoder, MaskedPatches, SelfDistillation, Supervised
 from vitkit.system.errors import Interrupted
 from vitkit.system.machine import autocast, pick_device

@@ -19,8 +19,7 @@ from vitkit.prediction import Item, prepared_images, spread
 from vitkit.prediction.batches import pixels_of
 from vitkit.prediction.calibration import CALIBRATED, items_of_source, to_calibrate
 from vitkit.prediction.predictions import logits_and_strangeness
-from vitkit.runtimes import FileRuntime, Runtime
-from vitkit.runtimes.exported import Weights
+from vitkit.runtimes import FileRuntime, Runtime, Weights
 from vitkit.system.console.progress import bar
 from vitkit.system.console.text import counted
 from vitkit.system.errors import BadData

@@ -74,7 +74,8 @@ def themed(figure: "Figure", theme: Theme) -> "Figure":
 
 def _theme_axes(axes: "Axes", theme: Theme) -> None:
     axes.set_facecolor(theme.paper)
-    axes.tick_params(colors=theme.ink, color=theme.faint, labelsize=8)
+    axes.tick_params(which="both", colors=theme.ink, color=theme.faint)
+    axes.tick_params(labelsize=8)
     for spine in axes.spines.values():
         spine.set_edgecolor(theme.faint)
     legend = axes.get_legend()

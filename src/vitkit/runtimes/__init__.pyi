@@ -1,3 +1,4 @@
+from .exported import Weights as Weights
 from .exported import Compute as Compute
 from .exported import Exported as Exported
 from .exported import FileRuntime as FileRuntime
@@ -16,7 +17,6 @@ from .graphs.writing import write as write
 from .identity import digest_of_classifier as digest_of_classifier
 from .identity import identity_of as identity_of
 from .libraries import LIBRARIES as LIBRARIES
-from .libraries import PACKAGES as PACKAGES
 from .libraries import RuntimeName as RuntimeName
 from .libraries import open_file as open_file
 from .libraries import open_model_file as open_model_file

@@ -37,12 +37,12 @@ from vitkit.runtimes import (
     Export,
     FileRuntime,
     Runtime,
+    Weights,
     described,
     eager,
     open_file,
     write,
 )
-from vitkit.runtimes.exported import Weights
 from vitkit.runtimes.pytorch import FeaturesOnRuntime, answering_features
 from vitkit.system.console.text import counted
 from vitkit.system.errors import VitkitError

@@ -26,7 +26,7 @@ from vitkit.apps.faster.losses import SAME, Loss
 from vitkit.apps.faster.pareto import Point
 from vitkit.apps.faster.subjects import Known, SearchSubject
 from vitkit.exporting import Contender, Turns, is_worth_measuring, measure
-from vitkit.runtimes.exported import Weights
+from vitkit.runtimes import Weights
 from vitkit.system.console.progress import bar
 from vitkit.system.errors import Unsupported
 from vitkit.system.machine import Precision

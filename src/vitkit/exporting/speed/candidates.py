@@ -21,17 +21,18 @@ from vitkit.prediction import exiting, fit_exits, merging, prepared_images
 from vitkit.runtimes import (
     ENDINGS,
     LIBRARIES,
-    PACKAGES,
     Export,
     Runtime,
     RuntimeName,
+    Weights,
     compiled,
     described,
     eager,
     missing_packages,
     write,
 )
-from vitkit.runtimes.exported import PictureRuntime, Weights
+from vitkit.runtimes.exported import PictureRuntime
+from vitkit.runtimes.libraries import PACKAGES
 from vitkit.system.console.messages import say
 from vitkit.system.errors import BadSettings, Unsupported, WorkerDied
 from vitkit.system.machine import Precision, has_bfloat16
