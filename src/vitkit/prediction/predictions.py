@@ -18,7 +18,8 @@ import numpy as np
 from vitkit.data import Source
 from vitkit.prediction.batches import Batches, Prepared, from_sequence, from_stream
 from vitkit.prediction.items import Item
-from vitkit.runtimes import Runtime, SaysUnknown, takes_pictures
+from vitkit.runtimes import Runtime, takes_pictures
+from vitkit.runtimes.runtime import SaysUnknown
 from vitkit.system.errors import BadSettings, Unsupported
 from vitkit.weights import activate_array
 

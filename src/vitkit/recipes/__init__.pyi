@@ -1,6 +1,5 @@
 from .channels import Say as Say
 from .finetuning import PRESETS as PRESETS
-from .finetuning import Preset as Preset
 from .finetuning import choose_pretrained as choose_pretrained
 from .finetuning import finetune as finetune
 from .named import RECIPES as RECIPES

@@ -32,4 +32,3 @@ from .pytorch import Eager as Eager
 from .pytorch import compiled as compiled
 from .pytorch import eager as eager
 from .runtime import Runtime as Runtime
-from .runtime import SaysUnknown as SaysUnknown
