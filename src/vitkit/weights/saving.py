@@ -21,11 +21,10 @@ def save(classifier: "Classifier | ModelResult", path: Path | str) -> Path:
     Raises VitkitError when `path` holds something else than a model, and for a model that was made
     for inference or that another library changed.
     """
-    if isinstance(classifier, ModelResult):
-        classifier = classifier.made
-    if isinstance(classifier, str):
-        classifier = load(classifier, quiet=True)
-    return write_model(classifier, _format_to_save(classifier), Path(path))
+    made = classifier.made if isinstance(classifier, ModelResult) else classifier
+    if isinstance(made, str):
+        made = load(made, quiet=True)
+    return write_model(made, _format_to_save(made), Path(path))
 
 
 def check_savable(classifier: Classifier, path: Path | str) -> None:
@@ -41,4 +40,6 @@ def _format_to_save(classifier: Classifier) -> Format:
     name = "huggingface"
     if cannot(name, config, rule):
         name = "native"
-    return format_of(name, config, rule)
+    format = format_of(name, config, rule)
+    assert format is not None  # vitkit's own stores every model
+    return format
