@@ -53,9 +53,9 @@ def _requests(folder: Path) -> None:
 @cache
 def _service(process: int) -> Service:
     """A server's service, with its threads, in this process."""
-    service = Service(Settings(LIMITS, batch=4), Room(64, 4 * LIMITS.size), ThreadPoolExecutor(2))
-    service.serve(served_now("tiny", eager(make_classifier(), "cpu"), answers_alone))
-    return service
+    served = served_now("tiny", eager(make_classifier(), "cpu"), answers_alone)
+    room = Room(64, 4 * LIMITS.size)
+    return Service(Settings(LIMITS, batch=4), room, ThreadPoolExecutor(2), served)
 
 
 @cache

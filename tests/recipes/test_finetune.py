@@ -140,6 +140,7 @@ def test_bits_rule_by_size(weights, shared):
 def test_an_unknown_preset_is_a_sentence(weights):
     with pytest.raises(ValueError, match=f"no preset 'dogs'; there are {', '.join(PRESETS)}"):
         finetune(weights, "digits", "dogs")
+    assert ("quick", "none", *TABLE_4, "bit") == PRESETS
 
 
 @pytest.mark.parametrize("of_nothing", [False, True])

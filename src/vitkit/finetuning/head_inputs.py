@@ -64,8 +64,7 @@ def reads(recipe: Recipe, kind: FeatureSet) -> Recipe:
     model = recipe.model
     if not isinstance(model, ViTConfig) or (model.pool, model.read_blocks) == kind:
         return recipe
-    read = replace(model, pool=kind.pool, read_blocks=kind.blocks)
-    return replace(recipe, model=read)
+    return replace(recipe, model=replace(model, pool=kind.pool, read_blocks=kind.blocks))
 
 
 def read(work: RunInputs) -> FittedHead:
@@ -83,10 +82,7 @@ def read(work: RunInputs) -> FittedHead:
         decided = OF_THE_PAPER  # a plan of before anything else was read
     kinds = list(kinds_for(bare.model.config, len(photographs.learned)))
     if not kinds or (decided is not None and decided not in kinds):
-        recipe = work.recipe
-        if decided is not None:
-            of_plan = FeatureSet(*decided)  # type: ignore[arg-type]  # `reads` checks it
-            recipe = reads(recipe, of_plan)
+        recipe = work.recipe if decided is None else reads(work.recipe, decided)
         bare = pretrained(work, recipe, asked.labels)
         learned = features_of(work, bare, photographs.learned)
         return FittedHead(asked, bare, learned, solved(asked, learned, groups))

@@ -18,6 +18,7 @@ from vitkit.data import Source, fingerprint
 from vitkit.evaluation import Features, Metric, compute_features
 from vitkit.finetuning.candidates import answers_of
 from vitkit.finetuning.folder import Photographs
+from vitkit.models import POOLS, FeatureSet
 from vitkit.recipes import Recipe, Say
 from vitkit.system.errors import BadWeights
 from vitkit.system.machine import Precision, autocast
@@ -58,7 +59,7 @@ class RunPlan(NamedTuple):
     """What a step of the fine-tuning took when `steps` was decided."""
     pool: str | None = None
     """What the head reads of a block, in plans of earlier versions; now `reading` says it."""
-    reading: tuple[str, int] | None = None
+    reading: FeatureSet | None = None
     """What the head reads: a pooling, and of how many blocks; None as long as that is not decided."""
     portable: bool = False
     """Whether the head reads what other libraries know, whatever it costs."""
@@ -89,11 +90,11 @@ def read_plan(run_dir: Path) -> RunPlan | None:
         if plan.reading is not None:
             pool, blocks = plan.reading
             check_types({"pool": pool, "blocks": blocks}, {"pool": str, "blocks": int})
-            return plan._replace(reading=(pool, blocks))
+            return plan._replace(reading=FeatureSet(POOLS[pool].name, blocks))
+        if plan.pool is not None:  # of an earlier version
+            return plan._replace(reading=FeatureSet(POOLS[plan.pool].name))
     except (OSError, TypeError, ValueError, KeyError):
         return None
-    if plan.pool is not None:  # of an earlier version
-        return plan._replace(reading=(plan.pool, 1))
     return plan
 
 

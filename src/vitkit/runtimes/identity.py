@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from vitkit.runtimes.exported import FileRuntime
+from vitkit.runtimes.runtime import Runtime
 
 if TYPE_CHECKING:
     from vitkit.runtimes.pytorch import Eager
@@ -28,10 +29,13 @@ class Identity(NamedTuple):
     """By which library and in which precision, for people: "PyTorch in float32"."""
 
 
-def identity_of(runtime: "Eager | FileRuntime") -> Identity:
+def identity_of(runtime: Runtime) -> Identity:
     """The identity of a classifier that PyTorch computes, or of an exported file."""
     if isinstance(runtime, FileRuntime):
         return _of_file(runtime)
+    from vitkit.runtimes.pytorch import Eager
+
+    assert isinstance(runtime, Eager), "whole pictures are not computed in batches"
     return _of_pytorch(runtime)
 
 

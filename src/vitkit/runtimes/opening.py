@@ -84,5 +84,5 @@ def features_on(classifier: Classifier, runtime: RuntimeName, precision: Precisi
         )
     opened = open_runtime(answering_features(classifier), runtime, precision)
     computed_by = f"{runtime} {precision}"
-    model = FeaturesOnRuntime(classifier, opened, computed_by)
+    model = FeaturesOnRuntime(classifier, opened.logits, computed_by)
     return replace(classifier, model=model)  # type: ignore[arg-type]  # in its place, for features

@@ -165,18 +165,23 @@ class FeaturesOnRuntime(nn.Module):
 
     inference_only = True
 
-    def __init__(self, classifier: Classifier, runtime: Runtime, computed_by: str):
+    def __init__(
+        self,
+        classifier: Classifier,
+        compute: Callable[[np.ndarray], np.ndarray],
+        computed_by: str,
+    ):
         super().__init__()
         self.model = classifier.model
         self.config = classifier.model.config
         self.computed_by = computed_by  # is among what tells features apart, too
         self.preprocessing = classifier.preprocessing
-        self.runtime = runtime
+        self.compute = compute
 
     def features(self, images: Tensor) -> Tensor:
         """(B, 3, h, w), as the preprocessing normalises them -> float32 (B, D)."""
         levels = self.preprocessing.levels(images)
-        return torch.from_numpy(self.runtime.logits(levels.cpu().numpy())).to(images.device)
+        return torch.from_numpy(self.compute(levels.cpu().numpy())).to(images.device)
 
 
 def answering_features(classifier: Classifier) -> Classifier:

@@ -15,6 +15,7 @@ from vitkit.prediction import (
     INPUT,
     Answering,
     ImageCounter,
+    Pictures,
     Request,
     answers,
     from_sequence,
@@ -133,6 +134,7 @@ def batch(
     # What there is to do
     runtime = runtime_of(asked, in_batches=True)
     items = images_of(asked, runtime.labels)
+    assert isinstance(items, Pictures)  # all of those that are named
     parts = PartFolder.begin(into, items, runtime, asked.top, _less(asked, runtime))
     missing = parts.missing(part, processes)
     chosen = Chosen.of(items, parts, missing)
@@ -147,9 +149,9 @@ def batch(
     progress.wipe()
     still = len(parts.missing())
     rows = 0
-    unreadable = progress.unreadable
+    not_read = progress.unreadable
     if not still:
-        rows, unreadable = parts.finish()
+        rows, not_read = parts.finish()
     summary = progress.summary() if progress.done else ""
     return BatchState(
         path=into,
@@ -160,7 +162,7 @@ def batch(
         missing=still,
         images=len(items),
         rows_written=rows,
-        unreadable=unreadable,
+        unreadable=not_read,
         ok_if_unreadable=asked.ok_if_unreadable,
     )
 

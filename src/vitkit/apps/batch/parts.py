@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
+from typing import Any, overload
 
 import numpy as np
 
@@ -74,7 +75,7 @@ class PartFolder:
         something else.
         """
         identity = identity_of(runtime)
-        about = {
+        about: dict[str, Any] = {
             "made": MARK,
             "count": len(items),
             "images": digest_of(items),
@@ -102,7 +103,7 @@ class PartFolder:
             _check_same_model(folder, before, identity)
         else:
             _check_alike(folder, before, about["labels"], runtime)
-        extra = ()
+        extra: tuple[str, ...] = ()
         if least_open(runtime) is not None:
             extra = ("unknown", "possible")
         return cls(folder, len(items), before["size"], about["top"], extra, before)
@@ -175,12 +176,12 @@ class PartFolder:
 class Chosen(Sequence[Item]):
     """The images of some parts, one part after the other. It travels to worker processes."""
 
-    items: Pictures
+    items: Sequence[Item]
     numbers: np.ndarray
     """int64: which of the items they are."""
 
     @classmethod
-    def of(cls, items: Pictures, parts: PartFolder, numbers: Iterable[int]) -> "Chosen":
+    def of(cls, items: Sequence[Item], parts: PartFolder, numbers: Iterable[int]) -> "Chosen":
         """The images of the parts with these numbers."""
         rows = chain.from_iterable(parts.rows(part) for part in numbers)
         return cls(items, np.fromiter(rows, dtype=np.int64))
@@ -188,8 +189,14 @@ class Chosen(Sequence[Item]):
     def __len__(self) -> int:
         return len(self.numbers)
 
-    def __getitem__(self, i: int) -> Item:
-        """Image i; no slices."""
+    @overload
+    def __getitem__(self, i: int) -> Item: ...
+    @overload
+    def __getitem__(self, i: slice) -> "Chosen": ...
+    def __getitem__(self, i: int | slice) -> "Item | Chosen":
+        """Image i, from 0, or those of a slice."""
+        if isinstance(i, slice):
+            return Chosen(self.items, self.numbers[i])
         return self.items[int(self.numbers[i])]
 
 

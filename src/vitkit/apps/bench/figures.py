@@ -63,15 +63,17 @@ def draw_curves(
     An answer is good if it is right; without labels, if it is the model's own in float32.
     """
     batch = max(speeds[0].images_per_second)
-    compared = [i for i, contender in enumerate(contenders) if contender.agreement is not None]
-    has_truth = all(contenders[i].agreement.accuracy is not None for i in compared)
+    compared = {}
+    for i, contender in enumerate(contenders):
+        if contender.agreement is not None:
+            compared[i] = contender.agreement
+    has_truth = all(agreement.accuracy is not None for agreement in compared.values())
 
     # The points: (images per second, percentage of good answers, text)
-    curves = {}
-    for i in compared:
-        agreement = contenders[i].agreement
+    curves: dict[str, list[tuple[float, float, str]]] = {}
+    for i, agreement in compared.items():
         good = agreement.same
-        if has_truth:
+        if agreement.accuracy is not None and has_truth:
             good = agreement.accuracy
         kind = "the whole model"
         if contenders[i].less:
@@ -102,8 +104,9 @@ def draw_curves(
     axes.set_ylabel(meaning)
     axes.margins(x=0.25, y=0.25)
     axes.spines[["top", "right"]].set_visible(False)
-    above_the_axes = {"loc": "lower right", "bbox_to_anchor": (1, 1), "ncols": len(curves)}
-    axes.legend(frameon=False, fontsize=9, **above_the_axes)
+    axes.legend(
+        frameon=False, fontsize=9, loc="lower right", bbox_to_anchor=(1, 1), ncols=len(curves)
+    )
 
 
 def _name_points(axes: "Axes", points: Sequence[tuple[float, float, str]]) -> None:

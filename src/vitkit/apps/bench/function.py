@@ -42,7 +42,6 @@ from vitkit.exporting import (
 )
 from vitkit.prediction import check_less_work, prepared_images
 from vitkit.runtimes import (
-    PACKAGES,
     VERSIONED,
     Export,
     FastestRuntime,
@@ -108,7 +107,7 @@ class Benchmark(Rows):
         """A row for each runtime and precision."""
         rows = []
         for values in self.facts["runtimes"]:
-            row = {}
+            row: dict[str, Any] = {}
             for name, value in values.items():
                 if isinstance(value, dict):
                     row |= {f"{name}.{key}": each for key, each in value.items()}
@@ -197,7 +196,7 @@ def bench(
     plan = Turns(batch, rounds, seconds)
     hints = hints_of(overrides)
     _check(plan, limit, data, calibrate, report)
-    if _is_file(model):
+    if isinstance(model, str) and is_exported(model):  # which is measured alone
         _check_is_only_timed(
             model,
             data=data,
@@ -282,7 +281,7 @@ def _say_what_is_missing(libraries: tuple[Library, ...], precisions: tuple[Preci
     missing = set()
     for library in libraries:
         for precision in precisions:
-            if library in PACKAGES:
+            if library == "onnx" or library == "openvino":
                 missing.update(missing_packages(Export(library, precision)))
     if missing:
         names = " and ".join(sorted(missing))
@@ -345,7 +344,7 @@ def _of_file_in(
     """Measure how fast an exported file is in these libraries, each in a process of its own. Raises
     WorkerDied if none of the processes lives."""
     # What computes it
-    found = []
+    found: list[Contender] = []
     runtimes = []
     for library in libraries:
         try:
@@ -373,12 +372,12 @@ def _of_file_in(
 
     # How fast it is
     say(f"measuring in turns, {_turns(plan, found):.0f} seconds or more")
-    found, speeds = _measured(found, images, plan)
+    contenders, speeds = _measured(found, images, plan)
     if start_up:
         say("starting processes")
         for start, megabytes in _starts([file]):
             speeds[0] = replace(speeds[0], start=start, megabytes=megabytes)
-    return Measured(classifier, found, tuple(speeds), name)
+    return Measured(classifier, contenders, tuple(speeds), name)
 
 
 def _measured(
@@ -474,8 +473,8 @@ def _with_starts(
     """The speeds with the time and memory of a process. PyTorch's are started with the model itself,
     which is written for them if it is in memory."""
     if isinstance(model, Classifier):
-        model = save(classifier, folder / "model")
-    models = {}
+        model = str(save(classifier, folder / "model"))
+    models: dict[int, Path | str] = {}
     for i, contender in enumerate(found):
         if contender.file is not None:
             models[i] = contender.file

@@ -41,9 +41,9 @@ def _columns(heads: Sequence[str], rows: Sequence[tuple[str, ...]], columns: Ite
         table.add_column(heads[column], justify="right")
     for name, *cells in rows:
         table.add_row(name, *(cells[column] for column in columns))
-    console = Console(width=WIDE, highlight=False, file=StringIO())
-    console.print(table)
-    return console.file.getvalue().rstrip("\n")
+    text = StringIO()
+    Console(width=WIDE, highlight=False, file=text).print(table)
+    return text.getvalue().rstrip("\n")
 
 
 def _cells(contender: Contender, speed: RuntimeSpeed) -> list[str]:
@@ -83,7 +83,7 @@ def recommendation(
             fit.append(i)
     lines = []
     same = [i for i in fit if found[i].precision == "float32"]
-    best_of = {}
+    best_of: dict[str, int] = {}
     for title, among in (("the fastest with the same answers", same), ("the fastest", fit)):
         best = max(among, key=lambda i: speeds[i].images_per_second[batch])
         if best not in best_of.values():
@@ -94,8 +94,9 @@ def recommendation(
             continue
         ratio = speeds[best].images_per_second[batch] / base
         line = f"{title}: {found[best].name}, {ratio:.2f} times PyTorch float32 at batch {batch}"
-        if found[best].file is not None:
-            ending = found[best].file.suffix
+        file = found[best].file
+        if file is not None:
+            ending = file.suffix
             settings = {}
             if found[best].precision != "float32":
                 settings = {"precision": found[best].precision, "data": DATA}

@@ -222,13 +222,16 @@ def compare(
     """
     hints = hints_of(overrides)
     names = (one, two)
-    if not images:
-        for name in names:
-            if not isinstance(name, Classifier):
-                check_recorded(Path(name))
-    runs = [name for name in names if not isinstance(name, Classifier) and is_run(name)]
+    runs = []
+    for name in names:
+        if isinstance(name, Classifier):
+            continue
+        if not images:
+            check_recorded(Path(name))
+        if is_run(name):
+            runs.append(name)
     if not images and len(runs) == 2:
-        return _compared_runs(one, two, output, data, json)
+        return _compared_runs(runs[0], runs[1], output, data, json)
 
     check_tolerance(tolerance)
     if data:
@@ -263,7 +266,7 @@ def _compared_runs(
     one: str, two: str, output: Path, data: tuple[str, ...], json: bool
 ) -> ComparedRuns:
     """The records of two runs, and unless JSON is printed a page with their curves."""
-    runs = tuple(read_run(Path(name), data) for name in (one, two))
+    runs = (read_run(Path(one), data), read_run(Path(two), data))
     notes = on_common_images(runs)
     page = None
     if not json:

@@ -111,11 +111,11 @@ def _examinations(data: str, model: ModelLike, run: Path | None, device: str) ->
     from vitkit.weights import Classifier, Hints, load_with_account
 
     classifier = None
-    if model:
+    if isinstance(model, Classifier):
         classifier = model
-        account = []
-        if not isinstance(classifier, Classifier):
-            classifier, account = load_with_account(model, Hints())
+        yield from examine_model(name_of(model), classifier, [])
+    elif model:
+        classifier, account = load_with_account(model, Hints())
         yield from examine_model(name_of(model), classifier, account)
     if data:
         splits = splits_at(data, typed=True)

@@ -159,8 +159,9 @@ def _requirements(extra: str, package: str = "vitkit") -> list[str]:
     for line in metadata.requires(package) or []:
         requirement = Requirement(line)
         marker = requirement.marker
-        is_of_extra = "extra ==" in str(marker) and marker.evaluate({"extra": extra})
-        if is_of_extra and not marker.evaluate({"extra": ""}):
+        if marker is None or "extra ==" not in str(marker):
+            continue
+        if marker.evaluate({"extra": extra}) and not marker.evaluate({"extra": ""}):
             names.append(requirement.name)
             if _is_installed(requirement.name):
                 for other in requirement.extras:

@@ -9,6 +9,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
@@ -37,7 +38,11 @@ TIMED = 4.0  # seconds that each speed is measured for
 LEARNED = 0.1  # of the first loss: below it a batch is learned by heart
 WAITS = 0.8  # of the computing's speed: slower loading leaves the model waiting
 JUDGED = 64  # images by which it is judged how a model's images are normalised
-LOSS = {"class": "softmax", "classes": "sigmoid", "number": "squared"}
+LOSS: dict[str, Literal["softmax", "sigmoid", "squared"]] = {
+    "class": "softmax",
+    "classes": "sigmoid",
+    "number": "squared",
+}
 
 
 @dataclass(frozen=True)
@@ -118,6 +123,7 @@ def _normalised_right(examined: Examined) -> Iterator[Fact]:
     another usual way: the commonest mistake with published weights."""
     classifier = examined.classifier
     source = examined.splits.test or examined.splits.val or examined.splits.train
+    assert source is not None  # there are images to learn from
     classes = {label: number for number, label in enumerate(classifier.labels)}
     if source.target_kind != "class" or not set(source.labels) <= classes.keys():
         return
@@ -148,6 +154,7 @@ def _normalised_right(examined: Examined) -> Iterator[Fact]:
 def _by_heart(examined: Examined, learner: torch.nn.Module, preprocessing: Preprocessing) -> Fact:
     """Whether the loss of one batch goes to nearly nothing."""
     train = examined.splits.train
+    assert train is not None  # as examine_learning has checked
     unchanged = Augmentation(crop="none", flip=False)
     batches = train_batches(train, unchanged, preprocessing, min(BATCH, len(train)), 0, 0, 0)
     with closing(batches):
@@ -157,7 +164,7 @@ def _by_heart(examined: Examined, learner: torch.nn.Module, preprocessing: Prepr
     targets = batch.targets.to(examined.device)
     keys = torch.arange(len(images), device=examined.device)
 
-    losses = []
+    losses: list[float] = []
     began = time.monotonic()
     while len(losses) < STEPS and time.monotonic() - began < PATIENCE:
         loss = learner(images, targets, keys)
@@ -183,6 +190,7 @@ def _speeds(examined: Examined, learner: torch.nn.Module, preprocessing: Preproc
     """Images per second of loading and of computing, and which of them a training waits for."""
     # Loading, as a training does it
     train = examined.splits.train
+    assert train is not None  # as examine_learning has checked
     workers = default_workers(train)
     readers = workers if is_elsewhere(train) else 1
     batches = train_batches(

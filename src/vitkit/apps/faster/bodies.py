@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -35,7 +35,9 @@ from vitkit.runtimes import (
     ENDINGS,
     Export,
     FeaturesOnRuntime,
+    FileRuntime,
     Runtime,
+    Weights,
     answering_features,
     described,
     eager,
@@ -44,7 +46,7 @@ from vitkit.runtimes import (
 )
 from vitkit.system.console.text import counted
 from vitkit.system.errors import VitkitError
-from vitkit.system.machine import autocast
+from vitkit.system.machine import Precision, autocast
 from vitkit.weights import Classifier, adopt, rebuilt, with_zero_head
 
 CPU = torch.device("cpu")
@@ -55,14 +57,22 @@ READ = 4  # blocks that the head of a shorter model reads, at least
 SOLVED = 2_048  # images, or numbers a head reads: of more of both it takes long to solve for
 
 
+Library = Literal["torch", "onnx", "openvino"]
+
+
 class Arithmetic(NamedTuple):
     """The runtime that computes a model, and its precision."""
 
-    library: str
-    """torch, onnx or openvino."""
-    precision: str
+    library: Library
+    precision: Weights
     is_calibrated: bool = False
     """Whether images have fixed the ranges of int8, where they need not."""
+
+    @property
+    def of_pytorch(self) -> Precision:
+        """The precision of one that PyTorch computes."""
+        assert self.precision == "float32" or self.precision == "bfloat16"  # it has no other
+        return self.precision
 
     def __str__(self) -> str:
         name = {"torch": "PyTorch", "onnx": "ONNX Runtime", "openvino": "OpenVINO"}[self.library]
@@ -107,7 +117,8 @@ class Variant(NamedTuple):
 def whole(classifier: Classifier) -> Shape:
     """The shape of the whole model."""
     config = classifier.model.config
-    return Shape(tuple(classifier.preprocessing.size), getattr(config, "depth", 0))
+    height, width = classifier.preprocessing.size
+    return Shape((height, width), getattr(config, "depth", 0))
 
 
 def shapes(classifier: Classifier, can_merge: bool) -> list[Shape]:
@@ -122,7 +133,8 @@ def shapes(classifier: Classifier, can_merge: bool) -> list[Shape]:
     sides = [full.image]
     if config.position_kind.any_grid:
         for share in SMALLER:
-            image = config.fitting(tuple(round(share * side) for side in full.image))
+            height, width = full.image
+            image = config.fitting((round(share * height), round(share * width)))
             if image not in sides:
                 sides.append(image)
     depths = [full.blocks]
@@ -182,7 +194,9 @@ def operations(classifier: Classifier, shape: Shape) -> float:
 def own_reading(classifier: Classifier) -> FeatureSet:
     """The reading of the classifier's own head."""
     config = classifier.model.config
-    return FeatureSet(getattr(config, "pool", ""), getattr(config, "read_blocks", 1))
+    if not isinstance(config, ViTConfig):
+        return FeatureSet("gap")  # the mean of all places
+    return FeatureSet(config.pool, config.read_blocks)
 
 
 def reading_of(classifier: Classifier, shape: Shape, images: int) -> FeatureSet:
@@ -221,7 +235,9 @@ def model_of(classifier: Classifier, shape: Shape, reads: FeatureSet) -> Classif
 
 def _with_reading(classifier: Classifier, reads: FeatureSet) -> Classifier:
     """The classifier with a head of zeros that reads something else."""
-    own = replace(classifier.model.config, pool=reads.pool, read_blocks=reads.blocks)
+    config = classifier.model.config
+    assert isinstance(config, ViTConfig)  # as others have one reading
+    own = replace(config, pool=reads.pool, read_blocks=reads.blocks)
     return replace(classifier, model=with_zero_head(classifier.model, own), unknown=None)
 
 
@@ -247,7 +263,9 @@ class Body:
             return own
         parts = set(POOLS[own.pool].reads)
         pool = next(pool for pool in NESTED[1:] if parts <= set(pool.reads))
-        return FeatureSet(pool.name, self.subject.classifier.model.config.depth)
+        config = self.subject.classifier.model.config
+        assert isinstance(config, ViTConfig)  # as can_be_shorter has said
+        return FeatureSet(pool.name, config.depth)
 
     @cached_property
     def classifier(self) -> Classifier:
@@ -262,15 +280,16 @@ class Body:
         are in it."""
         arithmetic = self.arithmetic
         if arithmetic.library == "torch" and not self.merge:
-            with autocast(CPU, arithmetic.precision):
+            with autocast(CPU, arithmetic.of_pytorch):
                 return compute_features(self.classifier.to(CPU).for_inference(), source).x
         with TemporaryDirectory(prefix="vitkit-") as folder:
             computed_by = f"{arithmetic} {self.merge}"
             if arithmetic.precision == "int8":
                 computed_by += f" {content_digest(self.subject.for_calibration)}"
             runtime = _WhenAsked(self, Path(folder))
-            model = FeaturesOnRuntime(self.classifier, runtime, computed_by)
-            return compute_features(replace(self.classifier, model=model), source).x
+            model = FeaturesOnRuntime(self.classifier, runtime.logits, computed_by)
+            own = replace(self.classifier, model=model)  # type: ignore[arg-type]  # in its place
+            return compute_features(own, source).x
 
     def read(self, states: np.ndarray, shape: Shape, reads: FeatureSet) -> np.ndarray:
         """The features for the head of a shape, from these states: float32 (N, its width)."""
@@ -278,6 +297,7 @@ class Body:
             x = states
         else:
             config = self.subject.classifier.model.config
+            assert isinstance(config, ViTConfig)  # as others have one reading
             x = features_within(states, self.widest, reads, config.width, shape.blocks)
         if reads != OF_THE_PAPER:
             x = rounded(x)  # as those of the first model of a folder are
@@ -292,7 +312,7 @@ class _WhenAsked:
         self.folder = folder
 
     @cached_property
-    def runtime(self):
+    def runtime(self) -> FileRuntime:
         answering = answering_features(self.body.classifier.to(CPU))
         trial = calibration(self.body.subject)
         path = exported(answering, self.body.arithmetic, self.body.merge, self.folder, trial)
@@ -337,7 +357,7 @@ def opened(
     which is written to a folder."""
     if arithmetic.library == "torch":
         megabytes = 4 * parameters(classifier.model) / 1e6
-        return eager(classifier, CPU, arithmetic.precision), megabytes
+        return eager(classifier, CPU, arithmetic.of_pytorch), megabytes
     folder.mkdir(parents=True, exist_ok=True)
     path = exported(classifier, arithmetic, merge, folder, trial)
     return open_file(path), size_of(path) / 1e6

@@ -36,7 +36,7 @@ def line_figure(line: ParetoLine, chosen: Point, theme: Theme = LIGHT) -> "Figur
     from matplotlib.ticker import MaxNLocator, NullLocator, ScalarFormatter
 
     figure = Figure(figsize=(WIDTH, HEIGHT), layout="constrained")
-    axes = figure.subfigures().subplots()
+    axes = figure.subfigures().subplots()  # type: ignore[union-attr]  # a single one is no array
     best = line.best
 
     # Every model that was measured
@@ -50,12 +50,26 @@ def line_figure(line: ParetoLine, chosen: Point, theme: Theme = LIGHT) -> "Figur
     lost = [100 * point.loss.lost for point in best]
     below = [100 * (point.loss.lost - point.loss.low) for point in best]
     above = [100 * (point.loss.high - point.loss.lost) for point in best]
-    style = {"color": theme.first, "capsize": 2, "elinewidth": 0.8}
-    axes.errorbar(times, lost, [below, above], fmt="o-", label="the line, at 95 %", **style)
+    axes.errorbar(
+        times,
+        lost,
+        [below, above],
+        fmt="o-",
+        label="the line, at 95 %",
+        color=theme.first,
+        capsize=2,
+        elinewidth=0.8,
+    )
     promises = [100 * point.loss.at_most for point in best]
     axes.plot(times, promises, "_", color=theme.second, label="at most")
-    star = {"markersize": 14, "color": theme.second, "label": f"chosen: {chosen.name}"}
-    axes.plot([chosen.milliseconds], [100 * chosen.loss.lost], "*", **star)
+    axes.plot(
+        [chosen.milliseconds],
+        [100 * chosen.loss.lost],
+        "*",
+        markersize=14,
+        color=theme.second,
+        label=f"chosen: {chosen.name}",
+    )
     for number, point in enumerate(best, start=1):
         place = (point.milliseconds, 100 * point.loss.lost)
         axes.annotate(str(number), place, OFFSET, textcoords="offset points", fontsize=8)

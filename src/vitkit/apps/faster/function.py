@@ -10,6 +10,7 @@ from typing import Any, Literal, Unpack
 
 from rich.table import Table
 
+from vitkit.apps.faster.bodies import Library
 from vitkit.apps.faster.figures import HEADER, cells, draw, write_page
 from vitkit.apps.faster.losses import on_others
 from vitkit.apps.faster.pareto import ParetoLine, Point
@@ -194,7 +195,7 @@ def faster(
         raise BadSettings(
             f"`lose` is {lose:g}; it is in points of accuracy, above 0 and below 100, such as 0.5"
         )
-    libraries = LIBRARIES
+    libraries: tuple[Library, ...] = LIBRARIES
     if output is not None:
         libraries = (library_of(output),)
     for path in report:
@@ -219,7 +220,7 @@ def faster(
             "name some, sorted into folders of their classes, with `data`"
         )
 
-    asked = {}
+    asked: dict[str, Any] = {}
     if data:
         asked["data"] = data
     if purpose != "latency":

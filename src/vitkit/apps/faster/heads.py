@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitkit.apps.faster.bodies import (
     Arithmetic,
@@ -58,7 +58,7 @@ class BodyHead:
     def logits(self, classifier: Classifier, x: np.ndarray) -> Tensor:
         """The logits of the head for its features, (N, D) -> (N, K). classifier: whose head it
         is, if it keeps its own."""
-        if self.weight is None:
+        if self.weight is None or self.bias is None:
             return head_on(classifier, x)
         return torch.tensor(x).double() @ self.weight.mT + self.bias
 
@@ -70,7 +70,7 @@ def head_of(subject: SearchSubject, body: Body, shape: Shape, exact: Arithmetic)
     reads = reading_of(subject.classifier, shape, images)
     judged = body.read(body.states(subject.judged), shape, reads)
     if subject.asked is not None:
-        learned = Features(judged, subject.judged.targets)
+        learned = Features(judged, subject.judged.target_array)
         probe = solved(subject.asked, learned, subject.judged.groups)
         return BodyHead(reads, probe.weight, probe.bias, probe.left_out, probe)
     if keeps_head(subject.classifier, shape, reads):
@@ -120,18 +120,18 @@ def with_head(subject: SearchSubject, shape: Shape, head: BodyHead, x: np.ndarra
     """
     own = subject.classifier
     model = model_of(own, shape, head.reads)
-    if head.weight is None:
+    if head.weight is None or head.bias is None:
         is_whole = shape == whole(own)
         return replace(model, unknown=own.unknown if is_whole else None)
     with_own = replace(model, model=with_zero_head(model.model, model.model.config))
     if head.probe is None:
-        return replace(_with_weights(with_own, head), unknown=None)
+        return replace(_with_weights(with_own, head.weight, head.bias), unknown=None)
     solved_for = with_probe(with_own, head.probe, own.labels, own.activation)
     if own.unknown is None:
         return solved_for
     unknown = fit_unknown(
         torch.tensor(x),
-        torch.tensor(subject.judged.targets),
+        torch.tensor(subject.judged.target_array),
         head.answers,
         groups=subject.judged.groups,
         told_by=last_token(solved_for),
@@ -140,8 +140,10 @@ def with_head(subject: SearchSubject, shape: Shape, head: BodyHead, x: np.ndarra
 
 
 @torch.no_grad()
-def _with_weights(classifier: Classifier, head: BodyHead) -> Classifier:
-    """The classifier, whose head is one of zeros, with this head's weights, in place."""
-    classifier.model.head.weight.copy_(head.weight.float())
-    classifier.model.head.bias.copy_(head.bias.float())
+def _with_weights(classifier: Classifier, weight: Tensor, bias: Tensor) -> Classifier:
+    """The classifier, whose head is one of zeros, with these weights in it, (K, D) and (K,), in place."""
+    head = classifier.model.head
+    assert isinstance(head, nn.Linear)  # as it is one of zeros
+    head.weight.copy_(weight.float())
+    head.bias.copy_(bias.float())
     return classifier

@@ -276,7 +276,7 @@ def needed(judged: LossEvidence, lose: float, times: float = 1.0, share: float =
     longest = math.log(MOST / tested)
     if above(longest) > 0:
         return None
-    count = tested
+    count: float = tested
     if above(0.0) > 0:
         count = tested * math.exp(brentq(above, 0.0, longest))
     count *= ORDERING / (ORDERING - 1)

@@ -4,6 +4,7 @@ which of them is chosen."""
 from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
+from vitkit.apps.faster.bodies import Library
 from vitkit.apps.faster.losses import Loss
 
 STEP = 1.05  # times as fast as the one before, at least, for a model of the line to be tested
@@ -14,7 +15,7 @@ class Point(NamedTuple):
 
     name: str
     """What computes it, and what is left out: "OpenVINO int8, 10 blocks"."""
-    library: str
+    library: Library
     precision: str
     image: tuple[int, int]
     """Height and width of its images."""

@@ -13,6 +13,7 @@ import numpy as np
 
 from vitkit.apps.faster.bodies import (
     Arithmetic,
+    Library,
     Variant,
     calibration,
     model_of,
@@ -25,13 +26,15 @@ from vitkit.apps.faster.losses import SAME, Loss
 from vitkit.apps.faster.pareto import Point
 from vitkit.apps.faster.subjects import Known, SearchSubject
 from vitkit.exporting import Contender, Turns, is_worth_measuring, measure
+from vitkit.runtimes import Weights
 from vitkit.system.console.progress import bar
 from vitkit.system.errors import Unsupported
+from vitkit.system.machine import Precision
 
 Purpose = Literal["latency", "throughput"]
 BATCH = {"latency": 1, "throughput": 32}
-LIBRARIES = ("torch", "onnx", "openvino")
-EXACT = "float32"
+LIBRARIES: tuple[Library, ...] = ("torch", "onnx", "openvino")
+EXACT: Precision = "float32"
 REFERENCE = Arithmetic("torch", EXACT)
 GAIN = 1.03  # times as fast, at least, for an arithmetic whose answers differ to be tried
 FORETOLD = 1.25  # times as long as the line a candidate may be by its operations, to be measured
@@ -60,7 +63,7 @@ class SearchGoal:
     purpose: Purpose = "latency"
     seconds: float = 600.0
     """The time for all of it, about."""
-    libraries: tuple[str, ...] = LIBRARIES
+    libraries: tuple[Library, ...] = LIBRARIES
     """What may compute the model."""
 
     @property
@@ -69,11 +72,12 @@ class SearchGoal:
         return BATCH[self.purpose]
 
 
-def arithmetics_here(libraries: Sequence[str]) -> list[Arithmetic]:
+def arithmetics_here(libraries: Sequence[Library]) -> list[Arithmetic]:
     """The libraries and precisions that can compute a model on this machine."""
     arithmetics = []
+    precisions: tuple[Weights, ...] = ("float32", "bfloat16", "int8")
     for library in libraries:
-        for precision in ("float32", "bfloat16", "int8"):
+        for precision in precisions:
             arithmetic = Arithmetic(library, precision)
             if arithmetic == REFERENCE or is_worth_measuring(library, precision):
                 arithmetics.append(arithmetic)
@@ -143,8 +147,8 @@ class Speeds:
             share = operations(self.subject.classifier, candidate.shape) / of_full
             of_whole = first.milliseconds(Variant(candidate.arithmetic, self.full))
             foretold[candidate] = of_whole * share
-        staying = _near_line(foretold, loss_of, FORETOLD)
-        staying = [each for each in loss_of if each in staying or each in wholes]
+        near = _near_line(foretold, loss_of, FORETOLD)
+        staying = [each for each in loss_of if each in near or each in wholes]
 
         # Rounds, each for longer, as far as there is time
         for number, each_round in enumerate(ROUNDS):

@@ -168,7 +168,7 @@ def _judge_all(
     what was left out, for people. The first body is judged in any case."""
     full = whole(subject.classifier)
     judge = None
-    judged = {}
+    judged: dict[Variant, LossEvidence] = {}
     left_out = []
     for body, of_body in bar("judging")(bodies, len(bodies)):
         if judged and time.monotonic() > until:
@@ -197,4 +197,4 @@ def _judge(subject: SearchSubject, body: Body, exact: Arithmetic) -> Judge:
     full = whole(subject.classifier)
     reference = head_of(subject, body, full, exact)
     check_own(subject, reference, body.read(body.states(subject.judged), full, reference.reads))
-    return Judge(reference.answers, subject.judged.targets, subject.judged.groups)
+    return Judge(reference.answers, subject.judged.target_array, subject.judged.groups)

@@ -135,7 +135,7 @@ def of_data(classifier: Classifier, data: str, run_dir: Path | None = None) -> S
     learned = None
     if run_dir is not None:
         learned = _learned_by(run_dir, data)
-    if learned is not None:
+    if run_dir is not None and learned is not None:
         judged = _unseen(judged, learned, data, run_dir)
     else:
         learned = parts_at(data, typed=True).sources.get("train")
@@ -204,7 +204,7 @@ def _check_target(source: Source, where: str) -> None:
 def _in_classes_of(source: Source, classifier: Classifier, data: str) -> Source:
     """The images whose class the model has, with its number there; how many others there are is said."""
     classes = align(source.labels, classifier.labels, needed=()).classes.numpy()
-    targets = classes[source.targets]
+    targets = classes[source.target_array]
     known = np.flatnonzero(targets >= 0)
     if len(known) < FEWEST:
         raise BadData(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from vitkit.apps.faster.bodies import CPU, Body, calibration, wanted
+from vitkit.apps.faster.bodies import CPU, Body, Library, calibration, wanted
 from vitkit.apps.faster.heads import head_of, with_head
 from vitkit.apps.faster.pareto import Point
 from vitkit.apps.faster.races import LIBRARIES
@@ -28,14 +28,14 @@ LEAST_SAME = 0.97  # share of these with the candidate's answer: int8 of other i
 BATCH = 32
 
 
-def ending_of(library: str) -> str:
+def ending_of(library: Library) -> str:
     """How the name of a file for a library ends; "" for PyTorch, whose models are directories."""
     if library == "torch":
         return ""
     return ENDINGS[library]
 
 
-def library_of(output: Path) -> str:
+def library_of(output: Path) -> Library:
     """The library that a file is for, by its ending. Raises VitkitError for another ending."""
     endings = {ending_of(library): library for library in LIBRARIES}
     library = endings.get(output.suffix.lower())
@@ -79,7 +79,7 @@ def write(subject: SearchSubject, found: Found, point: Point, output: Path) -> C
 
     # The file
     if point.library == "torch":
-        same = _share(eager(classifier, CPU, arithmetic.precision), items, expected)
+        same = _share(eager(classifier, CPU, arithmetic.of_pytorch), items, expected)
         _check(same, output)
         save(classifier, output)
         return classifier
@@ -95,11 +95,11 @@ def write(subject: SearchSubject, found: Found, point: Point, output: Path) -> C
 def _share(runtime: Runtime, items: list[Item], expected: np.ndarray) -> float:
     """The share of images for which a runtime's most likely class is that of the expected probabilities,
     (N, K), or tied with it."""
-    answers = []
+    parts = []
     for start in range(0, len(items), BATCH):
         images, _ = prepared_images(runtime.preprocessing, items[start : start + BATCH])
-        answers.append(runtime.logits(images).argmax(1))
-    answers = np.concatenate(answers)
+        parts.append(runtime.logits(images).argmax(1))
+    answers = np.concatenate(parts)
     is_same = answers == expected.argmax(1)
     return float((is_same | tied_answers(expected, answers)).mean())
 

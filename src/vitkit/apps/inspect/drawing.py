@@ -2,7 +2,7 @@
 
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -66,7 +66,7 @@ def images_of(
 
     # Read and prepare
     rows = []
-    shown = []
+    shown: list[Picture] = []
     for item in bar("reading images")(ordered, len(ordered)):
         try:
             picture = open_image(item.read(), item.name)
@@ -106,20 +106,22 @@ def subject_of(
     BadSettings for a class, a layer or a patch that does not exist."""
     classifier = models[0]
     target = _target(class_name, classifier.labels)
-    names = ()
-    if given.shown:
-        shown = given.prepared[0][: len(given.shown)]
+    names: tuple[str, ...] = ()
+    prepared = given.prepared[0]
+    if prepared is not None and given.shown:
+        shown = prepared[: len(given.shown)]
         names = _captions(classifier, shown, given.shown, target)
-    return InspectedModel(
+    subject = InspectedModel(
         classifier,
-        given.prepared[0],
+        prepared,
         names,
         target,
         _layer(layer, classifier),
-        _patch(patch, classifier, given.prepared[0]),
-        *models[1:],
-        *given.prepared[1:],
+        _patch(patch, classifier, prepared),
     )
+    if len(models) == 1:
+        return subject
+    return replace(subject, other=models[1], other_images=given.prepared[1])
 
 
 def _target(name: str, labels: Sequence[str]) -> int | None:
@@ -170,7 +172,7 @@ def _patch(
     config = check_transformer(classifier).config
     size = classifier.preprocessing.size
     if images is not None:
-        size = images.shape[2:]
+        size = (images.shape[2], images.shape[3])
     rows, columns = config.tiling.grid(size)
     if not (1 <= patch[0] <= rows and 1 <= patch[1] <= columns):
         raise BadSettings(
@@ -262,7 +264,7 @@ def draw_all(
             written.append(_write_arrays(model, plate, files.numbers(kind)))
         every.append(DrawnFigure(kind, plate, files=written))
     # A sentence for each reason why figures are left out
-    names_by_reason = {}
+    names_by_reason: dict[str, list[str]] = {}
     for each in every:
         if each.plate is None:
             names_by_reason.setdefault(each.why_not, []).append(each.kind.name)

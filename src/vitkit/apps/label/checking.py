@@ -205,8 +205,8 @@ class Checking:
             check = self._checks[name]
             lines.append("\t".join((name, RELABEL, label, check.label, check.part)))
         for name, decision in self.answers.set_aside.items():
-            check = self._checks.get(name)
-            if check is not None and decision == "leave out":
+            if name in self._checks and decision == "leave out":
+                check = self._checks[name]
                 lines.append("\t".join((name, LEAVE_OUT, "", check.label, check.part)))
         self.problem = ""
         try:

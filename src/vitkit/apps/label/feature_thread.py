@@ -18,7 +18,7 @@ from vitkit.evaluation import backbone_digest
 from vitkit.system.console.messages import log_bug, reason
 from vitkit.system.environment import max_pixels
 from vitkit.system.errors import BadImage, VitkitError
-from vitkit.system.machine import autocast, cpus
+from vitkit.system.machine import Precision, autocast, cpus
 from vitkit.system.storage.files import parse_json, whole
 from vitkit.weights import DAMAGE, Classifier, write_safetensors
 
@@ -36,7 +36,7 @@ class FeatureThread(threading.Thread):
         sitting: Sitting,
         classifier: Classifier,
         root: Path,
-        precision: str,
+        precision: Precision,
         find: Callable[[], list[str]],
     ):
         """classifier: on its device, for inference. root: the folder of the photographs. find: gives

@@ -132,7 +132,7 @@ class Questions:
         before = 0 if self._cover is None else len(self._cover[1])
         if before != len(seen) and (is_all or len(seen) >= GROWTH * before):
             self._cover = Cover(self.photographs.features[seen]), seen
-        return self._cover
+        return self._cover or (None, seen)
 
     def _unseen_one(self, given_out: set[str]) -> Question | None:
         """A photograph that the model has not seen, while it has seen none that is not labelled."""

@@ -19,6 +19,7 @@ from vitkit.evaluation import (
 )
 from vitkit.prediction import Sorter
 from vitkit.system.errors import BadSettings
+from vitkit.system.machine import Precision
 from vitkit.weights import Classifier, adopt
 
 MODEL = "model"
@@ -37,7 +38,7 @@ class TakenHome(NamedTuple):
 
 
 def save_model(
-    sitting: Sitting, classifier: Classifier, root: Path, precision: str, origin: str
+    sitting: Sitting, classifier: Classifier, root: Path, precision: Precision, origin: str
 ) -> TakenHome:
     """Write the model of all photographs that have a label. origin: the name of the pre-trained model.
 

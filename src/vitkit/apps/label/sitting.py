@@ -327,7 +327,7 @@ class Sitting:
 
     def _random_answers(self) -> Drawn:
         """What the model took the last random photographs for, before it was said what they are."""
-        drawn = []
+        drawn: list[tuple[bool, float, int]] = []
         labels = self.answers.labels
         for answer in reversed(self.answers.standing):
             if len(drawn) == LATEST:
@@ -336,8 +336,8 @@ class Sitting:
                 label = labels[answer.photographs[0]].label
                 right = self.answers.now_called(answer.guess) == label
                 drawn.append((right, answer.sure, answer.learned))
-        drawn = np.array(drawn[::-1]).reshape(-1, 3)
-        return Drawn(drawn[:, 0] == 1, drawn[:, 1], drawn[:, 2])
+        in_order = np.array(drawn[::-1]).reshape(-1, 3)
+        return Drawn(in_order[:, 0] == 1, in_order[:, 1], in_order[:, 2])
 
 
 def _refuse_repeated(names: Sequence[str]) -> None:

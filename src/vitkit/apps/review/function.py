@@ -216,6 +216,7 @@ def review(
     page = write_review(output, data, splits.sources, findings, facts)
     listed = None
     if exclude is not None:
+        assert splits.train is not None  # as the first lines have checked
         # The training images to leave out, each with its reasons
         reasons: dict[int, list[str]] = {}
         for finding in findings:

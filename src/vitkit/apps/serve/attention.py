@@ -67,9 +67,10 @@ class Looker:
     def __init__(self, classifier: Classifier):
         """Raises VitkitError for a model without attention among patches, and for one that answers for
         each of its tokens."""
-        config = check_has_attention(classifier).config
-        model = copy.deepcopy(classifier.model, memo=same_memory(classifier.model))
-        self.classifier = replace(classifier, model=model)
+        theirs = check_has_attention(classifier)
+        config = theirs.config
+        self.model = copy.deepcopy(theirs, memo=same_memory(theirs))
+        self.classifier = replace(classifier, model=self.model)
         self.layers = layer_names(config)
         self.heads: int = config.heads
         self.tiling: Tiling = config.tiling
@@ -83,7 +84,7 @@ class Looker:
         """
         self._check_layer(choice)
         view = self.view(image)
-        self._check_patch(choice, self.classifier.model.grid(view.images))
+        self._check_patch(choice, self.model.grid(view.images))
         if choice.layer is None:
             (weights,) = rollout(self.classifier, view.images).numpy()
             drawn_weights = weights
@@ -127,7 +128,7 @@ class Looker:
     def _check_patch(self, choice: Choice, grid: Grid) -> None:
         """Raises BadSettings for a patch that is not on the grid, or that does not attend in this
         layer."""
-        if choice.patch is None:
+        if choice.layer is None or choice.patch is None:
             return
         if self.layers[choice.layer - 1] == POOLING:
             raise BadSettings(

@@ -6,6 +6,7 @@ Anything else is a recipe of one's own: `vitkit study NAME --recipe file.py:func
 import statistics
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -64,6 +65,7 @@ def small_vit(data: str, splits: Splits) -> Recipe:
 def side_of(splits: Splits) -> int:
     """The side of a study's images, from that of some of the training images."""
     images = splits.train
+    assert images is not None  # as refuse_without_classes has checked
     sides = []
     for index in np.linspace(0, len(images) - 1, min(len(images), LOOKED_AT)).astype(int):
         sides.append(min(open_image(images[index][0], images.name(index)).size))
@@ -78,13 +80,15 @@ def on_other_images(recipe: Recipe, source: str) -> Recipe:
     return replace(recipe, data=replace(recipe.data, source=source, augmentation=augmentation))
 
 
-def check_square_patches(model: ViTConfig) -> None:
-    """Raises VitkitError for patches whose side a study cannot vary: rectangles, or overlapping ones."""
+def check_square_patches(model: ViTConfig) -> int:
+    """The side of a model's patches. Raises VitkitError for ones that a study cannot vary: rectangles, or
+    overlapping ones."""
     if model.patches.overlaps or isinstance(model.patch, tuple):
         raise BadSettings(
             "this study varies the side of square patches that lie side by side; leave out "
             "model.stride, and give one number for model.patch"
         )
+    return model.patch
 
 
 def for_steps(recipe: Recipe, steps: int, evaluations: int = 1) -> Recipe:
@@ -107,6 +111,7 @@ def with_every_seed(cells: Sequence[Cell], seeds: int) -> list[Cell]:
     grid = []
     for seed in range(seeds):
         for cell in cells:
+            assert isinstance(cell.recipe, Recipe)
             recipe = replace(cell.recipe, seed=seed)
             grid.append(Cell(f"{cell.name}/seed-{seed}", recipe, cell.settings | {"seed": seed}))
     return grid
@@ -132,7 +137,7 @@ def five_shot(images: str) -> Eval:
     return Eval(Fewshot((5,)), data=images)
 
 
-def with_shape(recipe: Recipe, **changes) -> Recipe:
+def with_shape(recipe: Recipe, **changes: Any) -> Recipe:
     """The same run of a model with other values of some settings."""
     return replace(recipe, model=replace(recipe.model, **changes))
 

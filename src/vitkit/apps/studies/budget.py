@@ -119,8 +119,13 @@ class GridCost(NamedTuple):
 
 def _cost(grid: Sequence[Cell], splits: Splits, device: str) -> GridCost:
     """What the cells of a grid cost, by a few steps of each model."""
+    assert splits.train is not None  # as refuse_without_classes has checked
     facts = Facts(len(splits.train), splits.labels, splits.target_kind)
-    runs = {cell.name: cell.run() for cell in grid if cell.run() is not None}
+    runs = {}
+    for cell in grid:
+        run = cell.run()
+        if run is not None:
+            runs[cell.name] = run
     exaflops = 0.0
     seconds = 0.0
     fixed = 0.0
@@ -152,7 +157,9 @@ def _images_measured(recipe: Recipe, splits: Splits) -> int:
     """How many images a run's evaluators read in all, those that they learn from included."""
     held_out = sum(len(part) for part in (splits.val, splits.test) if part is not None)
     total = 0
+    assert splits.train is not None  # as refuse_without_classes has checked
     for each in recipe.evals:
+        assert each.every is not None  # as `resolve` has filled it in
         images = held_out
         if learns(each.evaluator):
             images += min(len(splits.train), WHOLE)

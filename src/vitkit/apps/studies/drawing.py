@@ -36,7 +36,7 @@ def panels(titles: Sequence[str], height: float = 3.4, rows: int = 1) -> tuple[F
 
 def line(
     axes: Axes,
-    points: dict[float, Sequence[Metric]],
+    points: Mapping[int, Sequence[Metric]] | Mapping[float, Sequence[Metric]],
     label: str,
     number: int,
     joined: bool = True,
@@ -70,11 +70,12 @@ def line(
     )
 
 
-def curve(axes: Axes, points: dict[float, float], label: str, number: int) -> None:
+def curve(
+    axes: Axes, points: Mapping[int, float] | Mapping[float, float], label: str, number: int
+) -> None:
     """Draw a curve through numbers that the paper prints."""
-    xs = sorted(points)
+    xs, ys = zip(*sorted(points.items()), strict=True)
     marker = MARKERS[number % len(MARKERS)]
-    ys = [points[x] for x in xs]
     axes.plot(xs, ys, marker=marker, color=f"C{number}", label=label, markersize=5, linewidth=1.3)
 
 

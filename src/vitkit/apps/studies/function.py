@@ -62,19 +62,21 @@ class StudyTable(Rows):
 
     def rows(self) -> list[dict]:
         """A row for each of the table's, with its columns."""
-        if self.is_empty:
+        if self.results is None or self.is_empty:
             return []
         table = self.study.table(self.results)
         return [dict(zip(table.columns, row, strict=True)) for row in table.rows]
 
     def notes(self) -> list[str]:
         """Notes for the reader of the table."""
+        assert self.results is not None  # else there is no table
         notes = list(self.study.table(self.results).notes)
         cells = self.study.cells(self.results.ask, self.results.plan.steps, self.study_dir)
         ended = {row.cell for row in self.results.rows if row.error is None}
         if len(ended) < len(cells):
             notes.append(f"{len(ended)} of {len(cells)} cells have ended so far")
         for question in self.predict:
+            assert self.study.predict is not None  # as `study` has checked
             notes += self.study.predict(self.results, question)
         return notes
 
@@ -88,10 +90,7 @@ class StudyTable(Rows):
         table = self.study.table(self.results)
         shown = Table(box=SIMPLE, padding=(0, 1, 0, 0), pad_edge=False, title=table.title)
         for number, column in enumerate(table.columns):
-            justify = "right"
-            if number == 0:
-                justify = "left"
-            shown.add_column(column, justify=justify, overflow="fold")
+            shown.add_column(column, justify="left" if number == 0 else "right", overflow="fold")
         for row in table.rows:
             shown.add_row(*map(escape, row))
         yield shown
@@ -249,6 +248,7 @@ def study(
     with process_group(device):
         ask, plan = begin(chosen, asked, budget, study_dir, device)
         for question in predict:
+            assert chosen.predict is not None  # as _check has checked
             chosen.predict(Results(ask, plan, [], []), question)
         say_plan(place, chosen, ask, plan)
 
@@ -370,7 +370,7 @@ def _size(chosen: Study, ask: Ask, plan: BudgetPlan, study_dir: Path) -> str:
     if not plan.runs:
         return f"{counted(len(cells), 'measurement')}; nothing is trained, so the budget changes nothing"
     text = (
-        f"{counted(plan.runs, 'run')}, mostly of {plan.steps:,} steps of {ask.recipe.batch} images; "
+        f"{counted(plan.runs, 'run')}, mostly of {plan.steps:,} steps of {ask.varied.batch} images; "
         f"{plan.exaflops:.3g} exaFLOPs of training"
     )
     choosing = {name for cell in cells for name in cell.follows()}
@@ -385,6 +385,7 @@ def write(outcome: StudyTable) -> None:
     """Write the table and the figure; say what failed."""
     reached = outcome.results
     study_dir = outcome.study_dir
+    assert reached is not None  # else there is nothing to write
     for sentence in reached.failures():
         say(printable(sentence))
     if outcome.is_empty:

@@ -100,17 +100,17 @@ def run_jobs(
             if not job.done():
                 continue
             del waiting[name]
-            error = job.exception()
-            if error is None:
+            failure = job.exception()
+            if failure is None:
                 say(f"shard {name} has ended; {len(waiting)} go on")
             else:
-                last = str(error).strip().splitlines()[-1:]
+                last = str(failure).strip().splitlines()[-1:]
                 say(f"shard {name} failed: {''.join(last)}; the same command tries it again")
 
 
 def _parameters(options: Sequence[str]) -> dict[str, str | int]:
     """Names and values, from NAME=VALUE. Raises VitkitError for anything else."""
-    parameters = {}
+    parameters: dict[str, str | int] = {}
     for option in options:
         name, equals, value = option.partition("=")
         if not (name and equals and value):

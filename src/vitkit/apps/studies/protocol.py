@@ -17,6 +17,7 @@ from vitkit.apps.studies.base import five_shot, small_vit
 from vitkit.apps.studies.budget import Budget, BudgetPlan, plan
 from vitkit.data import Splits, check_images, splits_at
 from vitkit.evaluation import Metric, Survival
+from vitkit.models import ViTConfig
 from vitkit.objectives import Supervised
 from vitkit.recipes import Recipe
 from vitkit.system.console.messages import say
@@ -76,6 +77,18 @@ class Ask:
     regularise: bool = False
     """Whether weight decay, dropout and label smoothing are chosen for each small set (Figure 3)."""
 
+    @property
+    def varied(self) -> Recipe:
+        """`recipe` of a study that trains: `begin` fills it in."""
+        assert self.recipe is not None, "a study without runs has no recipe"
+        return self.recipe
+
+    @property
+    def vit(self) -> ViTConfig:
+        """The model of a study whose check has said that it is a Vision Transformer."""
+        assert isinstance(self.varied.model, ViTConfig), "the study's check is for that"
+        return self.varied.model
+
 
 class PaperTable(NamedTuple):
     """A table in the paper's form."""
@@ -84,7 +97,7 @@ class PaperTable(NamedTuple):
     """What it shows."""
     columns: tuple[str, ...]
     """Their heads."""
-    rows: list[tuple[str, ...]]
+    rows: Sequence[tuple[str, ...]]
     """The cells."""
     notes: list[str]
     """What else the numbers say, a sentence each."""
@@ -115,7 +128,8 @@ class Results(NamedTuple):
         """What the cells with these settings are compared by at every evaluation, by its step."""
         by_step: dict[int, list[Metric]] = {}
         for row in _matching(self.curves, settings):
-            by_step.setdefault(row.step, []).append(row.metric)
+            assert row.step is not None  # as every evaluation has one
+            by_step.setdefault(row.step, []).append(row.measured)
         return dict(sorted(by_step.items()))
 
     def group(self, *names: str) -> dict[tuple, list[Metric]]:
@@ -124,7 +138,7 @@ class Results(NamedTuple):
         for row in self.rows:
             if row.primary and all(name in row.settings for name in names):
                 key = tuple(row.settings[name] for name in names)
-                groups.setdefault(key, []).append(row.metric)
+                groups.setdefault(key, []).append(row.measured)
         return groups
 
     def by_seed(self, *names: str, **settings: Setting) -> dict[tuple, dict[int, Metric]]:
@@ -133,7 +147,7 @@ class Results(NamedTuple):
         for row in _matching(self.rows, settings):
             if "seed" in row.settings and all(name in row.settings for name in names):
                 key = tuple(row.settings[name] for name in names)
-                runs.setdefault(key, {})[row.settings["seed"]] = row.metric
+                runs.setdefault(key, {})[int(row.settings["seed"])] = row.measured
         return runs
 
     def failures(self) -> list[str]:
@@ -232,11 +246,11 @@ def with_surviving_augmentation(ask: Ask, splits: Splits) -> Recipe:
     """The recipe that a study varies, with the part of its augmentation that the classes of the images
     survive, if it leaves that open: decided once, so that the runs differ in what is studied alone. Says
     what was decided."""
-    recipe = ask.recipe
+    recipe = ask.varied
     augmentation = recipe.data.augmentation
     if not augmentation.auto:
         return recipe
-    if splits.train.target_kind != "class":
+    if splits.target_kind != "class":
         decided = replace(augmentation, auto=False)
     else:
         survival = from_rank_0(lambda: _survival(ask, splits))
@@ -247,7 +261,8 @@ def with_surviving_augmentation(ask: Ask, splits: Splits) -> Recipe:
 
 def _survival(ask: Ask, splits: Splits) -> Survival:
     """What the pixels of the training images tell. Raises VitkitError for images that are broken."""
-    data = ask.recipe.data
+    data = ask.varied.data
+    assert splits.train is not None  # as refuse_without_classes has checked
     try:
         return survival_by_pixels(data.preprocessing, splits.train, data.augmentation)
     except BadImage:
@@ -320,9 +335,9 @@ def _decide(
     decided = BudgetPlan(0, 0, 0.0, 0.0)
     allowed = Budget.parse(budget)
     if splits is not None:
-        if not ask.recipe.data.check:
+        if not ask.varied.data.check:
             for source in (ask.data, *ask.pretrain, *ask.targets):
-                refuse_broken(source, ask.recipe.data.workers)
+                refuse_broken(source, ask.varied.data.workers)
         decided = plan(lambda steps: study.cells(ask, steps, study_dir), allowed, splits, device)
     study_dir.mkdir(parents=True, exist_ok=True)
     record = {
@@ -334,7 +349,9 @@ def _decide(
     own = study_dir / f"{RECORD}.{token_hex(4)}"
     write_json(own, record)
     if not _put(own, study_dir / RECORD):
-        decided = _recorded(study, ask, budget, study_dir)
+        recorded = _recorded(study, ask, budget, study_dir)
+        assert recorded is not None  # it is there, as ours could not be put there
+        return recorded
     return decided
 
 
@@ -366,7 +383,9 @@ def run_study(
     if ask.data:
         counts = {}
         for source in (ask.data, *ask.pretrain, *ask.targets):
-            counts[source] = len(splits_at(source, typed=True).train)
+            train = splits_at(source, typed=True).train
+            assert train is not None  # as refuse_without_classes has checked
+            counts[source] = len(train)
         cells = [_without_waste(cell, counts) for cell in cells]
     run_grid(cells, study_dir, device, shard)
     return results(study, ask, decided, study_dir)
@@ -377,11 +396,10 @@ def _without_waste(cell: Cell, counts: dict[str, int]) -> Cell:
     run = cell.run()
     if run is None or run.length.n * run.batch >= counts.get(run.data.source, 0):
         return cell
-    recipe = cell.recipe
-    if isinstance(recipe, Best):
-        sparing = tuple((name, _sparing(each)) for name, each in recipe.recipes)
+    if isinstance(cell.recipe, Best):
+        sparing = tuple((name, _sparing(each)) for name, each in cell.recipe.recipes)
         return replace(cell, recipe=Best(sparing))
-    return replace(cell, recipe=_sparing(recipe))
+    return replace(cell, recipe=_sparing(run))
 
 
 def _sparing(recipe: Recipe) -> Recipe:
@@ -407,8 +425,8 @@ def refuse_without_accuracy(ask: Ask, splits: Splits) -> None:
     """Raises VitkitError for images and objectives whose runs have no accuracy by which to compare
     them. Otherwise the study would fail only after the runs."""
     refuse_without_classes(ask.data, splits)
-    if not isinstance(ask.recipe.objective, Supervised):
-        objective = type(ask.recipe.objective).__name__
+    if not isinstance(ask.varied.objective, Supervised):
+        objective = type(ask.varied.objective).__name__
         raise BadSettings(
             f"a study compares by accuracy, and a `recipe` that learns by {objective} names no classes; "
             "give one with labels"
@@ -423,7 +441,7 @@ def refuse_without_classes(source: str, splits: Splits) -> None:
         raise BadData(
             f"a study compares by accuracy, and the images of {source} do not have one class each"
         )
-    if len(np.unique(splits.train.targets)) < 2:
+    if len(np.unique(splits.train.target_array)) < 2:
         raise BadData(f"all images of {source} to learn from are of one class; give two or more")
 
 

@@ -69,7 +69,7 @@ def on_every_target(
     for target in targets:
         name = data_name(target)
         tuned = fine_tuning(recipe, target, steps, study_dir / cell.name)
-        tuned = replace(tuned, seed=cell.settings["seed"])
+        tuned = replace(tuned, seed=int(cell.settings["seed"]))
         settings = cell.settings | {"target": name}
         grid.append(Cell(f"{folder}/on-{name}/{last}", tuned, settings, after=cell.name))
     return grid
@@ -95,8 +95,12 @@ def _average(on_each: Sequence[Runs]) -> dict[tuple, dict[int, Metric]]:
     averages: dict[tuple, dict[int, Metric]] = {}
     for setting, by_seed in on_each[0].items():
         for seed, first in by_seed.items():
-            metrics = [runs.get(setting, {}).get(seed) for runs in on_each]
-            if None not in metrics:
+            metrics = []
+            for runs in on_each:
+                metric = runs.get(setting, {}).get(seed)
+                if metric is not None:
+                    metrics.append(metric)
+            if len(metrics) == len(on_each):
                 value = statistics.fmean(metric.value for metric in metrics)
                 average = replace(first, value=value, interval=None)
                 averages.setdefault(setting, {})[seed] = average

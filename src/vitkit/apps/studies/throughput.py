@@ -53,7 +53,7 @@ class Fastest:
                 f"not even one image of {self.side} pixels fits into {self.memory:g} GiB; give more "
                 "`memory`"
             )
-        best = max(tried, key=tried.get)
+        best = max(tried, key=lambda batch: tried[batch])
         return [
             Metric("images/s", tried[best], RATE),
             Metric("largest batch", max(tried), COUNT),

@@ -110,7 +110,7 @@ def _published(line: TableLine, suite: Suite, is_whole: bool) -> list[Metric | N
         return [None] * len(suite.published)
     from scipy.stats import t
 
-    metrics = []
+    metrics: list[Metric | None] = []
     for number, percent in enumerate(line.published):
         interval = None
         if is_whole and suite.published_deviations:

@@ -70,11 +70,11 @@ class SuiteTable(Rows):
         for line in lines(self.outcome):
             values = {metric.name: metric.to_json() for metric in line.values if metric is not None}
             rows.append({"name": line.name, "group": line.group, "mean": line.is_mean, **values})
-        values = {"suite": self.outcome.suite.name, "lines": rows}
-        values["remarks"] = sentences(self.outcome)
+        table: dict[str, Any] = {"suite": self.outcome.suite.name, "lines": rows}
+        table["remarks"] = sentences(self.outcome)
         if self.comparison is not None:
-            values["comparison"] = _comparison_json(self.comparison)
-        return values
+            table["comparison"] = _comparison_json(self.comparison)
+        return table
 
     def shown(self) -> Iterator[str | Table]:
         """The table, or JSON."""
@@ -353,7 +353,7 @@ def _comparison_json(comparison: SuiteComparison) -> dict:
     """The comparison as plain values: each row with the figure of each model, null if it has none."""
     rows = []
     for row in comparison.rows:
-        values = {}
+        values: dict[str, dict | None] = {}
         for model, metric in zip(comparison.models, row.values, strict=True):
             values[model] = None
             if metric is not None:

@@ -271,6 +271,7 @@ def _after(by_part: dict[str, np.ndarray], place: Place) -> np.ndarray:
 
 def _by_rule(original: Original, where: str, table: Table, rows: np.ndarray) -> np.ndarray:
     """The classes of these rows by the task's rule, int64 (N,)."""
+    assert original.rule is not None and isinstance(table.row_labels, np.ndarray)
     numbers = []
     for row in rows.tolist():
         try:
@@ -298,6 +299,7 @@ def _published(task: Task, folder: str) -> TaskImages | None:
             return None
         digests = [fingerprint(named.source) for named in corrupted.severities]
         return TaskImages(where, 0, corrupted.images, 0, _digest(digests))
+    assert task.named is not None  # as nothing is learned from it
     source = open_named(task.named, where).source
     digests = [fingerprint(source)]
     real = ""

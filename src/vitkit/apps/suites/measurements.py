@@ -61,21 +61,31 @@ def frozen_cells(
     # Another model under the same name is noticed by its weights
     digest = hashlib.sha256()
     add_weights(digest, load_as(model, hints, quiet=not on_rank_0()).model.state_dict())
+    weights = digest.hexdigest()
     cells = []
     for task, images in tasks.items():
-        common = {
-            "model": model,
-            "weights": digest.hexdigest(),
-            "data": images.where,
-            "digest": images.digest,
-            "hints": hints,
-            "precision": precision,
-        }
+        measurement: Frozen | AsPublished
         if task.named is None:
-            measurement = Frozen(**common, columns=task.columns)
+            measurement = Frozen(
+                model,
+                weights,
+                images.where,
+                images.digest,
+                task.columns,
+                hints=hints,
+                precision=precision,
+            )
         else:
             measurement = AsPublished(
-                **common, named=task.named, corruption=task.corruption, real=images.real
+                model,
+                weights,
+                images.where,
+                images.digest,
+                task.named,
+                task.corruption,
+                real=images.real,
+                hints=hints,
+                precision=precision,
             )
         cells.append(Cell(task.name, measurement, {"task": task.name}, task.heading))
     return cells
@@ -141,11 +151,11 @@ class Frozen:
         for shots in self.shots:
             right = []
             for seed in range(self.seeds):
-                rows = draw(train.targets, shots, seed)
+                rows = draw(train.target_array, shots, seed)
                 answers = predictions(x[rows], y[rows], x_test, len(test.labels), (FIXED,))
                 right.append(answers[0] == y_test)
-            right = np.stack(right)
-            metrics.append(Metric(f"{shots}-shot", float(right.mean()), SHARE, interval(right)))
+            every = np.stack(right)
+            metrics.append(Metric(f"{shots}-shot", float(every.mean()), SHARE, interval(every)))
         if on_rank_0():
             for sentence in shot_notes(train, test, max(self.shots)):
                 say(printable(f"{self.data}: {sentence}"))
@@ -191,6 +201,7 @@ class AsPublished:
             with autocast(own_device, self.precision):
                 if self.corruption is not None:
                     corrupted = open_corruption(self.data, self.corruption)
+                    assert corrupted is not None  # as _published has found it
                     found = robustness_on_files([corrupted], partial(_ask, ready))
                     return [replace(found.mean, name="top1"), replace(found.errors[0], name="CE")]
                 named = open_named(self.named, self.data)

@@ -7,7 +7,15 @@ from vitkit.apps.suites.images import REAL
 from vitkit.apps.suites.running import Outcome
 from vitkit.apps.suites.table import over_seeds
 from vitkit.apps.suites.task import Suite, Task
-from vitkit.evaluation import ALEXNET, COMMON, IMAGENET_C, SETS, SetName, relative_error
+from vitkit.evaluation import (
+    ALEXNET,
+    COMMON,
+    IMAGENET_C,
+    SETS,
+    Corruption,
+    SetName,
+    relative_error,
+)
 
 GROUP_C = "ImageNet-C"
 
@@ -40,7 +48,7 @@ def _published(name: SetName) -> Task:
     )
 
 
-def _corruption(name: str) -> Task:
+def _corruption(name: Corruption) -> Task:
     """The task of one of ImageNet-C's corruptions."""
     return Task(
         f"imagenet-c/{name}",

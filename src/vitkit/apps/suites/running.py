@@ -132,9 +132,7 @@ def run_suite(
         if own and protocol == "features":
             run_grid(frozen_cells(model, own, hints, precision), run_dir, device)
         elif own:
-            settings = protocol
-            if not isinstance(protocol, FineTuning):
-                settings = FINE_TUNING[protocol]
+            settings = FINE_TUNING[protocol] if isinstance(protocol, str) else protocol
             _fine_tune(settings, model, own, hints, range(seeds), run_dir, device)
         rows = from_rank_0(lambda: read_rows(run_dir))
     outcome = _outcome(suite, rows, absent, _deviations(suite, found, protocol, hints))
@@ -176,10 +174,13 @@ def _best(rows: Sequence[Row]) -> dict[str, tuple[float, int]]:
     for row in rows:
         if not row.primary:
             continue
-        task = row.settings["task"]
-        if task not in best or row.metric.beats(best[task].metric):
+        task = str(row.settings["task"])
+        if task not in best or row.measured.beats(best[task].measured):
             best[task] = row
-    return {task: (row.settings["lr"], row.settings["steps"]) for task, row in best.items()}
+    found = {}
+    for task, row in best.items():
+        found[task] = (float(row.settings["lr"]), int(row.settings["steps"]))
+    return found
 
 
 def _selection_cells(
@@ -310,5 +311,5 @@ def _of_task(task: Task, rows: Sequence[Row]) -> tuple[dict[str, list[Metric]], 
         if row.error is not None:
             failed = f"{row.cell} failed: {row.error}"
         elif not is_trial and (row.primary or not is_fine_tuned):
-            cells.setdefault(row.cell, []).append(row.metric)
+            cells.setdefault(row.cell, []).append(row.measured)
     return cells, failed

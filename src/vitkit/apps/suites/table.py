@@ -31,7 +31,7 @@ class TableLine(NamedTuple):
 
 def columns(outcome: Outcome) -> list[str]:
     """The names of the columns: whatever any task has measured."""
-    names = {}
+    names: dict[str, None] = {}
     for by_column in outcome.metrics.values():
         for seeds in by_column:
             names[seeds[0].name] = None
@@ -46,7 +46,7 @@ def lines(outcome: Outcome) -> list[TableLine]:
     table = []
     values: dict[Task, tuple[Metric | None, ...]] = {}
     for task in suite.tasks:
-        line = ()
+        line: tuple[Metric | None, ...] = ()
         if _is_empty(outcome, task.group):
             continue
         if task.name in outcome.metrics:
@@ -119,7 +119,7 @@ def mean(
     interval is of these very tasks, with other images: the squares of the tasks' errors add up, on
     each side of the mean. Tasks with the same images are not independent: then the errors themselves
     add up, which is the most that they can."""
-    means = []
+    means: list[Metric | None] = []
     for column in zip(*rows, strict=True):
         if None in column:
             means.append(None)

@@ -283,6 +283,7 @@ def _open(
     loaded = classifier_of(model, hints)
     path = _path_of(model)
     folder = directory or path
+    assert folder is not None  # as the first lines have checked
 
     # Taught before
     if has_memory(folder):
@@ -378,7 +379,7 @@ def _edited(edits: Edits, taught: Taught, device: str) -> Memory:
     """What is remembered after `remove`, `rename` and `add`, in this order."""
     memory = taught.memory
     texts = []
-    removed = set()
+    removed: set[int] = set()
     for word in edits.remove:
         rows = set(rows_of(word, memory)) - removed
         removed |= rows
@@ -396,7 +397,7 @@ def _edited(edits: Edits, taught: Taught, device: str) -> Memory:
     if edits.add:
         deployed = taught.classifier.to(pick_device(device)).for_inference()
         added = new_photographs(edits.add, without, deployed)
-    counts = {}
+    counts: dict[str, int] = {}
     for photographs in added:
         for label in photographs.labels:
             counts[label] = counts.get(label, 0) + 1

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from torch import nn
 
 from vitkit.data import (
     IMAGE_SUFFIXES,
@@ -214,7 +215,7 @@ def new_photographs(
         _say_memory(count, count + len(source), classifier)
         count += len(source)
         names = [public(source.name(i)) for i in range(len(source))]
-        labels = [source.labels[target] for target in source.targets]
+        labels = [source.labels[target] for target in source.target_array]
         x = _features(source, digests, memory, classifier)
         found.append(NewExamples(x, digests, names, labels))
     return found
@@ -222,7 +223,9 @@ def new_photographs(
 
 def _say_memory(before: int, after: int, classifier: Classifier) -> None:
     """Say what so many photographs take, before their features are computed: once it is much."""
-    numbers = classifier.model.head.weight.shape[1]
+    head = classifier.model.head
+    assert isinstance(head, nn.Linear)  # of a model that can be taught
+    numbers = head.weight.shape[1]
     gib = 4 * numbers / 2**30
     if before * gib <= MUCH < after * gib:
         say(
@@ -243,7 +246,7 @@ def _unknown(word: str, source: Source, label_of: dict[str, str]) -> tuple[Sourc
         if i in broken:
             continue
         digest = digest_of(source.store.read(int(source.rows[i])))
-        label = source.labels[source.targets[i]]
+        label = source.labels[source.target_array[i]]
         if digest not in label_of:
             label_of[digest] = label
             chosen.append(i)

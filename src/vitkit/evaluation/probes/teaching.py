@@ -26,6 +26,7 @@ from vitkit.evaluation.probes.features import Features, below_head
 from vitkit.evaluation.probes.probe import Method, Probe, fit_probe, with_probe
 from vitkit.evaluation.probes.unknown import fit_unknown, last_token
 from vitkit.system.errors import BadSettings, BadWeights
+from vitkit.system.machine import Precision
 from vitkit.system.storage.files import parse_json, whole
 from vitkit.system.storage.private import public
 from vitkit.system.storage.records import record_of, value_of
@@ -102,7 +103,7 @@ class Memory:
     """The names of all classes that there ever were."""
     changes: tuple[Change, ...] = ()
     """What was done, the first change first."""
-    precision: str = "float32"
+    precision: Precision = "float32"
     """The arithmetic in which the features were computed."""
 
     @cached_property
@@ -158,7 +159,9 @@ def digest_of(image: bytes | np.ndarray) -> str:
     return hashlib.sha256(image).hexdigest()[:32]
 
 
-def remembered(source: Source, learned: Features, labels: Sequence[str], precision: str) -> Memory:
+def remembered(
+    source: Source, learned: Features, labels: Sequence[str], precision: Precision
+) -> Memory:
     """The memory of a classifier whose head was fitted at once, from the features of a source and
     their classes, numbers of `labels`. There is nothing to undo. Raises BadImage, OSError."""
     examples = []

@@ -30,6 +30,12 @@ class Row(NamedTuple):
     error: str | None = None
     """Why the cell failed; None for a finished one."""
 
+    @property
+    def measured(self) -> Metric:
+        """The metric of a cell that has not failed."""
+        assert self.metric is not None, f"{self.cell} has failed"
+        return self.metric
+
 
 COLUMNS = ("cell", "metric", "value", "low", "high", "unit", "primary", "step", "error")
 

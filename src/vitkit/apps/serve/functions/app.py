@@ -124,15 +124,14 @@ def _serving(
     if classifier is not None:
         reason = no_answer(classifier)
     settings = Settings(Limits(LARGEST + AROUND, 1), batch=1)
-    decoders = ThreadPoolExecutor(cpus(), "decode")
-    service = Service(settings, Room(64, 8 * LARGEST), decoders)
     served = served_now(
         short_name(name_of(model)), opened, lambda: open_classifier(model, hints), reason
     )
     warm_up(opened, settings.batch)
     with suppress(VitkitError):  # the page says why there is no map
         served.looker()
-    service.serve(served)
+    decoders = ThreadPoolExecutor(cpus(), "decode")
+    service = Service(settings, Room(64, 8 * LARGEST), decoders, served)
     try:
         yield service
     finally:

@@ -140,12 +140,12 @@ def serve(
     hints = hints_of(overrides)
     check_installed()
     _check_no_loop()
-    for name, value in {"workers": workers, "top": top, "batch": batch, "queue": queue}.items():
-        if value < 1:
-            raise BadSettings(f"`{name}` is {value}; it is at least 1")
-    for name, value in {"delay": delay, "grace": grace}.items():
-        if not 0 <= value < math.inf:
-            raise BadSettings(f"`{name}` is {value:g}; it is a time, from 0 on")
+    for name, count in {"workers": workers, "top": top, "batch": batch, "queue": queue}.items():
+        if count < 1:
+            raise BadSettings(f"`{name}` is {count}; it is at least 1")
+    for name, seconds in {"delay": delay, "grace": grace}.items():
+        if not 0 <= seconds < math.inf:
+            raise BadSettings(f"`{name}` is {seconds:g}; it is a time, from 0 on")
     if most_images > queue:
         raise BadSettings(
             f"`most_images` is {most_images}, and `queue={queue}`: such a request would never find room"

@@ -153,7 +153,7 @@ def _add_docs(app: "FastAPI") -> None:
     from fastapi.openapi.docs import get_swagger_ui_html
 
     # Its address is relative: a proxy may serve this below a path of its own
-    page = get_swagger_ui_html(openapi_url="openapi.json", title=app.title).body
+    page = bytes(get_swagger_ui_html(openapi_url="openapi.json", title=app.title).body)
     page = page.replace(b'<div id="swagger-ui">', b'<div id="swagger-ui">' + WITHOUT_SCRIPT, 1)
 
     async def docs() -> Response:

@@ -183,7 +183,7 @@ async def _images_of_form(
             raise _too_many(limits.images) from None
         status = 413 if "Too many" in error.message else 400
         raise Refused(status, f"the form is damaged: {error.message}") from None
-    images = []
+    images: list[Sent] = []
     for _, file in form.multi_items():
         if isinstance(file, UploadFile):
             name = (file.filename or "")[:NAME] or f"image {len(images)}"

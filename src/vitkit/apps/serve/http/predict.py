@@ -60,11 +60,11 @@ def add_attention(app: "FastAPI", service: Service) -> None:
         column: int | None = number("Column of the patch that attends."),
     ) -> Response:
         """What the model looks at in one image: a map of its patches, and a picture."""
-        if (row is None) != (column is None):
-            raise Refused(422, "a patch has a row and a column; give both, or neither")
         patch = None
-        if row is not None:
+        if row is not None and column is not None:
             patch = (row, column)
+        elif row is not None or column is not None:
+            raise Refused(422, "a patch has a row and a column; give both, or neither")
         async with _in_time(request, service):
             images = await receive(request, kind_of(request), service.settings.limits, service.room)
             return await _looked(request, images, Choice(layer, head, patch), service)

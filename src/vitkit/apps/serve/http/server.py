@@ -95,8 +95,7 @@ class Server:
         limits = plan.settings.limits
         held = max(4 * limits.size, plan.queue << 20)  # bytes
         decoders = ThreadPoolExecutor(cpus(), "decode")
-        self.service = Service(plan.settings, Room(plan.queue, held), decoders)
-        self.service.serve(self._opened())
+        self.service = Service(plan.settings, Room(plan.queue, held), decoders, self._opened())
         self.service.metrics.models.labels("loaded").inc()
         app = guarded(application(self.service), plan.settings)
         self.watch = Watch(app, self.service.metrics, PATHS)
@@ -153,7 +152,7 @@ class Server:
         """A line of the log, once a second, while connections wait. A second later asyncio looks again,
         which may be at a socket that is closed by then."""
         error = said.get("exception")
-        if is_full(error):
+        if isinstance(error, OSError) and is_full(error):
             log("connections wait", {"reason": error.strerror}, logging.WARNING)
         elif self.bound.fileno() >= 0 or "_start_serving" not in said["message"]:
             loop.default_exception_handler(said)

@@ -47,7 +47,8 @@ class Settings:
 class Service:
     """The state that all requests share: the current model, and the requests that are held."""
 
-    def __init__(self, settings: Settings, room: Room, decoders: Executor):
+    def __init__(self, settings: Settings, room: Room, decoders: Executor, served: Served):
+        """Serves this model, until another is to be served."""
         self.settings = settings
         self.room = room
         self.decoders = decoders
@@ -55,18 +56,21 @@ class Service:
         self.looking = ThreadPoolExecutor(1, "attention")
         """Computes attention, one image at a time: it is for a person who looks, not for load."""
         self.looks = threading.BoundedSemaphore(LOOKS)
-        self.answering: ServedModel | None = None
+        self.answering = self._begun(served)
         self.draining = False
         """Whether the server is about to end."""
 
-    def serve(self, served: Served) -> ServedModel | None:
+    def serve(self, served: Served) -> ServedModel:
         """Serve this model from now on. Returns the one before it, which is to be closed."""
         before = self.answering
+        self.answering = self._begun(served)
+        return before
+
+    def _begun(self, served: Served) -> ServedModel:
         settings = self.settings
-        self.answering = ServedModel(
+        return ServedModel(
             served, self.decoders, settings.batch, settings.delay, self.metrics.computed
         )
-        return before
 
     def look(
         self, answering: ServedModel, image: Sent, choice: Choice

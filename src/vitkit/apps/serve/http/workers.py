@@ -72,8 +72,10 @@ class Workers:
                 # Listen to the workers until all have ended
                 while self.workers:
                     pipes = {worker.pipe: worker for worker in self.workers.values()}
-                    for pipe in wait(list(pipes), LOOK):
-                        self._hear(pipes[pipe])
+                    heard = wait(list(pipes), LOOK)
+                    for pipe, worker in pipes.items():
+                        if pipe in heard:
+                            self._hear(worker)
                     if not self.was_ready and all(
                         worker.is_ready for worker in self.workers.values()
                     ):
@@ -184,6 +186,7 @@ class Workers:
             self.reloads.remove(number)
             if worker is not None:
                 self.reloading = number
+                assert worker.process.pid is not None  # it was started
                 os.kill(worker.process.pid, signal.SIGHUP)
                 return
 
@@ -218,5 +221,7 @@ def _work(plan: StartSettings, bound: socket.socket, pipe: Connection) -> None:
 
 def _end_with_parent() -> None:
     """End this process as SIGTERM does, if its parent was killed."""
-    multiprocessing.parent_process().join()
+    parent = multiprocessing.parent_process()
+    assert parent is not None  # as this is a child
+    parent.join()
     os.kill(os.getpid(), signal.SIGTERM)

@@ -3,6 +3,7 @@ the head reads (Figure 9, D.3), and the optimiser of ResNets (Table 7, D.1)."""
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from matplotlib.figure import Figure
 
@@ -18,7 +19,7 @@ from vitkit.apps.studies.protocol import Ask, PaperTable, Results, Study
 from vitkit.apps.studies.uncertainty import best_and_worst, cell_text
 from vitkit.models import Backbone, ViTConfig
 from vitkit.system.errors import BadSettings
-from vitkit.training import Cell
+from vitkit.training import Cell, Setting
 
 # Position embeddings: which, and where they enter
 
@@ -38,12 +39,10 @@ TABLE_8 = {  # ViT-B/16, 5-shot on ImageNet
 
 def _positions_cells(ask: Ask, steps: int, study_dir: Path) -> list[Cell]:
     """A run of every encoding at every place that it can enter, with every seed."""
-    recipe = for_steps(measured_by(ask.recipe, ask.fewshot), steps)
+    recipe = for_steps(measured_by(ask.varied, ask.fewshot), steps)
     runs = []
     for kind, place in TABLE_8:
-        inject = PLACES[place]
-        if kind == "relative":
-            inject = None
+        inject = None if kind == "relative" else PLACES[place]
         changed = with_shape(recipe, positions=ENCODINGS[kind], inject=inject)
         runs.append(Cell(f"{kind}-{PLACES[place]}", changed, {"encoding": kind, "place": place}))
     return with_every_seed(runs, ask.seeds)
@@ -51,7 +50,7 @@ def _positions_cells(ask: Ask, steps: int, study_dir: Path) -> list[Cell]:
 
 def _positions_check(ask: Ask) -> None:
     """Raises VitkitError for a model without position embeddings."""
-    if not isinstance(ask.recipe.model, ViTConfig):
+    if not isinstance(ask.varied.model, ViTConfig):
         raise BadSettings("positions are a Vision Transformer's; give a `recipe` of one")
 
 
@@ -78,7 +77,7 @@ def _positions_draw(results: Results) -> Figure:
     return beside_the_paper(("here", "the paper: ViT-B/16, 5-shot on ImageNet"), here, theirs)
 
 
-POSITIONS = Study(
+POSITIONS: Study = Study(
     name="positions",
     summary="kinds of position embeddings, and where they enter the model (Table 8)",
     measures=(
@@ -124,7 +123,7 @@ FIGURE_9 = {  # what it shows; it has no table
 
 def _pooling_cells(ask: Ask, steps: int, study_dir: Path) -> list[Cell]:
     """A run of both poolings at both rates with every seed, measured seven times."""
-    recipe = for_steps(measured_by(ask.recipe, ask.fewshot), steps, EVALUATIONS)
+    recipe = for_steps(measured_by(ask.varied, ask.fewshot), steps, EVALUATIONS)
     runs = []
     for kind, (pool, share) in POOLINGS.items():
         rate = recipe.optim.lr * share
@@ -135,7 +134,7 @@ def _pooling_cells(ask: Ask, steps: int, study_dir: Path) -> list[Cell]:
 
 def _pooling_check(ask: Ask) -> None:
     """Raises VitkitError for a model without a class token to compare with."""
-    model = ask.recipe.model
+    model = ask.varied.model
     if not isinstance(model, ViTConfig) or model.mixer == "axial":
         raise BadSettings("pooling compares a class token, which this `recipe`'s model cannot have")
 
@@ -161,7 +160,7 @@ def _pooling_draw(results: Results) -> Figure:
     return figure
 
 
-POOLING = Study(
+POOLING: Study = Study(
     name="pooling",
     summary="class token or mean of the patches, at two learning rates (Figure 9)",
     measures=(
@@ -193,7 +192,10 @@ RESNETS = {
 THEIRS = dict(
     zip(RESNETS, ("R50x1", "R152x2"), strict=True)
 )  # which of the paper's each stands for
-OPTIMIZERS = {"Adam": {"name": "adam"}, "SGD": {"name": "sgd", "weight_decay": 1e-4}}
+OPTIMIZERS: dict[str, dict[str, Any]] = {
+    "Adam": {"name": "adam"},
+    "SGD": {"name": "sgd", "weight_decay": 1e-4},
+}
 SGD_RATE = 0.03 / 256  # BiT's rate for each image of a batch
 TABLE_7 = {  # the average of five transfers in percent: ImageNet, CIFAR-10, CIFAR-100, Pets, Flowers
     ("small ResNet", "Adam"): 89.33,
@@ -206,7 +208,7 @@ TABLE_7 = {  # the average of five transfers in percent: ImageNet, CIFAR-10, CIF
 def _optimizer_cells(ask: Ask, steps: int, study_dir: Path) -> list[Cell]:
     """A run of both ResNets with both optimisers and every seed: Adam as the recipe has it, SGD with
     BiT's rate and weight decay."""
-    recipe = for_steps(measured_by(ask.recipe, ask.fewshot), steps)
+    recipe = for_steps(measured_by(ask.varied, ask.fewshot), steps)
     runs = []
     for model, backbone in RESNETS.items():
         for name, changes in OPTIMIZERS.items():
@@ -214,7 +216,7 @@ def _optimizer_cells(ask: Ask, steps: int, study_dir: Path) -> list[Cell]:
             if name == "SGD":
                 optim = replace(optim, lr=SGD_RATE * recipe.batch)
             changed = replace(resnet_like(recipe, backbone), optim=optim)
-            settings = {"model": model, "optimizer": name}
+            settings: dict[str, Setting] = {"model": model, "optimizer": name}
             runs.append(Cell(f"{model.replace(' ', '-')}-{name}", changed, settings))
     return with_every_seed(runs, ask.seeds)
 
@@ -240,7 +242,7 @@ def _optimizer_draw(results: Results) -> Figure:
     return beside_the_paper(subtitles, here, list(TABLE_7.values()), names)
 
 
-OPTIMIZER = Study(
+OPTIMIZER: Study = Study(
     name="optimizer",
     summary="Adam or SGD for ResNets (Table 7)",
     measures=(

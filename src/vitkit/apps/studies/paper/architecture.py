@@ -13,7 +13,7 @@ from vitkit.apps.studies.throughput import Speed
 from vitkit.apps.studies.uncertainty import best_and_worst, cell_text
 from vitkit.models import Backbone, ModelConfig, ResNetConfig, ViTConfig, cost, exaflops
 from vitkit.system.errors import BadSettings
-from vitkit.training import Cell
+from vitkit.training import Cell, Setting
 
 # Shape
 
@@ -34,12 +34,12 @@ FIGURE_8 = {  # what it shows, around 8 layers, D 1024, D_MLP 2048 and patches o
 
 def _shape_cells(ask: Ask, steps: int, study_dir: Path) -> list[Cell]:
     """A run of the base, and of each shape with every seed."""
-    recipe = for_steps(measured_by(ask.recipe, ask.fewshot), steps)
+    recipe = for_steps(measured_by(ask.varied, ask.fewshot), steps)
     whole = cost(recipe.model).macs
     runs = []
-    for (varied, factor), model in _shapes(ask.recipe.model).items():
+    for (varied, factor), model in _shapes(ask.vit).items():
         compute = round(cost(model).macs / whole, 3)
-        settings = {"varied": varied, "factor": factor, "compute": compute}
+        settings: dict[str, Setting] = {"varied": varied, "factor": factor, "compute": compute}
         folder = f"{varied.replace(' ', '-')}-{factor:g}"
         runs.append(Cell(folder, replace(recipe, model=model), settings))
     return with_every_seed(runs, ask.seeds)
@@ -55,7 +55,7 @@ def _shapes(base: ViTConfig) -> dict[tuple[str, float], ViTConfig]:
         found["depth", factor] = replace(base, depth=depth)
         found["width", factor] = replace(base, width=width, heads=heads)
         found["MLP width", factor] = replace(base, mlp=round(base.mlp * factor))
-        patch = round(base.patch / factor)
+        patch = round(check_square_patches(base) / factor)
         if patch >= 1 and not any(side % patch for side in base.image):
             found["patch size", factor] = replace(base, patch=patch)
     width = round(base.width * TOGETHER)
@@ -78,9 +78,9 @@ def _heads(width: int, most: int) -> int:
 
 def _shape_check(ask: Ask) -> None:
     """Raises VitkitError for a model without such a shape."""
-    if not isinstance(ask.recipe.model, ViTConfig):
+    if not isinstance(ask.varied.model, ViTConfig):
         raise BadSettings("shape varies a Vision Transformer; give a `recipe` of one")
-    check_square_patches(ask.recipe.model)
+    check_square_patches(ask.varied.model)
 
 
 def _shape_table(results: Results) -> PaperTable:
@@ -108,7 +108,7 @@ def _shape_draw(results: Results) -> Figure:
     return figure
 
 
-SHAPE = Study(
+SHAPE: Study = Study(
     name="shape",
     summary="depth, width, MLP width and patch size, one at a time (Figure 8)",
     measures=(
@@ -146,14 +146,14 @@ FIGURE_13 = {  # what it shows; it has no table
 
 def _axial_cells(ask: Ask, steps: int, study_dir: Path) -> list[Cell]:
     """The speed of every model, and a run of each with every seed."""
-    recipe = for_steps(measured_by(ask.recipe, ask.fewshot), steps)
+    recipe = for_steps(measured_by(ask.varied, ask.fewshot), steps)
     speeds = []
     runs = []
-    for name, model in _axial_models(ask.recipe.model).items():
+    for name, model in _axial_models(ask.vit).items():
         folder = name.replace(" ", "-")
         speeds.append(Cell(f"{folder}/speed", Speed(model), {"speed of": name}))
         spent = exaflops(model, recipe.length.n * recipe.batch)
-        settings = {"model": name, "exaflops": spent}
+        settings: dict[str, Setting] = {"model": name, "exaflops": spent}
         runs.append(Cell(folder, replace(recipe, model=model), settings))
     return speeds + with_every_seed(runs, ask.seeds)
 
@@ -162,20 +162,24 @@ def _axial_models(base: ViTConfig) -> dict[str, ModelConfig]:
     """The recipe's model at its own and at twice its patch size, the same with axial attention, and
     two ResNets. An axial block is two of the others, as in the paper."""
     found: dict[str, ModelConfig] = {}
-    for patch in (base.patch, 2 * base.patch):
-        if any(side % patch for side in base.image):
+    side = check_square_patches(base)
+    for patch in (side, 2 * side):
+        if any(pixels % patch for pixels in base.image):
             continue
         vit = replace(base, patch=patch)
         found[f"ViT/{patch}"] = vit
         found[f"Axial-ViT/{patch}"] = replace(vit, mixer="axial", pool="gap")
-    for name, mixer in (("ResNet", "conv"), ("Axial-ResNet", "axial")):
-        found[name] = ResNetConfig(Backbone(units=UNITS, mixer=mixer), image=base.image, classes=0)
+    for name, backbone in {
+        "ResNet": Backbone(units=UNITS),
+        "Axial-ResNet": Backbone(units=UNITS, mixer="axial"),
+    }.items():
+        found[name] = ResNetConfig(backbone, image=base.image, classes=0)
     return found
 
 
 def _axial_check(ask: Ask) -> None:
     """Raises VitkitError for a model that cannot be axial."""
-    model = ask.recipe.model
+    model = ask.varied.model
     if not isinstance(model, ViTConfig):
         raise BadSettings("axial varies a Vision Transformer; give a `recipe` of one")
     check_square_patches(model)
@@ -220,7 +224,7 @@ def _axial_draw(results: Results) -> Figure:
     return figure
 
 
-AXIAL = Study(
+AXIAL: Study = Study(
     name="axial",
     summary="axial attention: accuracy by operations and by speed (Figure 13)",
     measures=(

@@ -15,8 +15,9 @@ from vitkit.apps.studies.protocol import Ask, PaperTable, Results, Study
 from vitkit.apps.studies.targets import by_target, check_targets, on_every_target
 from vitkit.apps.studies.uncertainty import cell_text
 from vitkit.models import Backbone, ModelConfig, ResNetConfig, ViTConfig, exaflops, named
+from vitkit.recipes import Recipe
 from vitkit.system.errors import BadSettings
-from vitkit.training import Cell
+from vitkit.training import Cell, Setting
 
 FAMILIES = ("ViT", "hybrid", "ResNet")
 LENGTHS = (0.5, 1.0)  # of the runs: the paper's 7 and 14 epochs
@@ -46,12 +47,12 @@ TABLE_6 = {  # Table 6, by model and epochs: (exaFLOPs, average in percent, Imag
 def _cells(ask: Ask, steps: int, study_dir: Path) -> list[Cell]:
     """A run of every model of the three families, of two lengths, with every seed; with targets, every
     run is then fine-tuned on each."""
-    base = measured_by(ask.recipe, ask.fewshot)
+    base = measured_by(ask.varied, ask.fewshot)
     runs = []
     for length in LENGTHS:
         recipe = for_steps(base, max(round(steps * length), 1))
-        for (family, name), model in families(ask.recipe.model).items():
-            settings = {
+        for (family, name), model in families(ask.vit).items():
+            settings: dict[str, Setting] = {
                 "family": family,
                 "model": name,
                 "length": length,
@@ -61,7 +62,8 @@ def _cells(ask: Ask, steps: int, study_dir: Path) -> list[Cell]:
             runs.append(Cell(folder, replace(recipe, model=model), settings))
     grid = []
     for cell in with_every_seed(runs, ask.seeds):
-        tuned = replace(ask.recipe, model=cell.recipe.model, evals=())
+        assert isinstance(cell.recipe, Recipe)
+        tuned = replace(ask.varied, model=cell.recipe.model, evals=())
         grid.append(cell)
         grid += on_every_target(cell, tuned, ask.targets, steps, study_dir)
     return grid
@@ -72,13 +74,15 @@ def families(base: ViTConfig) -> dict[tuple[str, str], ModelConfig]:
     ResNets, by family and name."""
     vits = {"half": _scaled(base, 1), "base": _scaled(base, 2), "double": _scaled(base, 4)}
     stage = Backbone(units=(1,), width=0.5)
-    patch = max(base.patch // ROOT, 1)
+    patch = max(check_square_patches(base) // ROOT, 1)
     backbones = {
         "R5 x0.5": Backbone(units=(1, 1, 1), width=0.5),
         "R8 x0.5": Backbone(units=(2, 2, 2), width=0.5),
         "R5 x1": Backbone(units=(1, 1, 1), width=1.0),
     }
-    family = {("ViT", f"ViT {name}"): model for name, model in vits.items()}
+    family: dict[tuple[str, str], ModelConfig] = {
+        ("ViT", f"ViT {name}"): model for name, model in vits.items()
+    }
     for name in ("half", "base"):
         hybrid = replace(vits[name], stem=stage, patch=patch)
         family["hybrid", f"hybrid {name}"] = hybrid
@@ -100,13 +104,12 @@ def _check(ask: Ask) -> None:
     """Raises VitkitError for a model that is no plain Vision Transformer of images of 4 n pixels, and as
     `check_targets` does."""
     check_targets(ask)
-    model = ask.recipe.model
+    model = ask.varied.model
     if not isinstance(model, ViTConfig) or model.stem is not None:
         raise BadSettings(
             "compute varies a Vision Transformer without a stem; give a `recipe` of one"
         )
-    check_square_patches(model)
-    stride = max(model.patch // ROOT, 1) * ROOT
+    stride = max(check_square_patches(model) // ROOT, 1) * ROOT
     if any(side % stride for side in model.image):
         raise BadSettings(
             f"images of {model.image[0]} x {model.image[1]} cannot be cut by a hybrid's stride of {stride}"
@@ -166,7 +169,7 @@ def _predict(results: Results, question: str) -> list[str]:
         asked = list(FAMILIES)
     except ValueError:
         model = named(question)
-        recipe = results.ask.recipe
+        recipe = results.ask.varied
         model = model.resized(model.fitting(recipe.model.image))
         spent = exaflops(model, results.plan.steps * recipe.batch)
         asked = [_family(model)]
@@ -184,7 +187,7 @@ def _family(model: ModelConfig) -> str:
     return "ViT"
 
 
-COMPUTE = Study(
+COMPUTE: Study = Study(
     name="compute",
     summary="accuracy against the operations of training: ViT, hybrid, ResNet (Figure 5, Table 6)",
     measures=(

@@ -53,9 +53,9 @@ def _cells(ask: Ask, steps: int, study_dir: Path) -> list[Cell]:
     it is asked for, runs on held-out images, with the first seed, choose the regularisation for every
     share but the whole. With targets, every run is then fine-tuned on each."""
     grid = []
-    base = for_steps(measured_by(ask.recipe, ask.fewshot), steps, EVALUATIONS)
+    base = for_steps(measured_by(ask.varied, ask.fewshot), steps, EVALUATIONS)
     base = replace(base, best="val/top1", data=replace(base.data, parts="three"))
-    tuned = _models(replace(ask.recipe, evals=()))
+    tuned = _models(replace(ask.varied, evals=()))
     train = divide(splits_at(ask.data, typed=True), base.data)["train"]
     shares = {subset_size(len(train), share): share for share in SHARES}
     shares.pop(1, None)  # a single image is of a single class, from which nothing can be learned
@@ -69,7 +69,7 @@ def _cells(ask: Ask, steps: int, study_dir: Path) -> list[Cell]:
                     tried = _selection_cells(recipe, name, images)
                     if seed == 0:
                         grid += tried
-                    cell = _with_the_best(cell, tried)
+                    cell = _with_the_best(cell, recipe, tried)
                 grid.append(cell)
                 grid += on_every_target(cell, tuned[name], ask.targets, steps, study_dir)
     return grid
@@ -90,9 +90,9 @@ def _selection_cells(recipe: Recipe, name: str, images: int) -> list[Cell]:
     return grid
 
 
-def _with_the_best(cell: Cell, tried: list[Cell]) -> Cell:
-    """The cell with the regularisation that was best."""
-    recipes = regularised(cell.recipe, USUAL)
+def _with_the_best(cell: Cell, recipe: Recipe, tried: list[Cell]) -> Cell:
+    """The cell of a recipe with the regularisation that was best."""
+    recipes = regularised(recipe, USUAL)
     names = [each.name for each in tried]
     return replace(cell, recipe=Best(tuple(zip(names, recipes, strict=True))), after=names[0])
 
@@ -100,6 +100,7 @@ def _with_the_best(cell: Cell, tried: list[Cell]) -> Cell:
 def _models(recipe: Recipe) -> dict[str, Recipe]:
     """The recipe's model, one of half its width (ViT-b beside ViT-B), and a ResNet."""
     model = recipe.model
+    assert isinstance(model, ViTConfig)  # as _check has checked
     half = with_shape(
         recipe, width=model.width // 2, mlp=model.mlp // 2, heads=max(model.heads // 2, 1)
     )
@@ -109,7 +110,7 @@ def _models(recipe: Recipe) -> dict[str, Recipe]:
 def _check(ask: Ask) -> None:
     """Raises VitkitError for a model that has no half width, and as `check_targets` does."""
     check_targets(ask)
-    model = ask.recipe.model
+    model = ask.varied.model
     if (
         not isinstance(model, ViTConfig)
         or model.width % 4
@@ -152,7 +153,7 @@ def _chosen(results: Results) -> list[str]:
         if not row.primary or "of images" not in row.settings:
             continue
         key = (row.settings["of"], row.settings["of images"])
-        if key not in best or row.metric.beats(best[key].metric):
+        if key not in best or row.measured.beats(best[key].measured):
             best[key] = row
     sentences = []
     for (name, images), row in best.items():
@@ -197,7 +198,7 @@ def _predict(results: Results, question: str) -> list[str]:
     return answers(by_target(results, "model", "images"), MODELS, images, "images")
 
 
-DATA_SIZE = Study(
+DATA_SIZE: Study = Study(
     name="data-size",
     summary="accuracy against the number of training images, with a fitted law (Figures 3 and 4)",
     measures=(

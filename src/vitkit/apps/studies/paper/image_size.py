@@ -19,7 +19,7 @@ from vitkit.recipes import Recipe, finetune
 from vitkit.system.errors import BadSettings
 from vitkit.system.machine import autocast, pick_precision
 from vitkit.system.processes.ranks import process_group
-from vitkit.training import Cell, Passes
+from vitkit.training import Cell, Passes, Setting
 from vitkit.weights import adopt, load, preprocessing_for
 
 # Accuracy
@@ -54,6 +54,7 @@ class AtSize:
             classifier = classifier.to(own_device)
             splits = splits_at(self.data, typed=True)
             source = splits.test or splits.val
+            assert source is not None  # the run was measured on it
             batches = eval_batches(source, classifier.preprocessing, BATCH, 0)
             precision = pick_precision("auto", own_device).precision
             with autocast(own_device, precision):
@@ -64,6 +65,7 @@ class AtSize:
         """One pass over every image of the test part."""
         splits = splits_at(self.data, typed=True)
         source = splits.test or splits.val
+        assert source is not None  # the run is measured on it
         return Passes(_resized(before, self.side, self.method), len(source))
 
 
@@ -76,11 +78,11 @@ def _resolution_cells(ask: Ask, steps: int, study_dir: Path) -> list[Cell]:
     """With every seed: fine-tuning at every size with every method, and the model that was fine-tuned
     at its own size, tested at every size with every method."""
     grid = []
-    recipe = for_steps(measured_by(ask.recipe, ""), steps)
+    recipe = for_steps(measured_by(ask.varied, ""), steps)
     own = recipe.model.image[0]
     for seed in range(ask.seeds):
         first = f"trained/{own}/seed-{seed}"
-        settings = {"how": TRAINED, "side": own, "resample": OWN, "seed": seed}
+        settings: dict[str, Setting] = {"how": TRAINED, "side": own, "resample": OWN, "seed": seed}
         grid.append(Cell(first, replace(recipe, seed=seed), settings))
         for side in _sides(ask):
             if side == own:
@@ -97,9 +99,9 @@ def _resolution_cells(ask: Ask, steps: int, study_dir: Path) -> list[Cell]:
 
 def _sides(ask: Ask) -> list[int]:
     """The sides in pixels, the model's own among them."""
-    own = ask.recipe.model.image[0]
+    own = ask.varied.model.image[0]
     chosen = ask.sizes or [own * share // 7 for share in SEVENTHS]
-    fitting = ask.recipe.model.fitting
+    fitting = ask.varied.model.fitting
     return sorted({own, *(fitting((side, side))[0] for side in chosen)})
 
 
@@ -113,7 +115,7 @@ def _resized(recipe: Recipe, side: int, method: str) -> Recipe:
 
 def _resolution_check(ask: Ask) -> None:
     """Raises VitkitError for a model without positions to resample."""
-    if not isinstance(ask.recipe.model, ViTConfig):
+    if not isinstance(ask.varied.model, ViTConfig):
         raise BadSettings(f"{ask.model} is no Vision Transformer, and has no positions to resample")
 
 
@@ -150,7 +152,7 @@ def _resolution_draw(results: Results) -> Figure:
     return figure
 
 
-RESOLUTION = Study(
+RESOLUTION: Study = Study(
     name="resolution",
     summary="fine-tuning and inference at other image sizes, resampling of positions (3.2)",
     measures=(
@@ -268,7 +270,7 @@ def _speed_draw(results: Results) -> Figure:
     return figure
 
 
-SPEED = Study(
+SPEED: Study = Study(
     name="speed",
     summary="images per second and the largest batch against the image size (Figure 12)",
     measures=(

@@ -22,7 +22,7 @@ from vitkit.models import ViTConfig
 from vitkit.objectives import MaskedPatches
 from vitkit.recipes import Recipe, finetune
 from vitkit.system.errors import BadSettings
-from vitkit.training import Cell
+from vitkit.training import Cell, Setting
 
 # Transfer
 
@@ -41,14 +41,14 @@ def _transfer_cells(ask: Ask, steps: int, study_dir: Path) -> list[Cell]:
     """Each model from scratch, and pre-trained on every pre-training set; from each of these every
     target is trained with every seed. With a published model, that too."""
     grid = []
-    base = for_steps(replace(ask.recipe, evals=()), steps)
+    base = for_steps(replace(ask.varied, evals=()), steps)
     for name, recipe in dict(zip(MODELS, (base, resnet_like(base)), strict=True)).items():
-        grid += _targets(ask, recipe, {"model": name, "pre-training": NONE}, steps)
+        grid += _targets(ask, recipe, {"model": name, "pre-training": NONE}, steps, study_dir)
         for images, pretrained in _pre_trainings(ask, recipe).items():
             first = f"{name}/{images.replace(' ', '-')}/pre-trained"
             grid.append(Cell(first, pretrained, {"pre-trained": name, "images": images}))
             settings = {"model": name, "pre-training": images}
-            grid += _targets(ask, recipe, settings, steps, first, study_dir)
+            grid += _targets(ask, recipe, settings, steps, study_dir, first)
     if ask.model:
         for target in ask.targets:
             recipe = for_steps(finetune(ask.model, target), max(steps // 2, 1))
@@ -75,23 +75,21 @@ def _pre_trainings(ask: Ask, recipe: Recipe) -> dict[str, Recipe]:
 def _targets(
     ask: Ask,
     recipe: Recipe,
-    settings: dict,
+    settings: dict[str, str],
     steps: int,
+    study_dir: Path,
     first: str = "",
-    study_dir: Path | None = None,
 ) -> list[Cell]:
     """The runs on every target, from the model of the cell `first`, else from scratch."""
     grid = []
-    pretrained = None
-    if first:
-        pretrained = study_dir / first
+    pretrained = study_dir / first if first else None
     for target in ask.targets:
         tuned = fine_tuning(recipe, target, steps, pretrained)
         for seed in range(ask.seeds):
             pre_training = settings["pre-training"].replace(" ", "-")  # "a tenth"
             name = data_name(target)
             folder = f"{settings['model']}/{pre_training}/{name}/seed-{seed}"
-            own = settings | {"target": name, "seed": seed}
+            own: dict[str, Setting] = {**settings, "target": name, "seed": seed}
             grid.append(Cell(folder, replace(tuned, seed=seed), own, after=first))
     return grid
 
@@ -99,7 +97,7 @@ def _targets(
 def _transfer_check(ask: Ask) -> None:
     """Raises VitkitError for a model that is not what the table calls it, and for targets or pre-training
     sets whose results could not be told apart by their names."""
-    if not isinstance(ask.recipe.model, ViTConfig):
+    if not isinstance(ask.varied.model, ViTConfig):
         raise BadSettings("transfer compares Vision Transformers; choose a `recipe` that has one")
     check_names(ask.targets, "targets")
     if ask.pretrain:
@@ -145,7 +143,7 @@ def _transfer_draw(results: Results) -> Figure:
     return figure
 
 
-TRANSFER = Study(
+TRANSFER: Study = Study(
     name="transfer",
     summary="models and pre-training sets, transferred to other data (Tables 2 and 5)",
     measures=(
@@ -187,7 +185,7 @@ def _masked_cells(ask: Ask, steps: int, study_dir: Path) -> list[Cell]:
     """With every seed: pre-training on all images without their labels and with them, and fine-tuning
     on a tenth of the labels from each and from scratch."""
     grid = []
-    base = for_steps(replace(ask.recipe, evals=()), steps)
+    base = for_steps(replace(ask.varied, evals=()), steps)
     for seed in range(ask.seeds):
         tuned = _fine_tuning(ask, steps, seed)
         grid.append(Cell(f"scratch/seed-{seed}", tuned, {"begins": SCRATCH, "seed": seed}))
@@ -201,20 +199,20 @@ def _masked_cells(ask: Ask, steps: int, study_dir: Path) -> list[Cell]:
                 Cell(first, replace(recipe, seed=seed), {"pre-training": name, "seed": seed})
             )
             then = replace(tuned, init=str(study_dir / first))
-            settings = {"begins": begins, "seed": seed}
+            settings: dict[str, Setting] = {"begins": begins, "seed": seed}
             grid.append(Cell(f"{name}/fine-tuned/seed-{seed}", then, settings, after=first))
     return grid
 
 
 def _fine_tuning(ask: Ask, steps: int, seed: int) -> Recipe:
     """Training with a tenth of the labels; half as long as the pre-training."""
-    recipe = for_steps(measured_by(ask.recipe, ask.fewshot), max(steps // 2, 1))
+    recipe = for_steps(measured_by(ask.varied, ask.fewshot), max(steps // 2, 1))
     return replace(on_a_share(recipe, LABELLED, seed), seed=seed)
 
 
 def _masked_check(ask: Ask) -> None:
     """Raises VitkitError for a model whose patches cannot be masked."""
-    if not isinstance(ask.recipe.model, ViTConfig) or ask.recipe.model.mixer == "axial":
+    if not isinstance(ask.varied.model, ViTConfig) or ask.varied.model.mixer == "axial":
         raise BadSettings("self-supervision masks patches of a plain Vision Transformer's `recipe`")
 
 
@@ -241,7 +239,7 @@ def _masked_draw(results: Results) -> Figure:
     return beside_the_paper(subtitles, _by_beginning(results), list(SECTION_4_6.values()))
 
 
-SELF_SUPERVISION = Study(
+SELF_SUPERVISION: Study = Study(
     name="self-supervision",
     summary="masked patch prediction, compared with scratch and supervised pre-training (4.6)",
     measures=(
