@@ -311,9 +311,11 @@ def _assemble(opened: Opened, hints: Hints) -> tuple[Classifier, Format, Descrip
 
 def _without_head(description: Description) -> Description:
     """The description of the encoder alone, where that of its file has a head."""
-    config = replace(description.config, classes=0)
+    config = description.config
     if isinstance(config, ViTConfig) and config.pool == "distilled":
-        config = replace(config, pool="token")
+        config = replace(config, classes=0, pool="token")
+    else:
+        config = replace(config, classes=0)
     return description._replace(config=config, labels=None)
 
 

@@ -33,7 +33,7 @@ from vitkit.system.functions.public import public
 from vitkit.system.functions.results import Rows
 from vitkit.system.functions.steps import DATA, IMAGES, step
 from vitkit.system.functions.types import DataLike, DeviceLike, PathLike
-from vitkit.system.machine import PrecisionChoice, autocast
+from vitkit.system.machine import Precision, PrecisionChoice, autocast
 from vitkit.system.processes.ranks import on_rank_0, process_group
 from vitkit.system.storage.files import check_can_be_made
 from vitkit.weights import (
@@ -356,7 +356,7 @@ class Fitted:
     """The images to learn from."""
     learned: Features
     """Their features and targets."""
-    precision: str
+    precision: Precision
     """In which they were computed."""
     metrics: list[Metric]
     """What it reaches."""

@@ -252,7 +252,7 @@ def _runtime_of(settings: Request, looking: bool, in_batches: bool) -> Runtime:
         open_runtime = any_runtime_of_file
         if in_batches:
             open_runtime = runtime_of_file
-        return open_runtime(  # type: ignore[return-value]  # a picture's own preparation is none
+        return open_runtime(
             settings.model, settings.hints, settings.runtime, settings.precision, settings.device
         )
     if not (looking or settings.merge or settings.exit or in_batches):
