@@ -33,7 +33,7 @@ from vitkit.apps.faster.bodies import (
     opened,
     reading_of,
 )
-from vitkit.apps.faster.losses import SAME, Judge, losses
+from vitkit.apps.faster.losses import SAME, Judge, loss_of
 from vitkit.apps.faster.pareto import ParetoLine, Point
 from vitkit.apps.faster.subjects import CALIBRATED, SearchSubject
 from vitkit.data import merge_parts, open_parts, subset
@@ -191,7 +191,7 @@ def draw(subject, read, y, learned: int, seed: int, speeds: dict[str, float]) ->
         answers[key] = probe.logits(torch.tensor(x[unseen])).argmax(1).numpy()
     (exact, *rest) = read
     judge = Judge(left_out[exact], y[seen])
-    of_rest = losses([judge.judged(left_out[key]) for key in rest], learned)
+    of_rest = [loss_of(judge.judged(left_out[key])) for key in rest]
     points = []
     for (arithmetic, shape), loss in zip([exact, *rest], [SAME, *of_rest], strict=True):
         name = name_of(arithmetic, shape)
@@ -203,9 +203,7 @@ def draw(subject, read, y, learned: int, seed: int, speeds: dict[str, float]) ->
         )  # fmt: skip
         points.append(point)
     points.sort(key=lambda point: -point.milliseconds)
-    line = ParetoLine(
-        points[0], tuple(points), learned, subject.where, int((~judge.is_ordering).sum()), 1
-    )
+    line = ParetoLine(points[0], tuple(points), learned, subject.where, 1)
 
     # What is lost there
     right = answers[exact] == y[unseen]

@@ -8,7 +8,7 @@ decides whether a step is skipped; `at once` waits in every step for what it gav
 same weights to the bit at the end.
 
 Prints and writes for each model the speed of `later` over that of `at once`, of medians, with its 95 %
-interval; the share of the GPU's matrix rate that it reaches (MFU); and the most memory that
+interval; the share of a plain product's rate, which is measured, that it reaches; and the most memory that
 PyTorch had allocated in a few steps of one run, beside what `vitkit plan` says without what it puts aside
 for CUDA. On a CPU nobody counts that.
 """
@@ -58,10 +58,10 @@ def main() -> None:
 
         if "bfloat16_matmul_flop_per_second" in result:
             speed = row["images_per_second"]["later"] * 1e18 * operations(recipe, 1)
-            row["mfu"] = round(speed / result["bfloat16_matmul_flop_per_second"], 3)
+            row["share_of_product"] = round(speed / result["bfloat16_matmul_flop_per_second"], 3)
         add_row(result, row, options.output)
         print(
-            f"{name}: {ratio_of(row)}, same bits {row['same_bits']}, MFU {row.get('mfu')}, GiB {row['gib']}"
+            f"{name}: {ratio_of(row)}, same bits {row['same_bits']}, of a product {row.get('share_of_product')}, GiB {row['gib']}"
         )
 
 

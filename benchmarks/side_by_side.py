@@ -282,7 +282,8 @@ def wait_for_gpu(device: str) -> None:
 
 
 def matmul_rate(device: str, size: int = 8192) -> float:
-    """FLOP a second of a bfloat16 matrix product, the best of five turns. MFU is a share of it."""
+    """FLOP a second of a bfloat16 matrix product, the best of five turns. `share_of_product` is
+    a share of it; MFU, in a run's log, is a share of the data sheet's rate."""
     a = torch.randn(size, size, device=device, dtype=torch.bfloat16)
     seconds(lambda: a @ a, 10, device)
     best = min(seconds(lambda: a @ a, 10, device) for _ in range(5))
@@ -373,7 +374,9 @@ def compare(doc: str, work: Work, train: bool, precisions: list[str]) -> None:
             row = {"model": name, "batch": batch, "precision": precision, "mode": mode}
             row |= {"calls_a_turn": calls, **summary(times, batch)}
             if "bfloat16_matmul_flop_per_second" in result:
-                row["mfu"] = utilisation(row, c, train, result["bfloat16_matmul_flop_per_second"])
+                row["share_of_product"] = share_of_product(
+                    row, c, train, result["bfloat16_matmul_flop_per_second"]
+                )
             add_row(result, row, options.output)
             print(
                 f"{name} {batch} {precision} {mode}: {ratio_of(row)} times {row['fastest_peer']}",
@@ -392,9 +395,9 @@ def ready(model: nn.Module, train: bool, precision: str, compiled: bool) -> nn.M
     return model
 
 
-def utilisation(row: dict, c: ModelConfig, train: bool, rate: float) -> dict[str, float]:
-    """Model FLOPs utilisation of every library: the model's operations, whether the library does
-    all of them or fewer, as a share of what matrix products reach."""
+def share_of_product(row: dict, c: ModelConfig, train: bool, rate: float) -> dict[str, float]:
+    """The model's operations a second of every library, whether it does all of them or fewer, as a
+    share of what a plain product reaches."""
     flop = 2 * cost(c).macs
     if train:
         flop *= 3  # the backward pass costs two forward passes
@@ -437,8 +440,8 @@ def show(rows: list[dict]) -> None:
     """Print the rows as a table."""
     libraries = list(rows[0]["images_per_second"])
     title = "milliseconds, median (interquartile range in % of it)"
-    if "mfu" in rows[0]:
-        title += ", MFU"
+    if "share_of_product" in rows[0]:
+        title += ", share of a plain product"
     settings = ("model", "batch", "precision", "mode")
     table = Table(*settings, *libraries, "times the fastest peer (95 %)", "rounds", title=title)
     for row in rows:
@@ -446,8 +449,8 @@ def show(rows: list[dict]) -> None:
         for library in libraries:
             low, middle, high = row["milliseconds_q1_median_q3"][library]
             cell = f"{middle:.2f} ({100 * (high - low) / middle:.0f})"
-            if "mfu" in row:
-                cell += f" {row['mfu'][library]:.1%}"
+            if "share_of_product" in row:
+                cell += f" {row['share_of_product'][library]:.1%}"
             cells.append(cell)
         table.add_row(*cells, ratio_of(row), str(row["rounds"]))
     Console(width=170).print(table)

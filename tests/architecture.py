@@ -8,7 +8,9 @@ many lines each package has, and how many are reached by imports from a few func
 
 import ast
 import functools
+import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import vitkit
@@ -83,6 +85,17 @@ def modules() -> dict[str, Path]:
         name = ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
         found[name] = file
     return found
+
+
+IMPORTED = re.compile(r"from (vitkit(?:\.\w+)*) import (\([^)]*\)|[^\n]*)")
+
+
+def names_imported(text: str) -> Iterator[tuple[str, str]]:
+    """(module, name) of each `from vitkit.MODULE import NAME` in a file or a page."""
+    for module, names in IMPORTED.findall(text):
+        for name in names.strip("()").split(","):
+            if name.strip():
+                yield module, name.split()[0]
 
 
 @functools.cache

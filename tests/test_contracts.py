@@ -1,6 +1,7 @@
 """What holds in all packages: layers, settings that are read, light imports, documented public names."""
 
 import ast
+import collections
 import functools
 import importlib
 import inspect
@@ -14,7 +15,15 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from architecture import LAYERS, ROOT, drawn, is_application, package_of
+from architecture import (
+    LAYERS,
+    ROOT,
+    drawn,
+    is_application,
+    names_imported,
+    package_of,
+    public_names,
+)
 
 import vitkit
 from vitkit import Classifier, create, save
@@ -131,16 +140,52 @@ def test_the_list_of_packages_is_as_the_code():
     )
 
 
-def test_other_packages_are_imported_by_their_public_names():
-    """`from vitkit.evaluation import Metric`, never from a module of it; system/ has no public names of its
-    own, and the command line is imported by nobody."""
+def test_names_for_one_other_package_are_imported_from_their_module():
+    """A public name is imported from its package; what is imported from a module of another package is used
+    by that one package alone: what a second package needs is a public name. system/ has none of its own."""
+    users = collections.defaultdict(set)
     for file in FILES:
-        for module in imported(tree_of(file)):
-            there = package_of(module)
-            if there not in ("system", "cli", package(file)):
-                assert module == f"vitkit.{there}", (
-                    f"{file.relative_to(ROOT)} reaches into {module}"
+        for module, name in names_imported(file.read_text()):
+            there, here = package_of(module), package(file)
+            if there in ("system", here) or module == "vitkit":
+                continue
+            assert not name.startswith("_"), f"{file.relative_to(ROOT)} imports {module}.{name}"
+            if module == f"vitkit.{there}":
+                assert name in public_names(there), f"{file.relative_to(ROOT)}: {module}.{name}"
+            else:
+                assert name not in public_names(there), (
+                    f"{file.relative_to(ROOT)}: {name} is a public name of vitkit.{there}"
                 )
+                users[module, name].add(here)
+    shared = {name: sorted(packages) for name, packages in users.items() if len(packages) > 1}
+    assert not shared, "add them to their package's __init__.pyi"
+
+
+def test_a_public_name_is_used_by_more_than_one_package():
+    """A promise to users is made for what several packages, the documentation, or a package and the tests
+    use; and for each command's function with its results."""
+    repository = ROOT.parents[1]
+    users = collections.defaultdict(set)
+    for folder in (ROOT, *(repository / name for name in ("tests", "benchmarks", "examples"))):
+        for file in folder.rglob("*.py"):
+            user = package(file) if folder == ROOT else folder.name
+            for module, name in names_imported(file.read_text()):
+                users[module, name].add(user)
+    pages = "\n".join(
+        page.read_text() for page in [*repository.glob("*.md"), *repository.glob("docs/*.md")]
+    )
+    written = set(names_imported(pages)) | set(re.findall(r"\b(vitkit(?:\.\w+)+)\.(\w+)", pages))
+    for listed in LAYERS:
+        if is_application(listed):
+            continue
+        for name, module in public_names(listed).items():
+            of_command = "function" in module or "functions" in module.split(".")
+            found = users[f"vitkit.{listed}", name] - {listed}
+            enough = len(found) > 1 or found & {"tests", "benchmarks", "examples"}
+            assert of_command or enough or (f"vitkit.{listed}", name) in written, (
+                f"vitkit.{listed}.{name} is used by {sorted(found) or 'nothing'} alone: remove it from "
+                f"__init__.pyi, and import it from vitkit.{module}"
+            )
 
 
 @pytest.mark.parametrize(

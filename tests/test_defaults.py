@@ -1,4 +1,4 @@
-"""Defaults, public constants and named recipes are promises: people repeat results by them.
+"""Defaults, named recipes and the constants that packages share are promises: people repeat results by them.
 
 `defaults.json` holds what they are. After a change that is meant, `python tests/test_defaults.py` writes it again,
 and CHANGELOG.md says what has changed.
@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
+from architecture import names_imported, package_of
 from described import defaults_of, described
 
 import vitkit
@@ -22,9 +23,19 @@ ROOT = Path(vitkit.__file__).parent
 CONSTANT = bool | int | float | str | tuple | list | dict | set | frozenset
 
 
-def public_things() -> Iterator[tuple[str, object]]:
-    """Every name of a stub, with what it is; a name that means several things comes more than once."""
+def shared_things() -> Iterator[tuple[str, object]]:
+    """Every name of a stub, and every other name that a package imports from another, with what it is; a name
+    that means several things comes more than once."""
     seen = set()
+    for file in sorted(ROOT.rglob("*.py")):
+        here = package_of(".".join(file.relative_to(ROOT).with_suffix("").parts))
+        for source, name in names_imported(file.read_text()):
+            if package_of(source) in ("system", "cli", here) or source == "vitkit":
+                continue
+            thing = getattr(import_module(source), name)
+            if not inspect.ismodule(thing) and (name, id(thing)) not in seen:
+                seen.add((name, id(thing)))
+                yield name, thing
     for stub in sorted(ROOT.rglob("__init__.pyi")):
         module = import_module(".".join(("vitkit", *stub.parent.relative_to(ROOT).parts)))
         for name in module.__all__:
@@ -42,7 +53,7 @@ def _is_value(thing: object) -> bool:
 def as_they_are() -> dict[str, dict[str, str]]:
     """Defaults and constants by name, and the values of named recipes."""
     found = {}
-    for name, thing in public_things():
+    for name, thing in shared_things():
         if typing.get_origin(thing) is typing.Literal:
             found.setdefault(name, set()).add(described(typing.get_args(thing)))
         elif isinstance(thing, CONSTANT) or _is_value(thing):

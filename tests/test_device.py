@@ -86,9 +86,9 @@ def test_a_compiled_model_gives_the_same_gradients(name):
     loss, gradients = loss_and_gradients(model, images)
     # What is vitkit's is the graph; minutes of C++ compilation of its loops add little on a CPU
     if DEVICE.type == "cpu" and name != "ViT":
-        model.compile(backend="aot_eager")
+        model.compile(backend="aot_eager", dynamic=False)
     else:
-        model.compile()
+        model.compile(dynamic=False)
     compiled_loss, compiled_gradients = loss_and_gradients(model, images)
     torch.testing.assert_close(compiled_loss, loss, rtol=1e-4, atol=1e-5)
     for name, gradient in gradients.items():
@@ -169,9 +169,9 @@ def test_a_run_that_was_interrupted_ends_with_the_same_bits(
     if DEVICE.type == "cpu":
         backend = "aot_eager"  # the same graph, without C++ of its loops
 
-    def counted(model):
+    def counted(model, **settings):
         compilations.append(model)
-        own_compile(model, backend=backend)
+        own_compile(model, backend=backend, **settings)
 
     monkeypatch.setattr(VisionTransformer, "compile", counted)
     recipe = replace(tiny, precision=precision, compile=compiled, objective=Eventful())

@@ -59,6 +59,7 @@ HEAD = 2  # a seed of its noise with which the model is right on three of four t
 ONE_VALUE = "--weight-decays 0.2 --dropouts 0 --label-smoothings 0".split()  # instead of twelve
 ONE_MODEL = "--models mu/16 --sizes 32 --memory 0.02 --device cpu".split()  # not every model
 ONE_TURN = "--batch 1 --rounds 1 --seconds 0.01 --no-start-up".split()  # not how fast anything is
+ONE_SHOWN = "--shown 1".split()  # instead of eight images in every figure
 ONE_RUN = "--rates 0.01 --seeds 1".split()  # instead of four rates and several seeds
 
 
@@ -198,6 +199,8 @@ def shortened(words: list[str]) -> list[str]:
         return [*words, *SHORT, *ONE_RUN]
     if words[0] == "finetune":
         return [*words, *SHORT]
+    if words[0] == "inspect" and "--shown" not in words:
+        return [*words, *ONE_SHOWN]
     if words[0] == "bench":
         return [*words, *ONE_TURN]
     if words[:2] == ["study", "speed"]:

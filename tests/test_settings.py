@@ -267,6 +267,7 @@ CHANGES = {
         "micro_batch": Change(20),
         "average": Change(0.0),
         "precision": Change("bfloat16"),
+        "residual": Change("bfloat16", {"precision": "bfloat16"}),
         "compile": Change(True, {"model": SHALLOW}),  # it takes as long as there are blocks
         "recompute": Change(True),
         "deterministic": Change(True),

@@ -19,11 +19,10 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 from torch import Tensor
 
-from vitkit.data import Source, check_choice, default_workers, eval_batches, from_images
+from vitkit.data import Source, default_workers, eval_batches, from_images
+from vitkit.data.images.preprocessing import check_choice
 from vitkit.evaluation import (
-    BATCH,
     FIT,
-    Method,
     Probe,
     compute_features,
     fit_probe,
@@ -32,6 +31,8 @@ from vitkit.evaluation import (
     unbalanced,
     with_probe,
 )
+from vitkit.evaluation.probes.features import BATCH
+from vitkit.evaluation.probes.probe import Method
 from vitkit.system.console.text import counted
 from vitkit.system.errors import BadData
 from vitkit.system.machine import PrecisionChoice, autocast, pick_device, pick_precision

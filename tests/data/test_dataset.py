@@ -194,7 +194,7 @@ import vitkit.data
 from vitkit.data import Augmentation, Preprocessing
 from vitkit.models import ViTConfig
 from vitkit.system.span import Span
-from vitkit.training import Data, Recipe
+from vitkit.recipes import Data, Recipe
 
 
 class Squares(Dataset):

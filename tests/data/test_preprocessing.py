@@ -126,7 +126,7 @@ def test_garbage_is_no_preprocessing(change):
 def test_one_number_for_several(change, message):
     with pytest.raises(BadSettings, match=message):
         Preprocessing(**change)
-    with pytest.raises(BadSettings, match="area is .* it is two shares of the image"):
+    with pytest.raises(BadSettings, match="area is .*; it is 2 values, each a finite number"):
         Augmentation(area=0.5)
 
 

@@ -6,7 +6,7 @@ from typing import Literal
 import pytest
 
 from vitkit.models import NAMES, Backbone, ResNetConfig, ViTConfig, called, named, vit
-from vitkit.models.config_checks import check_types
+from vitkit.system.values import check_settings
 
 
 @pytest.mark.parametrize(
@@ -126,10 +126,10 @@ def test_choices_are_checked_where_annotations_are_strings():
     class Choosing:
         colour: "Literal['red', 'blue'] | None" = None
 
-    check_types(Choosing())
-    check_types(Choosing("blue"))
+    check_settings(Choosing())
+    check_settings(Choosing("blue"))
     with pytest.raises(ValueError, match="colour is 'green'; it is one of red, blue"):
-        check_types(Choosing("green"))
+        check_settings(Choosing("green"))
 
 
 def test_a_position_grid_is_for_rotary_positions():

@@ -286,7 +286,7 @@ class TestRun:
         compiled = []
         original = Block.compile
         monkeypatch.setattr(
-            Block, "compile", lambda block: (compiled.append(block), original(block))
+            Block, "compile", lambda block, **how: (compiled.append(block), original(block, **how))
         )
         run_recipe(replace(masked, compile=True), tmp_path / "fast", "cpu", quiet)
         assert len(compiled) == masked.model.depth

@@ -91,6 +91,7 @@ def test_arguments_are_converted_to_their_types():
     assert values["to"] == Path("x.csv") and values["length"] == Span(3, "epochs")
     assert given("m", ["a.jpg", "b.jpg"])["images"] == ("a.jpg", "b.jpg")
     assert given("m", times=2)["times"] == (2,)
+    assert given("m", length=3)["length"] == Span(3, "steps")
     assert given("m", heads=3)["group"] == {"heads": 3}
     assert given("a.jpg", model="m", images=["b.jpg"])["images"] == ("a.jpg", ["b.jpg"])
     assert given("m", images=["a.jpg", "b.jpg"])["images"] == ("a.jpg", "b.jpg")
@@ -122,9 +123,10 @@ def test_a_result_that_made_a_model_stands_for_it():
         ((), {}, "needs model"),
         ((None,), {}, "needs model, which is None"),
         (("m",), {"progress": True}, "progress is True"),
-        (("m",), {"times": "3"}, r"times is \('3',\); it takes a whole number"),
+        (("m",), {"times": "3"}, "times is '3'; it takes a whole number"),
         (("m",), {"heads": 2.5}, "heads is 2.5; it takes a whole number or None"),
         (("m",), {"heads": True}, "heads is True; it takes a whole number"),
+        (("m",), {"length": 0.5}, "length is 0.5; it takes a duration, such as"),
     ],
 )
 def test_what_is_no_argument_is_a_sentence(words, values, sentence):
@@ -146,7 +148,7 @@ def test_too_many_positions():
     ("values", "sentence"),
     [
         ({"order": "by_name"}, "order is 'by_name'; it is one of as-given, by-name"),
-        ({"sides": ("1", "2")}, r"sides is \('1', '2'\); it is one of 1, 2"),
+        ({"sides": ("1", "2")}, "sides is '1'; it is one of 1, 2"),
     ],
 )
 def test_a_choice_that_there_is_none_of(values, sentence):

@@ -190,7 +190,7 @@ def test_what_suits_no_loss_is_refused():
     for wrong, message in (
         ({"loss": "squared", "label_smoothing": 0.1}, "label_smoothing is 0.1; it is for classes"),
         ({"loss": "squared", "off_target": 0.1}, "0 for squared"),
-        ({"class_weights": "even"}, "class_weights is 'even'; it is equal, or balanced"),
+        ({"class_weights": "even"}, "class_weights is 'even'; it is one of equal, balanced"),
         ({"loss": "sigmoid", "class_weights": "balanced"}, "which is for the softmax"),
         ({"loss": "cubed"}, "loss is 'cubed'; it is one of softmax, sigmoid, squared"),
     ):

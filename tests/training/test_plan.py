@@ -305,7 +305,10 @@ def test_advice_is_true(large, counted):
     gpus = int(sentence.split("`gpus=")[1].split("`")[0])
     assert needed(large, gpus) <= 24
     assert needed(large, gpus // 2) > 24
-    assert advice(replace(large, micro_batch=most), machine, counted) == "It fits."
+    whole = advice(replace(large, micro_batch=most), machine, counted)
+    assert whole.startswith("It fits. `residual=bfloat16` makes steps faster")
+    narrow = replace(large, micro_batch=most, residual="bfloat16")
+    assert advice(narrow, machine, counted) == "It fits."
     assert "Nothing short of a smaller model" in advice(large, Machine(gpus=1, memory=2.1), counted)
     with pytest.raises(ValueError, match="mfu is 40; it is a share"):
         Machine(mfu=40)

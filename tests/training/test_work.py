@@ -80,7 +80,7 @@ def test_their_share_of_the_most_is_beside_the_images(tmp_path):
     log.meter.since -= 10
     log.training(2, 40_000, 0.5, 1.0, 1e-3)
     log.close()
-    assert "8,0" in console.file.getvalue() and "MFU 40%" in console.file.getvalue()
+    assert "8,0" in console.file.getvalue() and "TFLOP/s  MFU 40%" in console.file.getvalue()
     (line,) = read_metrics(tmp_path / "metrics.jsonl")
     assert line["mfu"] == pytest.approx(0.404, rel=0.01)
 

@@ -1,17 +1,10 @@
-from .corrections import LEAVE_OUT as LEAVE_OUT
 from .corrections import Move as Move
-from .corrections import RELABEL as RELABEL
 from .corrections import move as move
-from .corrections import moves as moves
-from .corrections import moves_back as moves_back
-from .corrections import read_corrections as read_corrections
 from .duplicates import different as different
 from .functions.pack import PackedData as PackedData
 from .functions.pack import pack as pack
 from .functions.stats import Statistics as Statistics
 from .functions.stats import stats as stats
-from .statistics import Survey as Survey
-from .statistics import class_counts as class_counts
 from .statistics import near_duplicates as near_duplicates
 from .statistics import repeats as repeats
 from .statistics import survey as survey

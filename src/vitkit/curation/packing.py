@@ -22,16 +22,8 @@ import torch
 from torch import Tensor
 
 from vitkit.curation.writers import WRITERS, Tally, readable_examples
-from vitkit.data import (
-    CLASSES,
-    Lists,
-    Source,
-    fingerprint,
-    in_order,
-    index_beside,
-    permutation,
-    write_index,
-)
+from vitkit.data import Lists, Source, fingerprint, in_order, index_beside, permutation, write_index
+from vitkit.data.formats.tar import CLASSES
 from vitkit.system.console.progress import bar, counted, silent
 from vitkit.system.errors import BadRun, BadSettings, Unavailable
 from vitkit.system.storage.files import (

@@ -11,16 +11,9 @@ import numpy as np
 from PIL import Image
 
 from vitkit.curation.duplicates import SIDE, Appearance, Appearances, Pair, appearance, nearest
-from vitkit.data import (
-    Lists,
-    Source,
-    in_order,
-    is_stretched,
-    open_image,
-    picture_to_look_at,
-    ranges,
-    worth_starting,
-)
+from vitkit.data import Lists, Source, in_order, open_image, picture_to_look_at, ranges
+from vitkit.data.images.pictures import is_stretched
+from vitkit.data.loading.workers import worth_starting
 from vitkit.system.console.progress import Shown, silent
 from vitkit.system.errors import BadImage
 

@@ -16,13 +16,12 @@ from torch import Tensor, nn
 from vitkit.data import (
     Batch,
     Columns,
-    EvalBatches,
     Source,
     TargetKind,
-    WholePictures,
     default_workers,
     eval_batches,
 )
+from vitkit.data.loading.batches import EvalBatches, WholePictures
 from vitkit.evaluation.metrics.metric import Metric
 from vitkit.system.console.progress import bar
 from vitkit.system.errors import BadData, BadSettings
@@ -30,6 +29,7 @@ from vitkit.system.processes.ranks import from_every_rank, on_rank_0, sum_over_r
 from vitkit.system.span import Span
 from vitkit.system.storage.addresses import shown_address
 from vitkit.system.storage.remote import without_query
+from vitkit.system.values import check_settings
 from vitkit.weights import Classifier, evaluating
 
 if TYPE_CHECKING:
@@ -113,6 +113,7 @@ class Eval:
     Default: the last part of the path of `data`."""
 
     def __post_init__(self):
+        check_settings(self)
         if self.data and (not self.images or self.images in OWN_PARTS):
             raise BadSettings(
                 f"metrics on {self.data!r} would be called {self.images + '/top1'!r}; give this "

@@ -37,7 +37,8 @@ from vitkit.evaluation.probes.cross_validation import LeaveOut
 from vitkit.evaluation.probes.folds import balanced_folds
 from vitkit.evaluation.probes.probe import best_for_classes
 from vitkit.evaluation.probes.ridge import targets
-from vitkit.models import formed, recording
+from vitkit.models import recording
+from vitkit.models.states import formed
 from vitkit.weights import Classifier
 
 IMAGES = 400  # images that are asked about, at most

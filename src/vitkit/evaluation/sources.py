@@ -15,7 +15,8 @@ from vitkit.system.processes.ranks import from_rank_0
 if TYPE_CHECKING:
     import torch
 
-    from vitkit.data import Columns, Parts
+    from vitkit.data import Columns
+    from vitkit.data.sources.splits import Parts
     from vitkit.weights import Classifier, Hints
 
 
@@ -38,7 +39,7 @@ def splits_to_learn_from(
 ) -> "tuple[Splits, str | None]":
     """The parts of a data set, with a test part and groups, without broken images if they are to be
     skipped; and the fingerprint of a test part that was made, as it was before any were."""
-    from vitkit.data import grouped_columns, splits_of
+    from vitkit.data.sources.splits import grouped_columns, splits_of
 
     columns = grouped_columns(columns, groups)
     splits = splits_of(parts_of(data, columns, named), data, 0, groups, always_grouped=True)

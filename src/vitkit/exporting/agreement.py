@@ -13,18 +13,14 @@ import numpy as np
 
 from vitkit.curation import different
 from vitkit.data import Source, parts_at, source_at
-from vitkit.evaluation import TIED, tango, tied_answers, wilson
-from vitkit.prediction import (
-    CALIBRATED,
-    Item,
-    items_of_source,
-    logits_and_strangeness,
-    pixels_of,
-    prepared_images,
-    spread,
-    to_calibrate,
-)
-from vitkit.runtimes import FileRuntime, Runtime, Weights
+from vitkit.evaluation import tango, tied_answers, wilson
+from vitkit.evaluation.metrics.ties import TIED
+from vitkit.prediction import Item, prepared_images, spread
+from vitkit.prediction.batches import pixels_of
+from vitkit.prediction.calibration import CALIBRATED, items_of_source, to_calibrate
+from vitkit.prediction.predictions import logits_and_strangeness
+from vitkit.runtimes import FileRuntime, Runtime
+from vitkit.runtimes.exported import Weights
 from vitkit.system.console.progress import bar
 from vitkit.system.console.text import counted
 from vitkit.system.errors import BadData

@@ -18,9 +18,10 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from vitkit.inspection import working_style
-from vitkit.prediction import LIKELY
-from vitkit.runtimes import Exported, WebRuntime
+from vitkit.inspection.pages.html import working_style
+from vitkit.prediction.predictions import LIKELY
+from vitkit.runtimes import Exported
+from vitkit.runtimes.graphs.writing import WebRuntime
 from vitkit.system.console.text import counted_kind, printable_name
 from vitkit.system.environment import MAX_PIXELS
 from vitkit.system.errors import Unsupported

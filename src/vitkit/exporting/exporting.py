@@ -17,22 +17,13 @@ from vitkit.exporting.agreement import Agreement, Trial, agree, sample_trial
 from vitkit.exporting.bounds import LEAST, conclusion, wrong
 from vitkit.exporting.browser import LARGEST_NETWORK, PACKAGE, page
 from vitkit.models import VisionTransformer, check_can_merge, parameters
-from vitkit.prediction import pixels_of, prepared_images
-from vitkit.runtimes import (
-    ENDINGS,
-    MERGED,
-    Export,
-    Exported,
-    check_answer,
-    check_any_grid,
-    check_packages,
-    described,
-    eager,
-    needed,
-    needs_calibration,
-    open_file,
-    write,
-)
+from vitkit.prediction import prepared_images
+from vitkit.prediction.batches import pixels_of
+from vitkit.runtimes import ENDINGS, Export, Exported, described, eager, open_file, write
+from vitkit.runtimes.exported import MERGED
+from vitkit.runtimes.graphs.graph import check_any_grid
+from vitkit.runtimes.graphs.writing import check_packages, needed, needs_calibration
+from vitkit.runtimes.pytorch import check_answer
 from vitkit.system.console.text import counted
 from vitkit.system.errors import BadData, BadSettings, Unsupported
 from vitkit.system.storage.files import (

@@ -17,14 +17,13 @@ from vitkit.models import ViTConfig, tokens_left
 from vitkit.runtimes import (
     ENDINGS,
     Export,
-    WebRuntime,
     digest_of_classifier,
     digest_of_folder,
     kept_file,
-    needs_calibration,
     run_of,
     tie,
 )
+from vitkit.runtimes.graphs.writing import WebRuntime, needs_calibration
 from vitkit.system.console.messages import say
 from vitkit.system.console.text import as_word, counted
 from vitkit.system.errors import BadSettings, VitkitError

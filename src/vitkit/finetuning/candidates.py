@@ -21,7 +21,6 @@ from torch import Tensor
 
 from vitkit.data import Source, TargetKind
 from vitkit.evaluation import (
-    NUMBER,
     SHARE,
     Features,
     Metric,
@@ -29,12 +28,13 @@ from vitkit.evaluation import (
     Probing,
     balanced_weights,
     compute_features,
-    learnable,
-    losses_of_known,
     several_probe,
     share_of_answers,
     with_probe,
 )
+from vitkit.evaluation.metrics.other_targets import losses_of_known
+from vitkit.evaluation.probes.probe import learnable
+from vitkit.evaluation.probes.probing import NUMBER
 from vitkit.weights import Classifier
 
 CLOSED_FORM = "closed form"

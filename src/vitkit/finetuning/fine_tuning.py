@@ -12,7 +12,8 @@ from typing import NamedTuple
 from vitkit.data import Source
 from vitkit.finetuning.first_model import First
 from vitkit.finetuning.plan import RunInputs, pretrained, write_plan
-from vitkit.recipes import Recipe, few_pixels
+from vitkit.recipes import Recipe
+from vitkit.recipes.table_4 import few_pixels
 from vitkit.system.console.text import counted
 from vitkit.system.errors import VitkitError
 from vitkit.system.processes.ranks import from_rank_0

@@ -9,16 +9,8 @@ import torch
 from torch import Tensor
 
 from vitkit.data import Source, is_elsewhere
-from vitkit.evaluation import (
-    Features,
-    Metric,
-    Probing,
-    fit_unknown,
-    last_token,
-    open_classes,
-    remembered,
-    write_memory,
-)
+from vitkit.evaluation import Features, Metric, Probing, fit_unknown, last_token, open_classes
+from vitkit.evaluation.probes.teaching import remembered, write_memory
 from vitkit.finetuning.candidates import (
     CLOSED_FORM,
     Candidate,
@@ -33,7 +25,7 @@ from vitkit.finetuning.plan import RunInputs, features_of, with_origin
 from vitkit.models import OF_THE_PAPER
 from vitkit.system.console.text import counted
 from vitkit.system.processes.ranks import from_rank_0
-from vitkit.training import MODEL
+from vitkit.training.state.checkpoints import MODEL
 from vitkit.weights import Classifier, save
 
 

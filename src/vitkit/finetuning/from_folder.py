@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from vitkit.data import fingerprint
-from vitkit.evaluation import Metric, remove_memory
+from vitkit.evaluation import Metric
+from vitkit.evaluation.probes.teaching import remove_memory
 from vitkit.finetuning.candidates import (
     AVERAGE,
     CLOSED_FORM,
@@ -46,7 +47,8 @@ from vitkit.system.errors import BadData, BadSettings
 from vitkit.system.machine import pick_precision
 from vitkit.system.processes.ranks import from_rank_0
 from vitkit.system.storage.files import parse_json, write_json
-from vitkit.training import MODEL, locked, to_json
+from vitkit.training import locked, to_json
+from vitkit.training.state.checkpoints import MODEL
 from vitkit.weights import Classifier, adopt, save
 
 ANSWER = "answer.json"  # in its directory: what each candidate reached

@@ -25,15 +25,9 @@ from vitkit.system.machine import Precision, autocast
 from vitkit.system.processes.ranks import from_rank_0
 from vitkit.system.storage.addresses import shown_address
 from vitkit.system.storage.files import NUMBER, Types, check_types, parse_json, write_json
-from vitkit.training import (
-    Occupied,
-    check_recipe,
-    differences,
-    group_setting,
-    is_run,
-    to_json,
-    with_defaults,
-)
+from vitkit.training import Occupied, differences, is_run, to_json, with_defaults
+from vitkit.training.data import group_setting
+from vitkit.training.record.values import check_recipe
 from vitkit.weights import Classifier, fitted_to, load_for
 
 PLAN = "plan.json"  # in the directory of the study

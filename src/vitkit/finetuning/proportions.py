@@ -18,7 +18,7 @@ from vitkit.recipes import Recipe
 from vitkit.system.console.text import counted
 from vitkit.system.errors import VitkitError
 from vitkit.system.processes.ranks import from_rank_0
-from vitkit.weights import at_own_proportions
+from vitkit.weights.fitting import at_own_proportions
 
 MEASURED = 200  # images whose sizes are looked at
 # What becomes of them otherwise, by the preprocessing's rule, and the option that says so

@@ -27,20 +27,13 @@ from vitkit.system.console.text import as_word, counted
 from vitkit.system.errors import BadRun
 from vitkit.system.storage.files import write_json, write_whole
 from vitkit.system.storage.remote import is_address
-from vitkit.training import (
-    ANSWERS,
-    BEGUN,
-    OF_BEGUN,
-    check_answered,
-    group_setting,
-    is_run,
-    open_part,
-    read_object,
-    read_run,
-    to_json,
-    to_line,
-)
+from vitkit.training import is_run, open_part, read_run, to_json, to_line
 from vitkit.training import report as report_of_run
+from vitkit.training.data import group_setting
+from vitkit.training.evaluation import ANSWERS
+from vitkit.training.record.machine import BEGUN, OF_BEGUN
+from vitkit.training.record.values import read_object
+from vitkit.training.reports.answers import check_answered
 from vitkit.weights import Classifier, load
 
 

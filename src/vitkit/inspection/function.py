@@ -30,7 +30,6 @@ from vitkit.system.functions.results import Result
 from vitkit.system.functions.steps import DATA, IMAGES, step
 from vitkit.system.functions.types import PathLike
 from vitkit.weights import (
-    CREATE,
     Classifier,
     Hints,
     ModelLike,
@@ -41,6 +40,7 @@ from vitkit.weights import (
     load_as,
     no_answer,
 )
+from vitkit.weights.hints import CREATE
 
 
 @dataclass(frozen=True, repr=False)

@@ -39,8 +39,8 @@ class Attention(nn.Module):
         self.heads = heads
         # U_qkv of all heads in one layer, whose rows make the queries, then the keys, then the values
         self.qkv = Dense(width, 3 * width, qkv_bias)
-        self.q_norm = None
-        self.k_norm = None
+        self.q_norm: nn.Module | None = None
+        self.k_norm: nn.Module | None = None
         if head_norm is not None:
             self.q_norm = head_norm(width // heads)
             self.k_norm = head_norm(width // heads)

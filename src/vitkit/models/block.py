@@ -53,8 +53,9 @@ class Block(nn.Module):
 
         # Eq. 3
         self.norm2 = norm(config.width)
+        self.mlp: SwiGlu | Mlp
         if config.swiglu:
-            self.mlp: SwiGlu | Mlp = SwiGlu(config.width, config.mlp, config.dropout)
+            self.mlp = SwiGlu(config.width, config.mlp, config.dropout)
         else:
             self.mlp = Mlp(config.width, config.mlp, config.gelu, config.dropout)
 
@@ -83,12 +84,12 @@ class Block(nn.Module):
         # Eq. 2: z' = MSA(LN(z)) + z
         branch = self.attention(self.norm1(z), positions, mask, queries)  # (B, Q, D)
         branch = self.scale1(self.dropout(branch))
-        z = z[:, :queries] + self.stochastic_depth(branch)  # [:None] is all
+        z = added(z[:, :queries], self.stochastic_depth(branch))  # [:None] is all
 
         # Eq. 3: z = MLP(LN(z')) + z'
         branch = self.mlp(self.norm2(z))
         branch = self.scale2(branch)
-        return z + self.stochastic_depth(branch)
+        return added(z, self.stochastic_depth(branch))
 
     def forward_norm_after(
         self,
@@ -100,11 +101,19 @@ class Block(nn.Module):
         """The same with each LayerNorm at the end of its branch: z' = LN(MSA(z)) + z, and so on."""
         branch = self.attention(z, positions, mask, queries)  # (B, Q, D)
         branch = self.scale1(self.norm1(self.dropout(branch)))
-        z = z[:, :queries] + self.stochastic_depth(branch)
+        z = added(z[:, :queries], self.stochastic_depth(branch))
 
         branch = self.norm2(self.mlp(z))
         branch = self.scale2(branch)
-        return z + self.stochastic_depth(branch)
+        return added(z, self.stochastic_depth(branch))
+
+
+def added(z: Tensor, branch: Tensor) -> Tensor:
+    """A residual connection. A stream in bfloat16 stays so, where LayerScale or a norm made the branch
+    float32."""
+    if z.dtype == torch.bfloat16:
+        branch = branch.to(torch.bfloat16)
+    return z + branch
 
 
 class Mlp(nn.Module):

@@ -83,7 +83,7 @@ def _vit_parts(config: ViTConfig) -> list[ModelPart]:
     if not config.pools:
         answers = (tokens[0],)
     norm = ModelPart("last norm", tokens, learned["norm"], 0)
-    pooled = (*answers, config.pooled_width)
+    pooled: tuple[int, ...] = (*answers, config.pooled_width)
     pool = ModelPart("pooling", pooled, learned["pool"], macs["pool"])
     if config.norm == "tokens":
         listed += [norm, pool]

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from vitkit.models.ancestors.backbone import Backbone, backbone_from
 from vitkit.models.config_checks import POSITION_KINDS, PositionKind, are_sides, check
-from vitkit.models.pooling import OF_THE_PAPER, POOLS, Pool, PoolName
+from vitkit.models.pooling import POOLS, Pool, PoolName
 from vitkit.models.tiling import Grid, Tiling, as_pair, as_side
 from vitkit.system.errors import BadSettings
 
@@ -309,7 +309,7 @@ class ViTConfig:
     def headless(self) -> "ViTConfig":
         """The same encoder without a head. If only a vitkit head combines several states, the class
         token of the last block remains, which every library can return."""
-        pool = self.pool
+        headless = replace(self.with_head(0), read_blocks=1)
         if self.pooling.extends_class_token:
-            pool = OF_THE_PAPER.pool
-        return replace(self.with_head(0), pool=pool, read_blocks=1)
+            headless = replace(headless, pool="token")
+        return headless

@@ -1,21 +1,18 @@
 """What the settings of a model must be, alone and together: each refusal is one sentence with the value.
 
-`check` is for Vision Transformers; `check_types` holds the fields of any configuration to their types.
+`check` is for Vision Transformers.
 """
 
-from dataclasses import dataclass, fields
-from functools import cache
-from typing import TYPE_CHECKING, Any, Literal, get_type_hints
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
 from vitkit.models.pooling import POOLS
 from vitkit.models.tiling import as_pair
 from vitkit.system.errors import BadSettings
-from vitkit.system.values import described, fits
+from vitkit.system.values import check_settings
 
 if TYPE_CHECKING:
-    from vitkit.models.ancestors.backbone import Backbone
     from vitkit.models.config import ViTConfig
-    from vitkit.models.zoo import ModelConfig
 
 
 @dataclass(frozen=True)
@@ -65,7 +62,7 @@ POSITION_KINDS = {
 def check(config: "ViTConfig") -> None:
     """Raise VitkitError for a setting of the wrong type, out of its range, or at odds with others."""
     _check_sides(config)
-    check_types(config)
+    check_settings(config)
     _check_numbers(config)
     _check_patches(config)
     if not config.tiling.fits(config.image):
@@ -241,24 +238,3 @@ def _check_axial(config: "ViTConfig") -> None:
             f"{config.positions} positions are made for attention among all tokens; an axial "
             "model takes those that are added to tokens: learned, learned2d, sincos, or none"
         )
-
-
-# Of any configuration
-
-
-@cache
-def _types(kind: type) -> dict[str, Any]:
-    """The types of a configuration's fields: objects, where a file's annotations are strings too."""
-    return get_type_hints(kind)
-
-
-def check_types(config: "ModelConfig | Backbone") -> None:
-    """Raise VitkitError if a field holds a value that its type does not allow: a name that is not in a
-    Literal, a text for a number, a number that is not finite."""
-    type_of = _types(type(config))  # type: ignore[arg-type]  # every class is hashable
-    for field in fields(config):
-        value = getattr(config, field.name)
-        if not fits(type_of[field.name], value, finite=True):
-            raise BadSettings(
-                f"{field.name} is {repr(value)[:200]}; it is {described(type_of[field.name])}"
-            )

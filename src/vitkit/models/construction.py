@@ -21,7 +21,7 @@ from vitkit.models.positions import SinCosPositions
 from vitkit.models.tiling import Grid
 from vitkit.models.vision_transformer import VisionTransformer
 from vitkit.models.zoo import ModelConfig, named
-from vitkit.system.errors import BadSettings, BadWeights, Unsupported
+from vitkit.system.errors import BadSettings, BadWeights, Unsupported, WrongArgument
 
 Model = VisionTransformer | ResNet | LeNet
 MODELS = {ViTConfig: VisionTransformer, ResNetConfig: ResNet, LeNetConfig: LeNet}
@@ -42,16 +42,20 @@ def create(
     """A model with the official initial weights: `create("B/16", classes=10)` or `create(config)`.
 
     `seed` makes the weights repeatable, whatever the device, and leaves torch's own generator as it
-    was. Raises VitkitError for an unknown name or setting.
+    was. Raises VitkitError for an unknown name or setting, WrongArgument for what is neither.
     """
     if isinstance(model, str):
         config = named(model, **changes)
-    elif not changes:
-        config = model
-    else:
+    elif changes:
         raise BadSettings(
             f"changes ({', '.join(changes)}) go with a model's name; use dataclasses.replace on a "
             "config"
+        )
+    elif type(model) in MODELS:
+        config = model
+    else:
+        raise WrongArgument(
+            f"model is of type {type(model).__name__}; give a name, such as 'B/16', or a configuration"
         )
 
     # Shapes first, then memory. On the CPU: a GPU would draw other numbers from the same seed
@@ -169,7 +173,7 @@ def _with_tables(model: AnyModel, config: ModelConfig) -> AnyModel:
     """The model of a configuration that differs from the model's own in its grid, with the model's
     weights."""
     with torch.device("meta"):  # shapes only: the weights are the model's
-        new = cast("AnyModel", build(config))  # of the same class
+        new = cast(AnyModel, build(config))
 
     # The weights, with new tables for those modules whose tables are of one size of images.
     weights = dict(model.state_dict())

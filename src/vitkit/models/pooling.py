@@ -109,7 +109,7 @@ class Pool:
 
     def places_in(self, wider: "Pool") -> list[int]:
         """The places of its states among those of another pooling, which has all of its parts: (S,)."""
-        start = {}
+        start: dict[States, int] = {}
         count = 0
         for part in wider.reads:
             start[part] = count

@@ -3,7 +3,7 @@
 Legend: (h, w) the grid of patches; every pair is (height, width).
 """
 
-from typing import NamedTuple, overload
+from typing import Any, NamedTuple, overload
 
 from vitkit.system.errors import BadSettings
 
@@ -88,7 +88,7 @@ def as_pair(value: int | Grid) -> Grid: ...
 def as_pair(value: object) -> object: ...
 def as_pair(value: object) -> object:
     """A height and a width from what people and JSON write: one number for a square, or a list.
-    Anything else stays as it is, and `check_types` refuses it."""
+    Anything else stays as it is, and `check_settings` refuses it."""
     if isinstance(value, int):
         return value, value
     if isinstance(value, list):
@@ -96,7 +96,7 @@ def as_pair(value: object) -> object:
     return value
 
 
-def as_side(value: object) -> object:
+def as_side(value: Any) -> Any:
     """One number if both sides are the same, as configurations keep a square; else what `as_pair` gives."""
     pair = as_pair(value)
     if isinstance(pair, tuple) and len(pair) == 2 and pair[0] == pair[1]:

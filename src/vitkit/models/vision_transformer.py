@@ -12,6 +12,7 @@ patches, z the tokens' states, and y is what the head reads.
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -48,9 +49,10 @@ class VisionTransformer(nn.Module):
         self.config = config
 
         # Eq. 1: E, which projects patches of the image, or of a ResNet's feature map (the hybrid)
+        self.stem: nn.Module
         if config.stem is None:
             bias = not config.embedding_norm
-            self.stem: nn.Module = Patches(config.channels, config.width, config.patches, bias)
+            self.stem = Patches(config.channels, config.width, config.patches, bias)
         else:
             self.stem = ResNetStem(
                 config.channels, config.width, config.patches, config.stem, config.image
@@ -63,7 +65,7 @@ class VisionTransformer(nn.Module):
         self.registers = None
         if config.registers:
             self.registers = nn.Parameter(torch.empty(1, config.registers, config.width))
-        self.positions = build_positions(config)
+        self.positions: Any = build_positions(config)  # one module, or one for each block
         self.dropout = nn.Dropout(config.dropout)
         self.embedding_norm = None
         if config.embedding_norm:
@@ -91,6 +93,8 @@ class VisionTransformer(nn.Module):
 
         # Activation checkpointing: keep only the blocks' inputs for the backward pass.
         self.recompute = False
+        # Under autocast, the type of z between the layers; None is the weights'.
+        self.residual_dtype: torch.dtype | None = None
         # Set by for_inference, whose models must be neither trained nor saved.
         self.inference_only = False
 
@@ -147,16 +151,22 @@ class VisionTransformer(nn.Module):
         x = x.to(self.norm.weight.dtype)
         z = self.prepend_tokens(x)  # (B, T, D)
         if self.config.resolved_inject == "stem":
-            z = self.positions.add(z, grid)  # type: ignore[operator]
+            z = self.positions.add(z, grid)
         # App. B.1. Our choice: also for a model that adds no positions here (App. D.4).
         z = self.dropout(z)
         if self.embedding_norm is not None:
             z = self.embedding_norm(z)  # CLIP
-        return z
+        return self.in_stream(z)
+
+    def in_stream(self, z: Tensor) -> Tensor:
+        """The tokens as the residual stream has them: in `residual_dtype` under autocast, if that is set."""
+        if self.residual_dtype is None or not torch.is_autocast_enabled(z.device.type):
+            return z
+        return z.to(self.residual_dtype)
 
     def prepend_tokens(self, x: Tensor) -> Tensor:
         """The class token, then the registers, before the patches: (B, N, D) -> (B, T, D)."""
-        tokens = [token for token in (self.cls, self.registers) if token is not None]
+        tokens: list[Tensor] = [token for token in (self.cls, self.registers) if token is not None]
         if not tokens:
             # `.mT` left a transposed layout, which would make every block up to a tenth slower.
             return x.contiguous()
@@ -198,6 +208,7 @@ class VisionTransformer(nn.Module):
             positions = None
             if self.config.resolved_inject != "stem":
                 z, positions = self.positions_at_block(i, z, grid)
+                z = self.in_stream(z)
 
             # Every block reads all tokens of the one before, so only the last may leave some out.
             block_queries = None
@@ -226,8 +237,8 @@ class VisionTransformer(nn.Module):
         if isinstance(positions, nn.ModuleList):  # one for every block
             positions = positions[i]
         if self.config.position_kind.adds_to_tokens:
-            return positions.add(z, grid), None  # type: ignore[operator]
-        return z, positions.in_attention(grid)  # type: ignore[operator]
+            return positions.add(z, grid), None
+        return z, positions.in_attention(grid)
 
     def with_checkpointing(self, block: nn.Module) -> Callable[..., Tensor]:
         """The block, which is computed again in the backward pass if `recompute` asks for that."""

@@ -147,7 +147,7 @@ def hybrid_stem(name: str, layers: str | None, width: float, pixels: tuple[int, 
             "patches are multiples of 16, as in 'R50+B/32', or it is a root alone with even "
             "patches, as in 'R+Ti/16'"
         )
-    units = UNITS[int(layers)]
+    units: tuple[int, ...] = UNITS[int(layers)]
     if any(side % 32 for side in pixels):
         units = three_stages(units)
     return Backbone(units=units, width=width)

@@ -3,6 +3,4 @@ from .distillation import SelfDistillation as SelfDistillation
 from .masked import MaskedPatches as MaskedPatches
 from .objective import Learner as Learner
 from .objective import Objective as Objective
-from .objective import Unlabelled as Unlabelled
-from .objective import blocks_of as blocks_of
 from .supervised import Supervised as Supervised

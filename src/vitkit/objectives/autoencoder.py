@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from vitkit.data import Preprocessing, TargetKind, uniforms
-from vitkit.evaluation import Evaluator
+from vitkit.evaluation.evaluator import Evaluator
 from vitkit.models import Dense, Model, VisionTransformer, ViTConfig, create
 from vitkit.objectives.objective import Unlabelled
 from vitkit.objectives.patches import (
@@ -28,6 +28,7 @@ from vitkit.objectives.patches import (
     unpatchify,
 )
 from vitkit.system.errors import BadSettings, Unsupported
+from vitkit.system.values import check_settings
 
 HIDDEN = 0  # what is drawn from an example's key: which patches are hidden
 
@@ -49,6 +50,7 @@ class MaskedAutoencoder(Unlabelled):
     the pixels themselves."""
 
     def __post_init__(self):
+        check_settings(self)
         if not 0 < self.rate < 1:
             raise BadSettings(
                 f"rate is {self.rate}; it is a share of the patches above 0 and below 1"

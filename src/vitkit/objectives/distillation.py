@@ -19,7 +19,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitkit.data import Preprocessing, TargetKind
-from vitkit.evaluation import Evaluator, Neighbours
+from vitkit.evaluation import Neighbours
+from vitkit.evaluation.evaluator import Evaluator
 from vitkit.models import Dense, Model
 from vitkit.objectives.objective import Learner, Unlabelled
 from vitkit.objectives.views import View, view
@@ -27,6 +28,7 @@ from vitkit.system.console.text import counted
 from vitkit.system.errors import BadSettings, Unsupported
 from vitkit.system.processes.ranks import sum_over_ranks
 from vitkit.system.span import Span
+from vitkit.system.values import check_settings
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,7 @@ class SelfDistillation(Unlabelled):
     outputs."""
 
     def __post_init__(self):
+        check_settings(self)
         for name in ("global_area", "local_area"):
             low, high = getattr(self, name)
             if not 0 < low <= high <= 1:

@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitkit.data import Preprocessing, TargetKind, uniforms
-from vitkit.evaluation import Evaluator
+from vitkit.evaluation.evaluator import Evaluator
 from vitkit.models import Dense, Model
 from vitkit.objectives.objective import Unlabelled
 from vitkit.objectives.patches import (
@@ -37,6 +37,7 @@ from vitkit.objectives.patches import (
     unpatchify,
 )
 from vitkit.system.errors import BadSettings, Unsupported
+from vitkit.system.values import check_settings
 
 # What is drawn from an example's key: the corrupted patches, how each is corrupted, the other patch
 WHICH, FATE, OTHER = range(3)
@@ -62,6 +63,7 @@ class MaskedPatches(Unlabelled):
     their embedding, and are predicted too."""
 
     def __post_init__(self):
+        check_settings(self)
         if self.target not in ("colour", "colours", "pixels"):
             raise BadSettings(f"target is {self.target!r}; it is one of colour, colours, pixels")
         if not 0 < self.rate <= 1:

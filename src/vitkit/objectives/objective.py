@@ -17,7 +17,7 @@ from typing import ClassVar, Protocol, runtime_checkable
 from torch import Tensor, nn
 
 from vitkit.data import Preprocessing, Source, TargetKind
-from vitkit.evaluation import Evaluator
+from vitkit.evaluation.evaluator import Evaluator
 from vitkit.models import Model
 from vitkit.weights import Activation
 

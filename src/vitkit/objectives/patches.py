@@ -16,17 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitkit.data import Batch, Preprocessing, TargetKind
-from vitkit.evaluation import (
-    COUNT,
-    NATS,
-    SHARE,
-    SQUARED_ERROR,
-    Metric,
-    Part,
-    Subject,
-    collect,
-    summed,
-)
+from vitkit.evaluation import COUNT, NATS, SHARE, Metric, Part, Subject, collect, summed
+from vitkit.evaluation.metrics.metric import SQUARED_ERROR
 from vitkit.models import Grid, Model, VisionTransformer, as_pair
 from vitkit.objectives.objective import Learner, Objective
 from vitkit.system.errors import Unsupported

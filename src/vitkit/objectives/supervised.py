@@ -14,10 +14,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitkit.data import Preprocessing, Source, TargetKind, mix
-from vitkit.evaluation import USUAL, Evaluator, balanced_weights
+from vitkit.evaluation import balanced_weights
+from vitkit.evaluation.evaluator import Evaluator
+from vitkit.evaluation.evaluators import USUAL
 from vitkit.models import Model
 from vitkit.objectives.objective import Learner
 from vitkit.system.errors import BadData, BadSettings
+from vitkit.system.values import check_settings
 from vitkit.weights import Activation
 
 LEARNS = {"softmax": ("class",), "sigmoid": ("class", "classes"), "squared": ("number",)}
@@ -64,8 +67,7 @@ class Supervised:
     class, so that all classes have equal weight; the mean weight is 1. Only for the softmax."""
 
     def __post_init__(self):
-        if self.loss not in LOSSES:
-            raise BadSettings(f"loss is {self.loss!r}; it is one of {', '.join(LOSSES)}")
+        check_settings(self)
         if not 0 <= self.label_smoothing < 1:
             raise BadSettings(
                 f"label_smoothing is {self.label_smoothing}; it is from 0 up to, not including, 1"
@@ -79,8 +81,6 @@ class Supervised:
                 f"off_target is {self.off_target}; it is from 0 up to, not including, 0.5, and 0 "
                 f"for {self.loss}"
             )
-        if self.class_weights not in ("equal", "balanced"):
-            raise BadSettings(f"class_weights is {self.class_weights!r}; it is equal, or balanced")
         if self.class_weights == "balanced" and self.loss != "softmax":
             raise BadSettings(
                 f"class_weights is balanced, which is for the softmax, and loss is {self.loss}"

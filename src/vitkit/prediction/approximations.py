@@ -12,16 +12,8 @@ import numpy as np
 import torch
 
 from vitkit.evaluation import distilled
-from vitkit.models import (
-    EarlyExit,
-    Exit,
-    Merging,
-    VisionTransformer,
-    check_can_exit,
-    check_can_merge,
-    check_sure,
-    states_at,
-)
+from vitkit.models import EarlyExit, Exit, Merging, VisionTransformer, check_can_merge, states_at
+from vitkit.models.shortcuts import check_can_exit, check_sure
 from vitkit.system.errors import BadData, Unsupported
 from vitkit.weights import Classifier
 

@@ -14,14 +14,15 @@ from PIL.PngImagePlugin import PngInfo
 
 from vitkit.data import Preprocessing
 from vitkit.inspection import (
-    captioned,
     check_has_attention,
     logits_and_rollout,
     over_image,
     photograph_and_map,
 )
+from vitkit.inspection.photographs import captioned
 from vitkit.prediction.sorting import safe_name
-from vitkit.runtimes import Eager, with_strangeness
+from vitkit.runtimes import Eager
+from vitkit.runtimes.pytorch import with_strangeness
 from vitkit.system.errors import Unavailable, VitkitError
 from vitkit.system.machine import autocast
 from vitkit.system.storage.files import MARK, check_replaceable, write_whole

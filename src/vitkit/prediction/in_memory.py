@@ -15,7 +15,8 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
-from vitkit.data import Source, forked, images_of_array, images_of_tensor, pixels_of_pillow
+from vitkit.data import Source, forked
+from vitkit.data.sources.in_memory import images_of_array, images_of_tensor, pixels_of_pillow
 from vitkit.prediction.items import (
     DataSetItems,
     Group,

@@ -16,18 +16,10 @@ from urllib.error import HTTPError
 
 import numpy as np
 
-from vitkit.data import DATA_SUFFIXES as DATA_SETS
 from vitkit.data import IMAGE_SUFFIXES as IMAGES
-from vitkit.data import (
-    Lists,
-    Names,
-    RowRanges,
-    Source,
-    find_images,
-    is_hidden,
-    note_left_out,
-    read_file,
-)
+from vitkit.data import Lists, Names, RowRanges, Source, find_images, note_left_out, read_file
+from vitkit.data.formats import DATA_SUFFIXES as DATA_SETS
+from vitkit.data.formats.folder import is_hidden
 from vitkit.system.console.messages import say
 from vitkit.system.console.text import as_word, counted_kind
 from vitkit.system.errors import BadData, BadImage, VitkitError

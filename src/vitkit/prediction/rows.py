@@ -209,12 +209,14 @@ class RowsFile:
         """Write a row for each prediction. Raises OSError, in a sentence."""
         try:
             self.rows.write(predictions, extra)
+            self.count += len(
+                predictions
+            )  # before they are visible: an interrupt may come right after
             self.file.flush()
         except OSError as error:
             raise Unavailable(
                 f"{self.path} could not be written: {error.strerror or error}"
             ) from error
-        self.count += len(predictions)
 
     def __enter__(self) -> "RowsFile":
         return self

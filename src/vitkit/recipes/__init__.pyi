@@ -1,7 +1,4 @@
 from .channels import Say as Say
-from .channels import adapted_to as adapted_to
-from .channels import fitted as fitted
-from .finetuning import Like as Like
 from .finetuning import PRESETS as PRESETS
 from .finetuning import Preset as Preset
 from .finetuning import choose_pretrained as choose_pretrained
@@ -16,18 +13,7 @@ from .paper import facts_of as facts_of
 from .settings import Data as Data
 from .settings import Facts as Facts
 from .settings import Recipe as Recipe
-from .settings import check_numbers as check_numbers
 from .settings import check_packages as check_packages
-from .settings import output_names as output_names
 from .settings import resolve as resolve
 from .small import digits as digits
-from .table_4 import HUB as HUB
-from .table_4 import ON_HUB as ON_HUB
-from .table_4 import SIDES as SIDES
-from .table_4 import SWEEP as SWEEP
 from .table_4 import TABLE_4 as TABLE_4
-from .table_4 import UNCROPPED as UNCROPPED
-from .table_4 import UNMIRRORED as UNMIRRORED
-from .table_4 import bit_crops as bit_crops
-from .table_4 import few_pixels as few_pixels
-from .table_4 import vtab_task as vtab_task

@@ -5,7 +5,8 @@ from dataclasses import replace
 
 from vitkit.data import Preprocessing, Source, look_at, measured
 from vitkit.system.console.text import counted
-from vitkit.weights import COLOURS, Classifier, adopt, preprocessing_for_channels
+from vitkit.weights import Classifier, adopt, preprocessing_for_channels
+from vitkit.weights.adoption import COLOURS
 
 Say = Callable[[str], None]
 """Prints a sentence for the person who watches."""

@@ -33,17 +33,17 @@ from vitkit.system.machine import autocast, pick_precision
 from vitkit.system.processes.ranks import on_rank_0
 from vitkit.system.span import Span
 from vitkit.weights import (
-    COLOURS,
     Hints,
     Published,
     adopt,
-    changed_preprocessing,
     hub_answers,
     load_as,
     numbered,
     preprocessing_for,
     published_called,
 )
+from vitkit.weights.adoption import COLOURS
+from vitkit.weights.fitting import changed_preprocessing
 
 # By the kind of targets; softmax for one class
 LOSS: dict[str, Literal["sigmoid", "squared"]] = {"classes": "sigmoid", "number": "squared"}

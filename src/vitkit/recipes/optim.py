@@ -9,10 +9,11 @@ from typing import Any, Literal
 
 import torch
 
-from vitkit.models import KERNEL_LAYERS
+from vitkit.models.construction import KERNEL_LAYERS
 from vitkit.objectives import Learner
 from vitkit.system.errors import BadSettings
 from vitkit.system.span import Span
+from vitkit.system.values import check_settings
 
 Schedule = Literal["cosine", "linear", "staircase", "constant"]
 
@@ -70,6 +71,7 @@ class Optim:
     learning rate, as in the paper."""
 
     def __post_init__(self):
+        check_settings(self)
         if not 0 < self.lr < math.inf:
             raise BadSettings(f"lr is {self.lr}; it must be a number above 0")
         if not 0 < self.layer_decay <= 1:
@@ -150,6 +152,7 @@ class Tune:
     rank."""
 
     def __post_init__(self):
+        check_settings(self)
         if self.blocks < -1:
             raise BadSettings(
                 f"`tune.blocks` is {self.blocks}; it is a number of blocks, 0 for the head, -1 for "

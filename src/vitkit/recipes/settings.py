@@ -14,7 +14,7 @@ from tyro.conf import arg
 
 from vitkit.data import Augmentation, Columns, Preprocessing, TargetKind
 from vitkit.evaluation import Eval
-from vitkit.models import ModelConfig
+from vitkit.models import ModelConfig, ViTConfig
 from vitkit.objectives import Objective, Supervised
 from vitkit.recipes.optim import Optim, Tune
 from vitkit.recipes.trackers import check_tracker
@@ -23,6 +23,7 @@ from vitkit.system.machine import Precision, PrecisionChoice
 from vitkit.system.processes.ranks import world
 from vitkit.system.span import Span
 from vitkit.system.storage.addresses import shown_address
+from vitkit.system.values import check_settings
 
 # Seeds of dropout are `seed` times a million and more, and PyTorch's have 64 bits (step.py)
 MAX_SEED = 10**12
@@ -95,6 +96,7 @@ class Data:
     def __post_init__(self):
         if isinstance(self.source, PurePath):
             object.__setattr__(self, "source", str(self.source))
+        check_settings(self)
 
 
 @dataclass(frozen=True)
@@ -137,6 +139,10 @@ class Recipe:
     precision: PrecisionChoice = "float32"
     """Arithmetic of the matrix products; weights and loss stay float32. auto is bfloat16 where the
     CPU or GPU has instructions for it."""
+    residual: Literal["float32", "bfloat16"] = "float32"
+    """Arithmetic of the residual stream, the states between the layers (Equations 1 to 3), with precision
+    bfloat16. bfloat16 is faster on a GPU, and with `recompute` needs less memory; LayerNorms are computed in
+    float32 in any case. In evaluation and prediction after the run the stream is float32."""
     compile: bool = False
     """Run the model through torch.compile."""
     recompute: bool = False
@@ -178,6 +184,9 @@ class Recipe:
     of the run; wandb or mlflow, which stay on this machine if there is no account; or a directory
     for TensorBoard's events. Each gets the numbers of metrics.jsonl, the settings, and pictures of
     mistakes."""
+
+    def __post_init__(self):
+        check_settings(self)
 
     @property
     def arithmetic(self) -> Precision:
@@ -352,6 +361,15 @@ def check_numbers(recipe: Recipe) -> None:
         raise BadSettings(
             f"`batch` is {recipe.batch} and `micro_batch` {recipe.micro_batch}; a batch has at least "
             "one example"
+        )
+    if recipe.residual == "bfloat16" and recipe.precision == "float32":
+        raise BadSettings(
+            "`residual` is bfloat16, which goes with precision bfloat16, and `precision` is float32; change one"
+        )
+    if recipe.residual == "bfloat16" and not isinstance(recipe.model, ViTConfig):
+        raise BadSettings(
+            f"`residual` is for the residual stream of a Vision Transformer, and {recipe.model.title} has none; "
+            "leave it out"
         )
     if not 0 <= recipe.average < 1:
         raise BadSettings(

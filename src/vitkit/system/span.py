@@ -1,7 +1,7 @@
 """A duration of a run, in steps, epochs or images. It becomes steps once, in train.resolve()."""
 
 import re
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, cast, get_args
 
 from vitkit.system.errors import BadSettings
 
@@ -59,7 +59,7 @@ class Span(NamedTuple):
         if unit not in UNITS:
             raise BadSettings(sentence)
         try:
-            return cls(float(number), unit)
+            return cls(float(number), cast(Unit, unit))
         except ValueError:  # such as 1.2.3
             raise BadSettings(f"{text!r} is not a duration; {number!r} is not a number") from None
 

@@ -2,9 +2,25 @@
 
 import dataclasses
 import math
+from functools import cache
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+from vitkit.system.errors import BadSettings
+from vitkit.system.span import Span
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 WORDS = {
     bool: "True or False",
@@ -12,6 +28,7 @@ WORDS = {
     float: "a number",
     str: "text",
     Path: "a path",
+    Span: 'a duration, such as "10epochs"',
     NoneType: "None",
 }
 """The plain types, as messages name them."""
@@ -94,13 +111,33 @@ def described(annotation: Any) -> str:
         if others == [Ellipsis]:
             return f"a list, each {described(first)}"
         return f"{1 + len(others)} values, each {described(first)}"
-    return WORDS.get(annotation, f"a {getattr(annotation, '__name__', annotation)}")
+    name = getattr(annotation, "__name__", str(annotation))
+    article = "an" if name[0] in "AEIOU" else "a"
+    return WORDS.get(annotation, f"{article} {name}")
 
 
 def is_plain(annotation: Any) -> bool:
     """Whether `fits` decides a type: it does not decide a protocol, or a type of another library."""
     is_choice = get_origin(annotation) is Literal
     return is_choice or annotation in WORDS or dataclasses.is_dataclass(annotation)
+
+
+@cache
+def _types(settings: type) -> dict[str, Any]:
+    """The types of a dataclass's fields: objects, where a file's annotations are strings too."""
+    return get_type_hints(settings)
+
+
+def check_settings(settings: "DataclassInstance") -> None:
+    """Raise BadSettings if a field of a dataclass holds a value that its type does not allow: a name that is
+    not in a Literal, a text for a number, a number that is not finite."""
+    type_of = _types(type(settings))
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        if not fits(type_of[field.name], value, finite=True):
+            raise BadSettings(
+                f"{field.name} is {repr(value)[:200]}; it is {described(type_of[field.name])}"
+            )
 
 
 def _is_finite(value: float) -> bool:

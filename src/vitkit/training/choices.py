@@ -15,7 +15,8 @@ import torch
 from vitkit.data import Augmentation, Preprocessing, Source, square_before_crop
 from vitkit.evaluation import Survival, surviving, surviving_in_pixels
 from vitkit.models import ModelConfig, ViTConfig
-from vitkit.recipes import Recipe, Say, fitted
+from vitkit.recipes import Recipe, Say
+from vitkit.recipes.channels import fitted
 from vitkit.system.console.text import counted
 from vitkit.system.errors import BadRun, VitkitError
 from vitkit.system.machine import Precision, autocast, pick_precision

@@ -18,7 +18,8 @@ from vitkit.evaluation import (
     write_answers,
 )
 from vitkit.objectives import Learner
-from vitkit.recipes import Recipe, output_names
+from vitkit.recipes import Recipe
+from vitkit.recipes.settings import output_names
 from vitkit.system.errors import BadSettings
 from vitkit.system.machine import autocast
 from vitkit.system.processes.ranks import from_rank_0, on_rank_0, world

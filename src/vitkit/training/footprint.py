@@ -21,11 +21,11 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from vitkit.models import build
-from vitkit.objectives import blocks_of
+from vitkit.objectives.objective import blocks_of
 from vitkit.recipes import Recipe
 from vitkit.system.errors import Unsupported
 from vitkit.system.machine import PrecisionChoice
-from vitkit.training.optim import apply_tuning
+from vitkit.training.optim import apply_tuning, set_residual
 
 GPU = "cuda"  # where fake tensors claim to be; none is needed
 # Images in the forward pass. Bytes are divided by it, and rounded down: it is so large that a
@@ -178,6 +178,7 @@ def _storage(tensor: Tensor) -> int:
 
 def _record_forward(learner: nn.Module, recipe: Recipe) -> _Saved:
     """What a forward pass saves for its backward pass."""
+    set_residual(learner, recipe)
     with _fake_tensors(), _autocast(recipe.precision):
         parameters = _tensors(learner, GPU)
         saved = _Saved(parameters.values())

@@ -15,7 +15,8 @@ from rich.console import Console
 from vitkit.data import Batch, train_batches
 from vitkit.evaluation import label_notes
 from vitkit.objectives import Supervised
-from vitkit.recipes import Recipe, check_numbers, check_packages, output_names, resolve
+from vitkit.recipes import Recipe, check_packages, resolve
+from vitkit.recipes.settings import check_numbers, output_names
 from vitkit.system import matmul
 from vitkit.system.console.messages import say_on
 from vitkit.system.console.text import counted
@@ -105,6 +106,7 @@ def _train(
         )
     _refuse(recipe, data, run_dir)
     recipe = with_precision(recipe, run_dir, device, say)
+    check_numbers(recipe)  # what does not go with the precision that was picked
     recipe = with_augmentation(recipe, data, device, say)
     record_run(run_dir, recipe, data, say)
 

@@ -10,8 +10,8 @@ A schedule is a function of the step alone, so nothing of it needs to be saved.
 import torch
 from torch import Tensor, nn
 
-from vitkit.models import Model
-from vitkit.recipes import Tune
+from vitkit.models import Model, VisionTransformer
+from vitkit.recipes import Recipe, Tune
 from vitkit.system.errors import BadSettings
 from vitkit.system.processes.ranks import local_tensor
 
@@ -113,3 +113,10 @@ def merged(model: Model) -> Model:
             module.merge()
             model.set_submodule(name, module.get_base_layer())
     return model
+
+
+def set_residual(learner: nn.Module, recipe: Recipe) -> None:
+    """Have the models of a learner keep their residual streams as the recipe says."""
+    for module in learner.modules():
+        if isinstance(module, VisionTransformer) and recipe.residual == "bfloat16":
+            module.residual_dtype = torch.bfloat16

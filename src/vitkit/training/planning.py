@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import nn
 
-from vitkit.models import Model, exaflops
+from vitkit.models import Model, ViTConfig, exaflops
 from vitkit.objectives import Supervised
 from vitkit.recipes import Recipe, Tune
 from vitkit.system.errors import BadSettings
@@ -176,8 +176,22 @@ def spent(recipe: Recipe, machine: Machine) -> Spent:
 
 
 def advice(recipe: Recipe, machine: Machine, counted: "Count") -> str:
-    """A sentence that says whether a resolved recipe fits into the GPUs' memory, and if not what to
-    change, the cheapest first: the micro-batch, recomputing, more GPUs."""
+    """Whether a resolved recipe fits into the GPUs' memory, and if not what to change, the cheapest first:
+    the micro-batch, recomputing, more GPUs; and what would make it faster."""
+    sentence = _on_memory(recipe, machine, counted)
+    if (
+        recipe.precision == "bfloat16"
+        and recipe.residual == "float32"
+        and isinstance(recipe.model, ViTConfig)
+    ):
+        sentence += (
+            " `residual=bfloat16` makes steps faster: on an H200, 1.06 times with L/16 and B/16."
+        )
+    return sentence
+
+
+def _on_memory(recipe: Recipe, machine: Machine, counted: "Count") -> str:
+    """Whether a resolved recipe fits into the GPUs' memory, and if not what to change."""
 
     def fits(changed: Recipe, gpus: int) -> bool:
         return memory(changed, gpus, counted).total <= machine.memory * GIB

@@ -1,13 +1,7 @@
 from .body import Refused as Refused
 from .body import pieces as pieces
 from .connections import Listener as Listener
-from .connections import bound_socket as bound_socket
-from .connections import close_silent as close_silent
-from .connections import config_of as config_of
-from .connections import drain as drain
-from .connections import is_full as is_full
 from .guard import Guard as Guard
-from .pages import address_of as address_of
 from .pages import announce_page as announce_page
 from .pages import check_installed as check_installed
 from .pages import page_routes as page_routes

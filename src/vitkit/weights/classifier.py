@@ -20,13 +20,13 @@ from vitkit.models import (
     Model,
     ModelConfig,
     ViTConfig,
-    blueprint,
     called,
     config_from,
     config_to_dict,
     for_inference,
     parameters,
 )
+from vitkit.models.construction import blueprint
 from vitkit.system.console.text import printable_name, some
 from vitkit.system.errors import BadSettings, BadWeights, Unsupported
 from vitkit.system.storage.private import public

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from vitkit.data import Interpolation
+from vitkit.data.images.preprocessing import Interpolation
 from vitkit.system.errors import BadSettings
 
 Pool = Literal["token", "gap", "corner"]

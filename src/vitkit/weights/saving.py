@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from vitkit.system.errors import WrongArgument
 from vitkit.system.functions.results import ModelResult
 from vitkit.weights.classifier import Classifier, check_own_weights
 from vitkit.weights.destination import check_destination, write_model
@@ -19,11 +20,17 @@ def save(classifier: "Classifier | ModelResult", path: Path | str) -> Path:
     else the names are vitkit's.
 
     Raises VitkitError when `path` holds something else than a model, and for a model that was made
-    for inference or that another library changed.
+    for inference or that another library changed; WrongArgument for what is no model.
     """
     made = classifier.made if isinstance(classifier, ModelResult) else classifier
     if isinstance(made, str):
         made = load(made, quiet=True)
+    if not isinstance(made, Classifier):
+        raise WrongArgument(
+            f"what is to be saved is of type {type(made).__name__}; give a Classifier, such as "
+            "vitkit.load returns, or a network with its preprocessing and the names of its outputs: "
+            "Classifier(model, preprocessing, labels)"
+        )
     return write_model(made, _format_to_save(made), Path(path))
 
 

@@ -12,7 +12,8 @@ import torch
 from safetensors import SafetensorError
 
 from vitkit import models
-from vitkit.data import Interpolation, Preprocessing
+from vitkit.data import Preprocessing
+from vitkit.data.images.preprocessing import Interpolation
 from vitkit.models import (
     Model,
     ModelConfig,

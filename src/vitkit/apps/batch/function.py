@@ -15,14 +15,14 @@ from vitkit.prediction import (
     INPUT,
     Answering,
     ImageCounter,
-    Pictures,
     Request,
-    answers,
-    from_sequence,
     images_of,
     request,
     runtime_of,
 )
+from vitkit.prediction.batches import from_sequence
+from vitkit.prediction.items import Pictures
+from vitkit.prediction.predictions import answers
 from vitkit.runtimes import FileRuntime, Runtime
 from vitkit.system.console.text import as_word, counted
 from vitkit.system.errors import BadSettings

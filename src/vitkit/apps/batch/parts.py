@@ -25,17 +25,12 @@ from typing import Any, overload
 import numpy as np
 
 from vitkit.data import fingerprint
-from vitkit.prediction import (
-    Answered,
-    DataSetItems,
-    FileNames,
-    Item,
-    ParquetWriter,
-    Pictures,
-    Prediction,
-    least_open,
-)
-from vitkit.runtimes import Identity, Runtime, identity_of
+from vitkit.prediction import DataSetItems, Item, Prediction
+from vitkit.prediction.items import FileNames, Pictures
+from vitkit.prediction.predictions import Answered, least_open
+from vitkit.prediction.rows import ParquetWriter
+from vitkit.runtimes import Runtime, identity_of
+from vitkit.runtimes.identity import Identity
 from vitkit.system.console.messages import say
 from vitkit.system.errors import BadRun
 from vitkit.system.storage.files import MARK, parse_json, remove_unfinished, write_whole

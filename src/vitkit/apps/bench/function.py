@@ -22,38 +22,35 @@ from vitkit.apps.bench.figures import draw
 from vitkit.apps.bench.output import recommendation, tables
 from vitkit.data import of_one_size
 from vitkit.exporting import (
-    MEASURED,
-    PHOTOGRAPH,
     Contender,
-    OpenFile,
     RuntimeSpeed,
     Trial,
     Turns,
-    contenders,
     isolated_files,
     measure,
     measure_starts,
     of_exported,
-    of_timm,
     remember,
     sample_trial,
     trial_on,
     with_less_work,
 )
+from vitkit.exporting.speed.candidates import contenders, of_timm
+from vitkit.exporting.speed.isolated import OpenFile
+from vitkit.exporting.speed.measuring import MEASURED, PHOTOGRAPH
 from vitkit.prediction import check_less_work, prepared_images
 from vitkit.runtimes import (
-    VERSIONED,
     Export,
     FastestRuntime,
-    check_file_is_taken_as_it_is,
     is_exported,
     missing_packages,
-    of_file,
-    readers_of,
-    say_what_differs,
     takes_pictures,
-    threads,
 )
+from vitkit.runtimes.exported import threads
+from vitkit.runtimes.fastest import VERSIONED
+from vitkit.runtimes.given import check_file_is_taken_as_it_is, say_what_differs
+from vitkit.runtimes.libraries import readers_of
+from vitkit.runtimes.pytorch import of_file
 from vitkit.system.console.messages import say
 from vitkit.system.errors import BadSettings, VitkitError, WorkerDied
 from vitkit.system.functions.public import public

@@ -6,7 +6,8 @@ from io import StringIO
 from rich.console import Console
 from rich.table import Table
 
-from vitkit.exporting import Contender, RuntimeSpeed, is_good
+from vitkit.exporting import Contender, RuntimeSpeed
+from vitkit.exporting.speed.candidates import is_good
 from vitkit.system.console.text import terminal_width
 from vitkit.system.functions.steps import DATA, step
 from vitkit.weights import Activation, Classifier

@@ -12,7 +12,8 @@ from rich.table import Table
 
 from vitkit.data import Picture, Preprocessing, in_memory, open_image
 from vitkit.finetuning import check_recorded
-from vitkit.inspection import Comparison, compare_models
+from vitkit.inspection import compare_models
+from vitkit.inspection.comparison import Comparison
 from vitkit.prediction import Item, pictures, spread
 from vitkit.system.console.messages import say
 from vitkit.system.console.progress import bar
@@ -222,7 +223,7 @@ def compare(
     """
     hints = hints_of(overrides)
     names = (one, two)
-    runs = []
+    runs: list[str] = []
     for name in names:
         if isinstance(name, Classifier):
             continue

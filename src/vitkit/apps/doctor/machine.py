@@ -123,7 +123,7 @@ def _memory() -> Iterator[Fact]:
 
 def _images() -> Iterator[Fact]:
     """How photographs are decoded."""
-    from vitkit.data import available
+    from vitkit.data.images.jpeg import available
 
     if available():
         yield Fact("JPEG", "decoded in part, by libjpeg-turbo")
@@ -209,7 +209,8 @@ def _takes_files(folder: Path) -> bool:
 
 def _hub() -> Fact:
     """Whether the Hugging Face hub answers."""
-    from vitkit.weights import hub_answers, hub_host
+    from vitkit.weights import hub_answers
+    from vitkit.weights.files.hub import hub_host
 
     title = "Hugging Face hub"
     if os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0"):

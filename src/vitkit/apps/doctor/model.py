@@ -255,7 +255,7 @@ def examine_data(data: str, splits: Splits) -> Iterator[Fact]:
 
 def _classes(word: str, train: Source) -> Iterator[Fact]:
     """How many classes there are, and how even they are."""
-    from vitkit.curation import class_counts
+    from vitkit.curation.statistics import class_counts
 
     if train.target_kind == "none":
         advice = (

@@ -17,7 +17,8 @@ import torch
 from vitkit.apps.faster.subjects import SearchSubject
 from vitkit.data import Source, content_digest
 from vitkit.evaluation import compute_features, features_within, rounded
-from vitkit.exporting import Trial, calibration_images, size_of
+from vitkit.exporting import Trial, calibration_images
+from vitkit.exporting.exporting import size_of
 from vitkit.models import (
     NESTED,
     OF_THE_PAPER,
@@ -34,20 +35,20 @@ from vitkit.prediction import DataSetItems
 from vitkit.runtimes import (
     ENDINGS,
     Export,
-    FeaturesOnRuntime,
     FileRuntime,
     Runtime,
-    Weights,
-    answering_features,
     described,
     eager,
     open_file,
     write,
 )
+from vitkit.runtimes.exported import Weights
+from vitkit.runtimes.pytorch import FeaturesOnRuntime, answering_features
 from vitkit.system.console.text import counted
 from vitkit.system.errors import VitkitError
 from vitkit.system.machine import Precision, autocast
-from vitkit.weights import Classifier, adopt, rebuilt, with_zero_head
+from vitkit.weights import Classifier, adopt
+from vitkit.weights.adoption import rebuilt, with_zero_head
 
 CPU = torch.device("cpu")
 SHORTER = (11 / 12, 10 / 12, 8 / 12, 6 / 12)  # of a model's blocks that are left

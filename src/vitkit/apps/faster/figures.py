@@ -8,7 +8,6 @@ from vitkit.apps.faster.pareto import ParetoLine, Point
 from vitkit.inspection import (
     LIGHT,
     Markup,
-    Theme,
     paragraph,
     section,
     table,
@@ -17,6 +16,7 @@ from vitkit.inspection import (
     write_figure,
 )
 from vitkit.inspection import write_page as write_html
+from vitkit.inspection.plots import Theme
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -81,7 +81,7 @@ def line_figure(line: ParetoLine, chosen: Point, theme: Theme = LIGHT) -> "Figur
     axes.xaxis.set_major_formatter(ScalarFormatter())
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xlabel(f"milliseconds of an image, {line.batch} at a time")
-    axes.set_ylabel(f"points of accuracy lost, on {line.tested:,} images")
+    axes.set_ylabel(f"points of accuracy lost, on {line.images:,} images")
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, fontsize=8)
     return themed(figure, theme)

@@ -36,7 +36,8 @@ from vitkit.evaluation import (
 from vitkit.finetuning import head_on, solved
 from vitkit.models import FeatureSet
 from vitkit.system.errors import BadRun
-from vitkit.weights import Classifier, activate_array, with_zero_head
+from vitkit.weights import Classifier, activate_array
+from vitkit.weights.adoption import with_zero_head
 
 LEAST_OWN = 0.95  # share of a run's images with the answer of the head that is solved for again
 

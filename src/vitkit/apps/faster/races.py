@@ -26,7 +26,7 @@ from vitkit.apps.faster.losses import SAME, Loss
 from vitkit.apps.faster.pareto import Point
 from vitkit.apps.faster.subjects import Known, SearchSubject
 from vitkit.exporting import Contender, Turns, is_worth_measuring, measure
-from vitkit.runtimes import Weights
+from vitkit.runtimes.exported import Weights
 from vitkit.system.console.progress import bar
 from vitkit.system.errors import Unsupported
 from vitkit.system.machine import Precision
@@ -315,11 +315,13 @@ class Race:
 def _near_line(
     milliseconds: dict[Variant, float], loss_of: dict[Variant, Loss], slower: float
 ) -> set[Variant]:
-    """The candidates that no other, which loses no more, beats by more than so many times."""
+    """The candidates that no other, which changes no more predictions, beats by more than the factor `slower`."""
     near = set()
     for candidate, own in milliseconds.items():
-        loss = loss_of[candidate].expected
-        others = [other for each, other in milliseconds.items() if loss_of[each].expected <= loss]
+        differing = loss_of[candidate].differing
+        others = [
+            other for each, other in milliseconds.items() if loss_of[each].differing <= differing
+        ]
         if own <= slower * min(others):
             near.add(candidate)
     return near

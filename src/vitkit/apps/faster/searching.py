@@ -8,7 +8,7 @@
    beside the whole model in PyTorch. After each of three rounds those stay that may still be on the line, and
    the next round measures them for longer (successive halving).
 
-Nothing of that is decided by the images that candidates are tested on in the end (losses.py). What was
+The labels of the images decide nothing of that: they are for the test in the end (losses.py). What was
 computed is kept: states in the cache of features, speeds in a file under a digest of model, images and
 machine. A search that is given again goes on where it ended.
 """
@@ -21,16 +21,7 @@ from tempfile import TemporaryDirectory
 
 from vitkit.apps.faster.bodies import Arithmetic, Body, Shape, Variant, shapes, whole
 from vitkit.apps.faster.heads import check_own, head_of
-from vitkit.apps.faster.losses import (
-    SAME,
-    Judge,
-    LossEvidence,
-    independent,
-    is_ordering,
-    losses,
-    needed,
-    times_more,
-)
+from vitkit.apps.faster.losses import SAME, Evidence, Judge, independent, loss_of, needed
 from vitkit.apps.faster.pareto import ParetoLine, Point
 from vitkit.apps.faster.races import EXACT, SearchGoal, Speeds
 from vitkit.apps.faster.subjects import Known, SearchSubject
@@ -39,7 +30,9 @@ from vitkit.system.console.text import counted
 from vitkit.system.errors import Unsupported
 from vitkit.weights import Classifier, check_answers
 
-HOPELESS = 0.05  # of the images: a shape that loses more ends its size, as less of it loses more
+HOPELESS = (
+    0.2  # of the predictions: a shape that changes more ends its size, as less of it changes more
+)
 FOR_STATES = 0.6  # of the time; the rest is for speeds
 FOR_FILES = 0.85
 
@@ -74,7 +67,7 @@ class Found:
     """By the name of a point."""
     exact: Arithmetic
     """What computes the answers that the others are judged by."""
-    judged: dict[str, LossEvidence]
+    judged: dict[str, Evidence]
     """What the images say, by the name of a point; nothing of what computes the same numbers."""
     independent: float
     """How many images each of them stands for: fewer than one of groups."""
@@ -85,8 +78,7 @@ class Found:
         judged = self.judged.get(point.name)
         if judged is None:
             return None
-        times = times_more([each.tested for each in self.judged.values()])
-        return needed(judged, lose, times, self.independent)
+        return needed(judged, lose, self.independent)
 
 
 def search(subject: SearchSubject, wanted: SearchGoal) -> Found:
@@ -113,25 +105,24 @@ def _searched(subject: SearchSubject, wanted: SearchGoal, known: Known, speeds: 
     until = began + FOR_STATES * wanted.seconds
     judged, left_out = _judge_all(subject, known, bodies, exact, until)
     images = len(subject.judged)
-    groups = subject.judged.groups
-    of_judged = losses(list(judged.values()), images, groups)
-    loss_of = {Variant(exact, full): SAME} | dict(zip(judged, of_judged, strict=True))
+    share = independent(images, subject.judged.groups)
+    losses = {candidate: loss_of(evidence, share) for candidate, evidence in judged.items()}
+    losses[Variant(exact, full)] = SAME
 
     # 3. How fast they are
     until = began + FOR_FILES * wanted.seconds
-    reference_point, points = speeds.of_candidates(loss_of, arithmetics, until)
-    candidates = {speeds.name(candidate): candidate for candidate in loss_of}
+    reference_point, points = speeds.of_candidates(losses, arithmetics, until)
+    candidates = {speeds.name(candidate): candidate for candidate in losses}
     line = ParetoLine(
         reference_point,
         tuple(sorted(points, key=lambda point: -point.milliseconds)),
         images,
         subject.where,
-        int((~is_ordering(images, groups)).sum()),
         wanted.batch,
         tuple(left_out) + tuple(speeds.left_out),
     )
     by_name = {speeds.name(candidate): each for candidate, each in judged.items()}
-    return Found(line, candidates, exact, by_name, independent(images, groups))
+    return Found(line, candidates, exact, by_name, share)
 
 
 def _bodies(
@@ -163,12 +154,12 @@ def _judge_all(
     bodies: Sequence[tuple[Body, list[Shape]]],
     exact: Arithmetic,
     until: float,
-) -> tuple[dict[Variant, LossEvidence], list[str]]:
+) -> tuple[dict[Variant, Evidence], list[str]]:
     """What the images say about every shape of every body but the whole one, until the time is up; and
     what was left out, for people. The first body is judged in any case."""
     full = whole(subject.classifier)
     judge = None
-    judged: dict[Variant, LossEvidence] = {}
+    judged: dict[Variant, Evidence] = {}
     left_out = []
     for body, of_body in bar("judging")(bodies, len(bodies)):
         if judged and time.monotonic() > until:
@@ -182,10 +173,10 @@ def _judge_all(
             if candidate.key not in known.judged:
                 judge = judge or _judge(subject, bodies[0][0], exact)
                 head = head_of(subject, body, shape, exact)
-                known.judged[candidate.key] = judge.judged(head.answers).to_json()
-            judged[candidate] = LossEvidence.from_json(known.judged[candidate.key])
-            ordering = judged[candidate].ordering
-            if ordering.costs.sum() > HOPELESS * ordering.images:
+                known.judged[candidate.key] = judge.judged(head.answers)._asdict()
+            evidence = Evidence(**known.judged[candidate.key])
+            judged[candidate] = evidence
+            if evidence.differing > HOPELESS * evidence.images:
                 break
         known.keep()
     return judged, left_out
@@ -197,4 +188,4 @@ def _judge(subject: SearchSubject, body: Body, exact: Arithmetic) -> Judge:
     full = whole(subject.classifier)
     reference = head_of(subject, body, full, exact)
     check_own(subject, reference, body.read(body.states(subject.judged), full, reference.reads))
-    return Judge(reference.answers, subject.judged.target_array, subject.judged.groups)
+    return Judge(reference.answers, subject.judged.target_array)

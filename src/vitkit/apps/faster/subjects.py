@@ -16,7 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from vitkit.data import NotTyped, Source, fingerprint, parts_at, source_at, subset
+from vitkit.data import Source, fingerprint, parts_at, source_at, subset
+from vitkit.data.sources.recorded import NotTyped
 from vitkit.evaluation import Probing, align, digest_of
 from vitkit.finetuning import CLOSED_FORM, is_quick, question
 from vitkit.runtimes import folder_of
@@ -25,7 +26,8 @@ from vitkit.system.console.progress import bar
 from vitkit.system.console.text import counted
 from vitkit.system.errors import BadData, VitkitError
 from vitkit.system.storage.files import check_types, parse_json, write_json
-from vitkit.training import HELD_OUT, open_learned, open_part, read_run
+from vitkit.training import open_learned, open_part, read_run
+from vitkit.training.reports.answers import HELD_OUT
 from vitkit.weights import Classifier
 
 # Images, at most, that are answered by fits without them; of more, others tell enough
@@ -233,7 +235,7 @@ class Known:
         digest = hashlib.sha256(subject.digest().encode("utf-8", "surrogateescape")).hexdigest()[
             :16
         ]
-        self.file = folder_of(subject.classifier) / f"faster-{digest}.json"
+        self.file = folder_of(subject.classifier) / f"faster-{digest}-2.json"  # 2: its second form
         self.judged: dict[str, dict] = {}
         self.races: dict[str, dict] = {}
         with suppress(OSError, ValueError, KeyError, TypeError):

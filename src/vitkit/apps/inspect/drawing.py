@@ -11,18 +11,10 @@ import torch
 from torch import Tensor
 
 from vitkit.data import Picture, of_one_size, open_image
-from vitkit.inspection import (
-    THEMES,
-    FigureKind,
-    InspectedModel,
-    Plate,
-    check_transformer,
-    figure_section,
-    layer_names,
-    missing_section,
-    write_explorer,
-    write_figure,
-)
+from vitkit.inspection import InspectedModel, layer_names, write_explorer, write_figure
+from vitkit.inspection.catalogue import FigureKind, Plate, figure_section, missing_section
+from vitkit.inspection.figures.passes import check_transformer
+from vitkit.inspection.plots import THEMES
 from vitkit.prediction import pictures, spread
 from vitkit.system.console.messages import log_bug, reason, say
 from vitkit.system.console.progress import bar

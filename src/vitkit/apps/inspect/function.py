@@ -17,7 +17,8 @@ from vitkit.apps.inspect.drawing import (
     subject_of,
     write_page,
 )
-from vitkit.inspection import FIGURES, FigureKind
+from vitkit.inspection import FIGURES
+from vitkit.inspection.catalogue import FigureKind
 from vitkit.system.console.messages import say
 from vitkit.system.console.text import as_word, counted, printable
 from vitkit.system.errors import BadSettings

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from vitkit.apps.label.answers import Answer, CurrentAnswers, DifferentLabels, Journal
 from vitkit.apps.label.questions import GivenOut, Question
 from vitkit.apps.label.sitting import Decision, SittingProgress, class_name
-from vitkit.curation import LEAVE_OUT, RELABEL
+from vitkit.curation.corrections import LEAVE_OUT, RELABEL
 from vitkit.system.errors import BadSettings
 from vitkit.system.storage.files import write_whole
 

@@ -11,10 +11,12 @@ from typing import Literal, Unpack
 from rich.markup import escape
 from rich.table import Table
 
-from vitkit.curation import Move, move, moves, moves_back, read_corrections
+from vitkit.curation import Move, move
+from vitkit.curation.corrections import moves, moves_back, read_corrections
 from vitkit.data import Columns, Splits, splits_at, write_list
-from vitkit.evaluation import KINDS, Finding, look_through, write_review
-from vitkit.recipes import adapted_to
+from vitkit.evaluation import Finding, look_through, write_review
+from vitkit.evaluation.reports.review import KINDS
+from vitkit.recipes.channels import adapted_to
 from vitkit.system.console.messages import say
 from vitkit.system.console.text import as_word, counted, printable, printable_name
 from vitkit.system.errors import BadData, BadSettings

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from vitkit.prediction import Item, Prediction, Prepared, predictions_of, prepare
+from vitkit.prediction import Item, Prediction, prepare
+from vitkit.prediction.batches import Prepared
+from vitkit.prediction.predictions import predictions_of
 from vitkit.runtimes import Runtime
 from vitkit.system.errors import BadImage
 

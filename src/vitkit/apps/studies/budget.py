@@ -12,12 +12,15 @@ from functools import cache
 from typing import NamedTuple
 
 from vitkit.data import Splits
-from vitkit.evaluation import WHOLE, Eval, learns
+from vitkit.evaluation import Eval, learns
+from vitkit.evaluation.probes.fewshot import WHOLE
 from vitkit.models import create
 from vitkit.recipes import Facts, Recipe, resolve
 from vitkit.system.errors import BadSettings
 from vitkit.system.machine import pick_device, pick_precision
-from vitkit.training import Cell, Priced, open_others, operations, seconds_of_a_step
+from vitkit.training import Cell, operations, seconds_of_a_step
+from vitkit.training.data import open_others
+from vitkit.training.grids.grid import Priced
 
 FORM = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?(?:e-?[0-9]+)?)\s*([a-z]+)\s*")
 SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}

@@ -30,7 +30,8 @@ from vitkit.system.functions.steps import step
 from vitkit.system.functions.types import DataLike, DeviceLike, Messages, PathLike, Several
 from vitkit.system.processes.ranks import on_rank_0, process_group
 from vitkit.system.storage.files import as_utf8, whole
-from vitkit.training import RESULTS, most_shards, read_rows, tidied, write_table
+from vitkit.training import most_shards, read_rows, tidied
+from vitkit.training.grids.rows import RESULTS, write_table
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -31,16 +31,16 @@ from vitkit.training import (
     Best,
     Cell,
     Row,
-    Setting,
     about_survival,
     differences,
-    open_others,
     read_rows,
     run_grid,
-    survival_by_pixels,
     to_json,
     with_defaults,
 )
+from vitkit.training.choices import survival_by_pixels
+from vitkit.training.data import open_others
+from vitkit.training.grids.rows import Setting
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -14,17 +14,9 @@ from typing import NamedTuple
 import numpy as np
 
 from vitkit.apps.suites.task import Original, Place, Task
-from vitkit.data import (
-    MANIFEST_SUFFIXES,
-    SUFFIX,
-    Columns,
-    Table,
-    fingerprint,
-    parts_at,
-    read_table,
-    refuse_recorded,
-    write_selection,
-)
+from vitkit.data import Columns, Table, fingerprint, parts_at, refuse_recorded, write_selection
+from vitkit.data.formats import read_table
+from vitkit.data.formats.manifest import MANIFEST_SUFFIXES, SUFFIX
 from vitkit.evaluation import check_names, open_corruption, open_named
 from vitkit.system.errors import BadData, VitkitError
 from vitkit.system.storage.files import cache_dir

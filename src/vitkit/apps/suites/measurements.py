@@ -16,23 +16,17 @@ from vitkit.apps.suites.images import TaskImages
 from vitkit.apps.suites.task import Task
 from vitkit.data import Columns, merge_parts, parts_at
 from vitkit.evaluation import (
-    FIXED,
     SHARE,
     Answers,
-    Corruption,
     Metric,
-    Named,
     Part,
-    SetName,
     answers,
     batches_of,
-    check_classes,
     classification,
     compute_features,
     draw,
     fit_probe,
     interval,
-    known_classes,
     open_corruption,
     open_named,
     predictions,
@@ -44,6 +38,11 @@ from vitkit.evaluation import (
     uncropped,
     voted,
 )
+from vitkit.evaluation.benchmarks.corruptions import Corruption
+from vitkit.evaluation.benchmarks.named import Named, SetName
+from vitkit.evaluation.metrics.answers import check_classes
+from vitkit.evaluation.probes.fewshot import FIXED
+from vitkit.evaluation.probes.probing import known_classes
 from vitkit.system.console.messages import say
 from vitkit.system.console.text import printable
 from vitkit.system.machine import Precision, autocast

@@ -7,15 +7,9 @@ from vitkit.apps.suites.images import REAL
 from vitkit.apps.suites.running import Outcome
 from vitkit.apps.suites.table import over_seeds
 from vitkit.apps.suites.task import Suite, Task
-from vitkit.evaluation import (
-    ALEXNET,
-    COMMON,
-    IMAGENET_C,
-    SETS,
-    Corruption,
-    SetName,
-    relative_error,
-)
+from vitkit.evaluation import ALEXNET, COMMON, SETS, relative_error
+from vitkit.evaluation.benchmarks.corruptions import Corruption
+from vitkit.evaluation.benchmarks.named import IMAGENET_C, SetName
 
 GROUP_C = "ImageNet-C"
 

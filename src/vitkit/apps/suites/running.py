@@ -12,13 +12,15 @@ from vitkit.apps.suites.images import TaskImages, find_all
 from vitkit.apps.suites.measurements import frozen_cells
 from vitkit.apps.suites.task import Suite, Task
 from vitkit.evaluation import Metric
-from vitkit.recipes import Recipe, bit_crops, finetune
+from vitkit.recipes import Recipe, finetune
+from vitkit.recipes.table_4 import bit_crops
 from vitkit.system.console.text import some
 from vitkit.system.errors import BadSettings
 from vitkit.system.machine import Precision
 from vitkit.system.processes.ranks import from_rank_0, process_group
 from vitkit.system.span import Span
-from vitkit.training import Cell, Row, check_shard, read_rows, run_grid
+from vitkit.training import Cell, Row, read_rows, run_grid
+from vitkit.training.grids.grid import check_shard
 from vitkit.weights import Hints
 
 ProtocolName = Literal["features", "paper", "light"]

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from vitkit.data import Columns
-from vitkit.evaluation import Corruption, SetName
+from vitkit.evaluation.benchmarks.corruptions import Corruption
+from vitkit.evaluation.benchmarks.named import SetName
 from vitkit.system.errors import BadSettings
 from vitkit.system.scripts import names_function
 from vitkit.system.values import described, fits

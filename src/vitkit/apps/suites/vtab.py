@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from vitkit.apps.suites.task import Original, Place, Suite, Task
-from vitkit.recipes import HUB, ON_HUB, UNCROPPED, UNMIRRORED
+from vitkit.recipes.table_4 import HUB, ON_HUB, UNCROPPED, UNMIRRORED
 from vitkit.system.errors import BadData
 
 LEARNED = 1000  # images to learn from: 800 for training, 200 for selection

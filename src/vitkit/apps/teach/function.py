@@ -22,13 +22,13 @@ from vitkit.evaluation import (
     changed,
     fit,
     forgotten,
-    has_memory,
     left_out_quality,
     open_classes,
     read_memory,
     save_taught,
     undone,
 )
+from vitkit.evaluation.probes.teaching import has_memory
 from vitkit.system.console.messages import say
 from vitkit.system.console.text import counted, printable, printable_name
 from vitkit.system.errors import BadSettings

@@ -19,15 +19,8 @@ from vitkit.data import (
     parts_at,
     subset,
 )
-from vitkit.evaluation import (
-    Memory,
-    NewExamples,
-    broken_images,
-    compute_features,
-    digest_of,
-    last_token,
-    rounded,
-)
+from vitkit.evaluation import Memory, NewExamples, compute_features, digest_of, last_token, rounded
+from vitkit.evaluation.sources import broken_images
 from vitkit.system.console.messages import say
 from vitkit.system.console.text import counted, printable_name
 from vitkit.system.errors import BadSettings, BadWeights

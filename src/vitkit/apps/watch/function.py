@@ -12,11 +12,11 @@ from vitkit.prediction import (
     answers_to_names,
     arrivals,
     batch_for,
-    check_rows,
     request,
     runtime_of,
     sorter_for,
 )
+from vitkit.prediction.rows import check_rows
 from vitkit.system.console.messages import say
 from vitkit.system.errors import BadSettings
 from vitkit.system.functions.arguments import check_folder, name_of

@@ -8,6 +8,7 @@ from typing import Literal
 from vitkit.data.images.preprocessing import MAX_SIDE, Interpolation, Preprocessing, check_choice
 from vitkit.system.console.text import counted
 from vitkit.system.errors import BadSettings
+from vitkit.system.values import check_settings
 
 CROPS = ("inception", "resize_crop", "pad_crop", "none")
 MAGNITUDES = {"torchvision": 30, "google": 20}  # the largest of each RandAugment
@@ -65,6 +66,7 @@ class Augmentation:
             value = getattr(self, name)
             numbers = tuple(value) if isinstance(value, Iterable) else (value,)
             object.__setattr__(self, name, numbers)
+        check_settings(self)
         check_choice("crop", self.crop, CROPS)
         check_choice("interpolation", self.interpolation, ("bilinear", "bicubic", None))
         check_choice("rand_augment_by", self.rand_augment_by, tuple(MAGNITUDES))

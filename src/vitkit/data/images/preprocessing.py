@@ -30,6 +30,7 @@ from vitkit.data.images.resizing import Resampling, resize, resize_as_pillow
 from vitkit.system.console.text import counted
 from vitkit.system.environment import MAX_PIXELS
 from vitkit.system.errors import BadImage, BadSettings
+from vitkit.system.values import check_settings
 
 LARGEST = 1e6  # of a mean or a deviation of levels
 
@@ -83,6 +84,7 @@ class Preprocessing:
     def __post_init__(self):
         for name in ("size", "mean", "std", "patch"):
             object.__setattr__(self, name, _several(name, getattr(self, name)))
+        check_settings(self)
         largest = MAX_SIDE
         if self.is_native:  # a number of patches, however they lie
             largest = MAX_SIDE**2

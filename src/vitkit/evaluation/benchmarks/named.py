@@ -9,7 +9,9 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from vitkit.data import Columns, Parts, Source, Store, open_image, parts_at, source_at, subset
+from vitkit.data import Columns, Source, open_image, parts_at, source_at, subset
+from vitkit.data.sources.splits import Parts
+from vitkit.data.sources.stores import Store
 from vitkit.evaluation.benchmarks.choice import (
     Choice,
     among_all,

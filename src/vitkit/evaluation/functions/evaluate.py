@@ -10,18 +10,8 @@ from typing import Annotated, Literal, Unpack
 import numpy as np
 import torch
 
-from vitkit.data import (
-    Columns,
-    Source,
-    Splits,
-    fingerprint,
-    grouped_columns,
-    grouped_to_measure,
-    parts_at,
-    source_at,
-    splits_at,
-    subset,
-)
+from vitkit.data import Columns, Source, Splits, fingerprint, parts_at, source_at, splits_at, subset
+from vitkit.data.sources.splits import grouped_columns, grouped_to_measure
 from vitkit.evaluation.benchmarks.corruptions import Corruption
 from vitkit.evaluation.benchmarks.imagenet_c import is_imagenet_c
 from vitkit.evaluation.benchmarks.named import SETS, Named, SetName, open_named
@@ -37,7 +27,8 @@ from vitkit.evaluation.functions.report import (
 from vitkit.evaluation.metrics.metric import Metric
 from vitkit.evaluation.probes.fewshot import Fewshot, shot_notes
 from vitkit.evaluation.sources import without_broken, without_unknown
-from vitkit.runtimes import RuntimeName, classifier_on, is_exported
+from vitkit.runtimes import RuntimeName, is_exported
+from vitkit.runtimes.given import classifier_on
 from vitkit.system.console.messages import say
 from vitkit.system.console.text import counted, printable
 from vitkit.system.errors import BadData, BadSettings, VitkitError

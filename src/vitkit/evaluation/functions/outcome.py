@@ -37,7 +37,8 @@ from vitkit.system.storage.files import (
     check_replaceable,
     write_where_said,
 )
-from vitkit.weights import Hints, ModelLike, check_model_replaceable
+from vitkit.weights import Hints, ModelLike
+from vitkit.weights.destination import check_model_replaceable
 
 if TYPE_CHECKING:
     from vitkit.evaluation.benchmarks.corruptions import Corruption

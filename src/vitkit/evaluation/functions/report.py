@@ -35,7 +35,7 @@ from vitkit.evaluation.metrics.classification import accuracy
 from vitkit.evaluation.metrics.metric import group_count
 from vitkit.evaluation.metrics.paired import paired
 from vitkit.evaluation.reports.report import Report, report
-from vitkit.runtimes import classifier_on
+from vitkit.runtimes.given import classifier_on
 from vitkit.system.console.messages import say
 from vitkit.system.console.progress import bar, silent
 from vitkit.system.console.text import counted

@@ -33,7 +33,7 @@ from vitkit.evaluation.probes.cross_validation import (
 )
 from vitkit.evaluation.probes.folds import Folds, balanced_folds, folds_of
 from vitkit.evaluation.probes.ridge import Moments, targets
-from vitkit.models import DistilledHead
+from vitkit.models.head import DistilledHead
 from vitkit.system.console.text import counted
 from vitkit.system.errors import BadData, BadWeights
 from vitkit.weights import Activation, Classifier

@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from vitkit.curation import Survey, repeats, survey
+from vitkit.curation import repeats, survey
+from vitkit.curation.statistics import Survey
 from vitkit.data import Source, Splits, subset
 from vitkit.evaluation.probes.features import compute_features
 from vitkit.evaluation.probes.probe import fit_probe

@@ -22,8 +22,6 @@ from vitkit.inspection import (
     drawing,
     folded,
     gallery,
-    join,
-    matrix,
     pairs,
     paragraph,
     plot,
@@ -31,6 +29,7 @@ from vitkit.inspection import (
     table,
     write_page,
 )
+from vitkit.inspection.pages.html import join, matrix
 from vitkit.system.console.text import printable, printable_name
 
 # What the metrics of a report are, for readers who have not read docs/evaluation.md

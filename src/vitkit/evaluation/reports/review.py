@@ -12,18 +12,17 @@ import numpy as np
 
 from vitkit.data import Source, heading_of_list, picture_to_look_at
 from vitkit.inspection import (
-    Active,
     Markup,
     Tile,
     bullets,
     folded,
     gallery,
-    marking,
     paragraph,
     section,
     table,
     write_page,
 )
+from vitkit.inspection.pages.html import Active, marking
 from vitkit.system.console.text import as_word, printable_name
 
 NEIGHBOURS = 10  # whose mean distance says how unlike others an image is

@@ -23,16 +23,15 @@ from vitkit.runtimes import (
     LIBRARIES,
     PACKAGES,
     Export,
-    PictureRuntime,
     Runtime,
     RuntimeName,
-    Weights,
     compiled,
     described,
     eager,
     missing_packages,
     write,
 )
+from vitkit.runtimes.exported import PictureRuntime, Weights
 from vitkit.system.console.messages import say
 from vitkit.system.errors import BadSettings, Unsupported, WorkerDied
 from vitkit.system.machine import Precision, has_bfloat16

@@ -23,7 +23,8 @@ from PIL import Image
 
 from vitkit.exporting.speed.candidates import Contender, is_good
 from vitkit.exporting.speed.isolated import passes
-from vitkit.runtimes import NAME, FastestRuntime, folder_of
+from vitkit.runtimes import FastestRuntime, folder_of
+from vitkit.runtimes.fastest import NAME
 from vitkit.system.console.messages import say
 from vitkit.system.errors import VitkitError, WorkerDied
 from vitkit.system.storage.files import write_json

@@ -11,17 +11,10 @@ from vitkit.data import Columns
 from vitkit.evaluation import EvaluatorName
 from vitkit.finetuning.fine_tuning import RUN
 from vitkit.finetuning.functions.result import Finetuned, earlier_model, finetune_quick
-from vitkit.recipes import (
-    SIDES,
-    SWEEP,
-    TABLE_4,
-    Like,
-    Preset,
-    Recipe,
-    choose_pretrained,
-    vtab_task,
-)
+from vitkit.recipes import TABLE_4, Preset, Recipe, choose_pretrained
 from vitkit.recipes import finetune as recipe_of
+from vitkit.recipes.finetuning import Like
+from vitkit.recipes.table_4 import SIDES, SWEEP, vtab_task
 from vitkit.system.console.messages import is_first, say
 from vitkit.system.console.text import printable
 from vitkit.system.errors import BadSettings

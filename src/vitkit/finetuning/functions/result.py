@@ -18,7 +18,8 @@ from vitkit.finetuning.from_folder import FolderResult, answer, measured_by
 from vitkit.finetuning.plan import OtherPlan, read_plan
 from vitkit.finetuning.record import weakest_class, write_page
 from vitkit.models import ViTConfig
-from vitkit.recipes import Recipe, few_pixels
+from vitkit.recipes import Recipe
+from vitkit.recipes.table_4 import few_pixels
 from vitkit.system.console.messages import say
 from vitkit.system.console.text import counted, printable
 from vitkit.system.errors import Interrupted
@@ -26,7 +27,8 @@ from vitkit.system.functions.results import Result, Rows
 from vitkit.system.functions.steps import DATA, IMAGES, step
 from vitkit.system.processes.ranks import from_rank_0, process_group
 from vitkit.training import RUNS, Transfer, run_name, transfer_tables
-from vitkit.weights import Classifier, Hints, MadeModel, format_of, formats_for
+from vitkit.weights import Classifier, Hints, MadeModel, format_of
+from vitkit.weights.formats import formats_for
 
 
 def earlier_model(data: str, workdir: Path | None, minutes: float) -> str:

@@ -6,7 +6,8 @@ from vitkit.inspection.architecture.resnet import draw_resnet
 from vitkit.inspection.architecture.scene import LARGE, Scene, Text, png, svg
 from vitkit.inspection.architecture.transformer import draw_transformer
 from vitkit.inspection.pages.html import Markup, page, paragraph, section, table
-from vitkit.models import ModelConfig, ModelPart, ResNetConfig, ViTConfig, called, cost, parts
+from vitkit.models import ModelConfig, ResNetConfig, ViTConfig, called, cost, parts
+from vitkit.models.breakdown import ModelPart
 from vitkit.system.errors import BadSettings, Unsupported
 from vitkit.system.storage.files import check_replaceable, write_where_said
 

@@ -5,7 +5,8 @@ at the top, with one block of its encoder opened beside it. Every number is this
 from textwrap import wrap
 
 from vitkit.inspection.architecture.scene import LARGE, LINE, Box, Scene, Text, box_height
-from vitkit.models import ResNetConfig, ViTConfig, backbone_name
+from vitkit.models import ResNetConfig, ViTConfig
+from vitkit.models.zoo import backbone_name
 
 # The left column has the model, the right one words and the opened block
 LEFT = 8.0

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from vitkit.inspection.figures.passes import Images, block_by_block, in_float32
 from vitkit.inspection.plots import LIGHT, Theme, draw_numbers, name_layers, panels, themed
-from vitkit.models import Recording
+from vitkit.models.states import Recording
 from vitkit.system.errors import BadSettings
 from vitkit.weights import Classifier
 

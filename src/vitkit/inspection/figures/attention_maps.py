@@ -30,7 +30,8 @@ from vitkit.inspection.figures.passes import (
     of_heads,
     reading,
 )
-from vitkit.models import Grid, Recording, VisionTransformer, ViTConfig
+from vitkit.models import Grid, VisionTransformer, ViTConfig
+from vitkit.models.states import Recording
 from vitkit.system.errors import BadSettings
 from vitkit.weights import Classifier
 

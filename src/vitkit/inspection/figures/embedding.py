@@ -28,12 +28,12 @@ from vitkit.models import (
     Conv,
     Grid,
     NoPositions,
-    RelativePositions,
     RotaryPositions,
     VisionTransformer,
     ViTConfig,
     standardised,
 )
+from vitkit.models.positions import RelativePositions
 from vitkit.system.errors import BadSettings, Unsupported
 from vitkit.weights import Classifier
 

@@ -22,7 +22,8 @@ from vitkit.inspection.figures.passes import (
     in_float32,
     reading,
 )
-from vitkit.models import ScaledDotProduct, VisionTransformer, attention_weights, not_compiled
+from vitkit.models import ScaledDotProduct, VisionTransformer, attention_weights
+from vitkit.models.states import not_compiled
 from vitkit.weights import Classifier, check_answers, evaluating
 
 Update = Callable[[Tensor, Tensor], Tensor]

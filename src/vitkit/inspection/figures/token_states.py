@@ -17,7 +17,8 @@ from vitkit.inspection.figures.embedding import with_positive_peak
 from vitkit.inspection.figures.passes import Images, block_by_block, check_patch, small_batches
 from vitkit.inspection.photographs import aspect, cells_beside
 from vitkit.inspection.plots import LIGHT, Theme, draw_numbers, in_rows, name_layers, panels, themed
-from vitkit.models import Recording, VisionTransformer, ViTConfig, hidden_states
+from vitkit.models import VisionTransformer, ViTConfig, hidden_states
+from vitkit.models.states import Recording
 from vitkit.system.console.text import counted
 from vitkit.system.errors import BadSettings, Unsupported
 from vitkit.weights import Classifier, evaluating

@@ -4,9 +4,9 @@ Transformer (Section 3.1) or in a `ResNetConfig`, a classifier of its own (BiT).
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Literal
 
-from vitkit.models.config_checks import check_types
 from vitkit.models.tiling import Grid, as_pair
 from vitkit.system.errors import BadSettings, BadWeights
+from vitkit.system.values import check_settings
 
 # How each origin of weights pads and standardises; they differ by more than rounding. The published
 # BiT has two official implementations: its own surrounds the max-pooling by zeros, which win over
@@ -73,7 +73,7 @@ class Backbone:
     def __post_init__(self):
         if isinstance(self.units, list):  # JSON has no tuples
             object.__setattr__(self, "units", tuple(self.units))
-        check_types(self)
+        check_settings(self)
         if any(count < 1 for count in self.units):
             raise BadSettings(f"units is {self.units}; every stage has at least one residual unit")
         root = f"a width of {self.width} makes {self.channels} channels in the root"
@@ -174,7 +174,7 @@ class ResNetConfig:
         # What JSON has, or one number for a square image
         object.__setattr__(self, "image", as_pair(self.image))
         object.__setattr__(self, "backbone", backbone_from(self.backbone))
-        check_types(self)
+        check_settings(self)
         sizes_are_possible = min(self.image) >= 1 and self.channels >= 1
         if not sizes_are_possible or self.classes < 0:
             sides = " x ".join(map(str, self.image))

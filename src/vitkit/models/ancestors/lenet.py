@@ -10,10 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitkit.models.config_checks import check_types
 from vitkit.models.layers import check_images, init_head, lecun_normal_
 from vitkit.models.tiling import Grid
 from vitkit.system.errors import BadSettings
+from vitkit.system.values import check_settings
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class LeNetConfig:
     """First value of the head's bias."""
 
     def __post_init__(self):
-        check_types(self)
+        check_settings(self)
         if self.channels < 1 or self.classes < 0:
             raise BadSettings(
                 f"{self.channels} channels and {self.classes} classes; at least 1 and 0 are needed"

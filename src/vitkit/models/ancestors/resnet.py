@@ -206,8 +206,8 @@ class ResNetUnit(nn.Module):
         self.norm3 = normalise(channels[2], config)
 
         # The shortcut is projected only if the shape changes; v2 gives it no norm of its own.
-        self.shortcut = None
-        self.shortcut_norm = None
+        self.shortcut: Conv | None = None
+        self.shortcut_norm: nn.Module | None = None
         if stride != 1 or inputs != outputs:
             self.shortcut = Conv(inputs, outputs, 1, stride, config)
             if not self.pre:

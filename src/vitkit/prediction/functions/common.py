@@ -13,14 +13,13 @@ from vitkit.prediction.predictions import BATCH, Answered, answers, check_settin
 from vitkit.runtimes import (
     Runtime,
     RuntimeName,
-    any_runtime_of_file,
     is_exported,
     precision_of,
     runtime_of_file,
-    runtime_of_model,
     runtime_of_run,
     takes_pictures,
 )
+from vitkit.runtimes.given import any_runtime_of_file, runtime_of_model
 from vitkit.system.console.messages import brief, say
 from vitkit.system.console.text import counted, printable
 from vitkit.system.errors import BadSettings

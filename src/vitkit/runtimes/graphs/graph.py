@@ -11,22 +11,23 @@ import torch
 from torch import Tensor, nn
 
 from vitkit.data import Preprocessing
-from vitkit.inspection import membership, rolling
+from vitkit.inspection.figures.attention_maps import rolling
+from vitkit.inspection.photographs import membership
 from vitkit.models import (
     RESAMPLE,
     Attention,
     Grid,
-    LearnedPositions,
     Merging,
     Model,
     NoPositions,
-    Patches,
     VisionTransformer,
-    insert_zeros,
     same_memory,
 )
+from vitkit.models.positions import LearnedPositions, insert_zeros
+from vitkit.models.vision_transformer import Patches
 from vitkit.system.errors import Unsupported
-from vitkit.weights import Classifier, Unknown, activate
+from vitkit.weights import Classifier, Unknown
+from vitkit.weights.outputs import activate
 
 
 class Graph(nn.Module):

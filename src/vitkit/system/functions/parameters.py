@@ -85,7 +85,7 @@ def parameters(owner: Owner, defaults: Any = None) -> Iterator[Parameter]:
     """
     if dataclasses.is_dataclass(owner):
         yield from _fields(owner, defaults)
-    elif is_typeddict(owner):
+    elif isinstance(owner, type) and is_typeddict(owner):
         yield from _keys(owner)
     else:
         yield from _of_function(owner, defaults or {})
@@ -102,7 +102,7 @@ def _of_function(function: Callable, defaults: Mapping[str, Any]) -> Iterator[Pa
             continue
         if defaults.get(name) is READ:
             continue
-        annotation = types[name]
+        annotation: Any = types[name]
         is_variadic = each.kind is inspect.Parameter.VAR_POSITIONAL
         default = defaults.get(name, each.default)
         if default is inspect.Parameter.empty:
@@ -154,7 +154,7 @@ def options(
     """Every option of a function or a dataclass, those of its parts too. `prefix` and `part` begin the
     names of options and of arguments."""
     for each in parameters(owner, defaults):
-        kind = bare(each.annotation)
+        kind: Any = bare(each.annotation)
         name = each.name.replace("_", "-")
         aliases = _aliases_of(each.annotation)
         if not isinstance(owner, type):
@@ -252,6 +252,8 @@ def docstrings(owner: Owner) -> dict[str, str]:
         for each in docstring_parser.parse(inspect.getdoc(owner) or "").params:
             texts[each.arg_name.lstrip("*")] = paragraphs(each.description or "")
         return texts
+    assert isinstance(owner, type)
+    bases: list[Any]
     if is_typeddict(owner):
         bases = [base for base in (*get_original_bases(owner), owner) if is_typeddict(base)]
     else:

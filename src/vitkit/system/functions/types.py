@@ -6,7 +6,16 @@ the second one, and mypy checks vitkit's own code by it (`always_true` in pyproj
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    NamedTuple,
+    TypeAlias,
+    TypeVar,
+    get_type_hints,
+)
 
 from typing_extensions import TypedDict
 
@@ -58,13 +67,13 @@ if TYPE_CHECKING and not CONVERTED:
     """A path. The body gets a Path."""
     DataLike = str | Path
     """Images: a path, an address or a name (`DATA` in docs/data.md). The body gets a str."""
-    Several = T | Sequence[T]
+    Several: TypeAlias = T | Sequence[T]
     """One value or several. The body gets a tuple."""
     SeveralPaths = str | Path | Sequence[str | Path]
     DeviceLike = str | torch.device
     """A device. The body gets a str, such as "cuda:1"."""
-    SpanLike = str | Span
-    """A duration, such as "10epochs". The body gets a Span."""
+    SpanLike = str | int | Span
+    """A duration, such as "10epochs", or a number of steps. The body gets a Span."""
 else:
     PathLike = Path
     DataLike = Annotated[str, "DATA"]

@@ -13,7 +13,7 @@ from vitkit.system.values import WORDS, alternatives, bare, choices_of, fits, is
 
 def read_value(name: str, annotation: Any, value: Any) -> Any:
     """The value of an argument as its type has it: a Path for a str, a tuple for a list, a Span for
-    "10epochs", a Python number for one of NumPy's.
+    "10epochs" or a number of steps, a Python number for one of NumPy's.
 
     Raises BadSettings for a value that is not one of the choices, WrongArgument for one of another type.
     """
@@ -33,11 +33,13 @@ def read_value(name: str, annotation: Any, value: Any) -> Any:
         if isinstance(value, str):
             value = Path(value)
         elif isinstance(value, tuple):
-            value = tuple(map(Path, value))
+            value = tuple(Path(each) if isinstance(each, str) else each for each in value)
     elif isinstance(value, Path) and Path not in kinds:
         value = str(value)
     elif Span in kinds and isinstance(value, str):
         value = Span.parse(value)
+    elif Span in kinds and type(value) is int:
+        value = Span(value)
     elif annotation is str and type(value).__module__ == "torch":  # a device
         value = str(value)
     _check_fits(name, annotation, value)
@@ -60,11 +62,11 @@ def _check_fits(name: str, annotation: Any, value: Any) -> None:
     is_own = type(value).__module__.startswith("vitkit.")
     if is_own and not any(map(is_dataclass, kinds)):
         return
+    wrong = value
+    if isinstance(value, tuple):  # the one among several that is wrong
+        wrong = next((each for each in value if not any(fits(kind, each) for kind in kinds)), value)
     choices = choices_of(annotation)
     if choices:
-        wrong = value
-        if isinstance(value, tuple):
-            wrong = next((each for each in value if str(each) not in choices), value)
         raise BadSettings(f"{name} is {wrong!r}; it is one of {', '.join(choices)}")
     what = dict.fromkeys(WORDS.get(kind, kind.__name__) for kind in kinds)
-    raise WrongArgument(f"{name} is {value!r}; it takes {' or '.join(what)}")
+    raise WrongArgument(f"{name} is {wrong!r}; it takes {' or '.join(what)}")

@@ -245,7 +245,7 @@ def gathered(learner: nn.Module) -> Iterator[nn.Module]:
 
 
 def _is_sharded(tensor: Tensor) -> "TypeIs[DTensor]":
-    """Asked by an attribute: to import the class takes long."""
+    """Whether each rank holds a part of a tensor, by an attribute: importing the class takes long."""
     return hasattr(tensor, "placements")
 
 

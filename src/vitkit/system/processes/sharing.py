@@ -10,6 +10,7 @@ from contextlib import suppress
 
 from vitkit.system.processes.watchdog import watchdog
 
+FAILED = -1  # in place of the number of pieces
 PIECE = 1 << 20  # bytes of a value; the store takes no more than 8 MB at once
 FIRST_LOOK = 0.02  # seconds before the second look for a result; then twice as long each time,
 LAST_LOOK = 1.0  # up to this
@@ -25,6 +26,8 @@ def ranks_sharing() -> int:
 def claim(key: str) -> bool:
     """Whether this process is the first to claim a piece of work, or nobody can be asked. It has to
     `give` the result then."""
+    if watchdog.store is None:
+        return True
     try:
         return watchdog.common_store.add(f"claimed/{key}", 1) == 1
     except RuntimeError:  # the store is gone with the process that held it
@@ -52,6 +55,9 @@ def take(key: str, since: float) -> bytes | None:
     since: when this process began to wait, or something came last (time.monotonic). A rank that hangs
     may have claimed much, and is waited for once.
     """
+    store = watchdog.store
+    if store is None:
+        return None
     deadline = since + watchdog.patience
     pause = FIRST_LOOK
     store = watchdog.common_store

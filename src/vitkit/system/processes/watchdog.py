@@ -100,9 +100,7 @@ class Watchdog:
         except RuntimeError:
             sentences.put(self._unreachable())
             return
-        if not _first_to_report(store):
-            sentence = None
-        sentences.put(sentence)
+        sentences.put(sentence if _first_to_report(store) else None)
 
     def _unreachable(self) -> str:
         """What this rank knows if it cannot reach the store."""

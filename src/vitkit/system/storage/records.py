@@ -2,7 +2,6 @@
 have written them."""
 
 import math
-from collections.abc import Callable
 from functools import cache
 from inspect import Parameter, signature
 from types import NoneType, UnionType
@@ -13,10 +12,14 @@ from vitkit.system.errors import BadRun, VitkitError
 T = TypeVar("T")
 
 LARGEST = 1 << 63  # of whole numbers, as files of arrays hold them
-_types = cache(get_type_hints)  # Python evaluates annotations in every call
 
 
-def record_of(kind: Callable[..., T], values: Any) -> T:
+@cache  # Python evaluates annotations in every call
+def _types(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def record_of(kind: type[T], values: Any) -> T:
     """A dataclass or a named tuple of the values that JSON has of it.
 
     Whole numbers have at most 64 bits, other numbers are finite, and lists become tuples where the class
@@ -24,16 +27,17 @@ def record_of(kind: Callable[..., T], values: Any) -> T:
     """
     if not isinstance(values, dict):
         raise BadRun(f"it holds {shown(values)} in place of an object")
-    types = _types(kind)
+    types = _types(kind)  # type: ignore[arg-type]  # every class is hashable
     if unknown := sorted(values.keys() - types.keys()):
         raise BadRun(f"{shown(unknown[0])} is no part of it")
-    if missing := sorted(_needed(kind) - values.keys()):
+    missing = sorted(_needed(kind) - values.keys())  # type: ignore[arg-type]
+    if missing:
         raise BadRun(f"{missing[0]!r} is missing in it")
     return kind(**{name: value_of(types[name], value, name) for name, value in values.items()})
 
 
 @cache
-def _needed(kind: Callable) -> set[str]:
+def _needed(kind: type) -> set[str]:
     """The fields that have no default."""
     parameters = signature(kind).parameters.values()
     return {each.name for each in parameters if each.default is Parameter.empty}

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from rich.table import Table
 
-from vitkit.evaluation import EVALUATORS, Eval, EvaluatorName, Metric
+from vitkit.evaluation import Eval, EvaluatorName, Metric
+from vitkit.evaluation.evaluators import EVALUATORS
 from vitkit.recipes import Recipe, with_model
 from vitkit.recipes import recipe as recipe_called
 from vitkit.system.console.messages import is_first, say

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from vitkit.evaluation import Metric, plain_number
+from vitkit.evaluation import Metric
+from vitkit.evaluation.metrics.metric import plain_number
 from vitkit.system.storage.files import parse_json, whole
 from vitkit.training.record.metrics import read_metrics, up_to_best
 

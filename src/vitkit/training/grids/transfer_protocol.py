@@ -12,7 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from vitkit.evaluation import Metric, plain_number
+from vitkit.evaluation import Metric
+from vitkit.evaluation.metrics.metric import plain_number
 from vitkit.recipes import Recipe
 from vitkit.system.errors import BadSettings, VitkitError
 from vitkit.system.processes.ranks import from_rank_0

@@ -42,8 +42,8 @@ class Work(NamedTuple):
     """Operations that all devices of the run can make in a second."""
 
     def rates(self, images_per_second: float) -> dict[str, float]:
-        """The operations of a second, and their share of the most that there could be (MFU), as far
-        as they are known, by name."""
+        """The operations of a second, in 10^12, and their share of the data sheet's rate (MFU), as far as
+        they are known, by name."""
         rates = {}
         if self.of_image:
             rates["tflops"] = images_per_second * self.of_image
@@ -236,8 +236,9 @@ class Log:
     def _speed(self, pace: Pace) -> str:
         """How long the run will take, and how fast it is: a narrow terminal cuts the end."""
         speed = f"{clock(pace.seconds_left)} left  {pace.images_per_second:,.0f} images/s"
-        if mfu := self.work.rates(pace.images_per_second).get("mfu"):
-            speed += f"  MFU {100 * mfu:.2g}%"
+        rates = self.work.rates(pace.images_per_second)
+        if "mfu" in rates:
+            speed += f"  {rates['tflops']:,.3g} TFLOP/s  MFU {100 * rates['mfu']:.2g}%"
         if pace.data_wait >= SLOW_DATA:
             speed += f"  data wait {pace.data_wait:.0%}"
         return speed

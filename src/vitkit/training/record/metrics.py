@@ -7,7 +7,8 @@ alone: so a run that was killed comes to the same conclusions as one that was no
 import json
 from pathlib import Path
 
-from vitkit.evaluation import Metric, number_of, plain_number
+from vitkit.evaluation import Metric
+from vitkit.evaluation.metrics.metric import number_of, plain_number
 from vitkit.system.errors import BadRun
 from vitkit.system.storage.files import Record, parse_json
 from vitkit.system.storage.records import is_whole

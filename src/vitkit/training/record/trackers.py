@@ -16,7 +16,9 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from vitkit.data import Source, open_image, picture_for_people
-from vitkit.evaluation import MISTAKES, mistakes, read_answers
+from vitkit.evaluation import read_answers
+from vitkit.evaluation.reports.page import MISTAKES
+from vitkit.evaluation.reports.report import mistakes
 from vitkit.system.console.messages import current_callback
 from vitkit.system.console.text import as_word
 from vitkit.system.errors import BadSettings

@@ -29,23 +29,10 @@ from vitkit.data import (
     refuse_recorded,
     subset,
 )
-from vitkit.evaluation import (
-    MISTAKES,
-    Answers,
-    Kept,
-    Look,
-    Part,
-    Report,
-    answers,
-    class_scores,
-    confusion_matrix,
-    confusion_section,
-    mistakes,
-    mistakes_section,
-    most_confused,
-    read_answers,
-    weakest,
-)
+from vitkit.evaluation import Answers, Kept, Part, answers, class_scores, read_answers, weakest
+from vitkit.evaluation.metrics.classification import confusion_matrix, most_confused
+from vitkit.evaluation.reports.page import MISTAKES, Look, confusion_section, mistakes_section
+from vitkit.evaluation.reports.report import Report, mistakes
 from vitkit.inspection import (
     Markup,
     check_has_attention,

@@ -5,24 +5,24 @@ from pathlib import Path
 
 import numpy as np
 
-from vitkit.data import pixels_for_people
-from vitkit.evaluation import headline, metrics_table
+from vitkit.data.images.pictures import pixels_for_people
+from vitkit.evaluation.reports.page import headline, metrics_table
 from vitkit.inspection import (
     Markup,
     bullets,
     columns,
     drawing,
     folded,
-    image_rows,
     pairs,
     paragraph,
-    picture,
     plot,
     section,
     table,
     write_page,
 )
-from vitkit.models import KINDS
+from vitkit.inspection.pages.html import picture
+from vitkit.inspection.photographs import image_rows
+from vitkit.models.construction import KINDS
 from vitkit.recipes import Recipe
 from vitkit.system.console.text import counted, printable
 from vitkit.training.record.history import Recorded, read_run

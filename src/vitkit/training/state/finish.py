@@ -11,7 +11,8 @@ from pathlib import Path
 
 from vitkit.models import create
 from vitkit.objectives import Objective
-from vitkit.recipes import Facts, Recipe, Say, output_names
+from vitkit.recipes import Facts, Recipe, Say
+from vitkit.recipes.settings import output_names
 from vitkit.system.errors import BadRun, Diverged, VitkitError
 from vitkit.system.processes.ranks import from_rank_0, full_tensor
 from vitkit.system.storage.files import sync
@@ -31,7 +32,8 @@ from vitkit.training.state.checkpoints import (
 )
 from vitkit.training.state.start import license_of
 from vitkit.training.state.state import State
-from vitkit.weights import CARD, NAMES, Classifier, load, save
+from vitkit.weights import Classifier, load, save
+from vitkit.weights.licenses import CARD, NAMES
 
 BEST = "best"  # the folder of the best models, in the run's directory
 SEAL = "best.json"  # with each of them: its step, and the checksums of its files

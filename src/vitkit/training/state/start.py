@@ -6,12 +6,14 @@ from pathlib import Path
 import torch
 
 from vitkit.models import Model, ModelConfig, create
-from vitkit.objectives import Learner, blocks_of
-from vitkit.recipes import Recipe, Say, output_names
+from vitkit.objectives import Learner
+from vitkit.objectives.objective import blocks_of
+from vitkit.recipes import Recipe, Say
+from vitkit.recipes.settings import output_names
 from vitkit.system.errors import BadRun, BadSettings, VitkitError
 from vitkit.system.processes.ranks import from_rank_0, shard, world
 from vitkit.training.data import RunData
-from vitkit.training.optim import apply_tuning
+from vitkit.training.optim import apply_tuning, set_residual
 from vitkit.training.record.values import differences, to_json
 from vitkit.training.state.checkpoints import checkpoints, read_sealed, write_sealed
 from vitkit.training.state.state import State, trained
@@ -52,6 +54,7 @@ def begin(recipe: Recipe, run_dir: Path, data: RunData, device: torch.device, sa
     if published is not None:
         take_pretraining(learner, published, recipe, say)
     learner.prepare(data.train)
+    set_residual(learner, recipe)
     for module in learner.modules():
         if isinstance(module, Model):
             module.recompute = recipe.recompute
@@ -65,7 +68,8 @@ def begin(recipe: Recipe, run_dir: Path, data: RunData, device: torch.device, sa
         if world().world_size == 1 and recipe.model.classes:
             compiled = [learner.model]
         for module in compiled:
-            module.compile()
+            # A graph for any size ends in an InductorError (torch 2.11)
+            module.compile(dynamic=False)
     learner = shard(learner, blocks, recipe.arithmetic, recipe.shard_group)
 
     # The optimiser, and the Polyak average if there is one: of the shards, so they come last

@@ -1,6 +1,7 @@
 """The table of formats, vitkit's own first, and how to choose one: by a file's tensors, or by name."""
 
-from vitkit.models import ModelConfig, blueprint, called
+from vitkit.models import ModelConfig, called
+from vitkit.models.construction import blueprint
 from vitkit.system.errors import BadWeights
 from vitkit.weights.classifier import Classifier, Description
 from vitkit.weights.files.content import Tensors

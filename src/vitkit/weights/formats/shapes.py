@@ -8,7 +8,8 @@ import math
 import re
 from typing import TypedDict
 
-from vitkit.models import SIZES, Grid
+from vitkit.models import Grid
+from vitkit.models.zoo import SIZES
 from vitkit.system.errors import BadWeights, VitkitError
 from vitkit.weights.files.content import Tensors
 

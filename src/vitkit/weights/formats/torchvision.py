@@ -8,7 +8,8 @@ from pathlib import Path
 
 from torch import nn
 
-from vitkit.data import Interpolation, Preprocessing
+from vitkit.data import Preprocessing
+from vitkit.data.images.preprocessing import Interpolation
 from vitkit.models import ViTConfig
 from vitkit.weights.classifier import Classifier, Description
 from vitkit.weights.files.content import Tensors

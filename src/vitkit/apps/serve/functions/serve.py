@@ -38,7 +38,8 @@ from vitkit.system.functions.results import Result
 from vitkit.system.functions.types import DeviceLike, PathLike, Several
 from vitkit.system.machine import PrecisionChoice, pick_device
 from vitkit.system.processes.signals import signals_are_ours
-from vitkit.web import address_of, check_installed
+from vitkit.web import check_installed
+from vitkit.web.pages import address_of
 from vitkit.weights import (
     Hints,
     ModelLike,

@@ -13,7 +13,8 @@ from vitkit.apps.serve.http.description import BODY, Answers, AttentionMap, resp
 from vitkit.apps.serve.http.service import Service, check_token, guards
 from vitkit.apps.serve.http.telemetry import GONE
 from vitkit.apps.serve.models import Served
-from vitkit.prediction import Prediction, as_values
+from vitkit.prediction import Prediction
+from vitkit.prediction.rows import as_values
 from vitkit.system.errors import BadImage, VitkitError
 from vitkit.web import Refused
 

@@ -29,7 +29,8 @@ from vitkit.system.environment import max_pixels
 from vitkit.system.errors import BadSettings
 from vitkit.system.machine import cpus, give_back_memory
 from vitkit.system.processes.signals import signals_are_ours
-from vitkit.web import Listener, bound_socket, close_silent, config_of, drain, is_full
+from vitkit.web import Listener
+from vitkit.web.connections import bound_socket, close_silent, config_of, drain, is_full
 
 if TYPE_CHECKING:
     import uvicorn

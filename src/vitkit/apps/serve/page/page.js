@@ -236,6 +236,7 @@ function showAnswer(photograph, model, i) {
   let sentence = error && `No answer: ${error}.`;
   if (unknown) sentence = "Unknown: it is unlike the photographs that the model has learned from, so it may be none of these.";
   model.part(".unknown").textContent = sentence;
+  if (error) model.part("figcaption").textContent = ""; // why there is no map either
   model.part(".possible").textContent = given ? "" : "Waiting for the answer …";
   if (others.length && !unknown) model.part(".possible").textContent = `It may also be: ${others.join(", ")}.`;
 }

@@ -19,7 +19,8 @@ from vitkit.apps.studies.protocol import Ask, PaperTable, Results, Study
 from vitkit.apps.studies.uncertainty import best_and_worst, cell_text
 from vitkit.models import Backbone, ViTConfig
 from vitkit.system.errors import BadSettings
-from vitkit.training import Cell, Setting
+from vitkit.training import Cell
+from vitkit.training.grids.rows import Setting
 
 # Position embeddings: which, and where they enter
 

@@ -13,7 +13,8 @@ from vitkit.apps.studies.throughput import Speed
 from vitkit.apps.studies.uncertainty import best_and_worst, cell_text
 from vitkit.models import Backbone, ModelConfig, ResNetConfig, ViTConfig, cost, exaflops
 from vitkit.system.errors import BadSettings
-from vitkit.training import Cell, Setting
+from vitkit.training import Cell
+from vitkit.training.grids.rows import Setting
 
 # Shape
 

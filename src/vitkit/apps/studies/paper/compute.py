@@ -17,7 +17,8 @@ from vitkit.apps.studies.uncertainty import cell_text
 from vitkit.models import Backbone, ModelConfig, ResNetConfig, ViTConfig, exaflops, named
 from vitkit.recipes import Recipe
 from vitkit.system.errors import BadSettings
-from vitkit.training import Cell, Setting
+from vitkit.training import Cell
+from vitkit.training.grids.rows import Setting
 
 FAMILIES = ("ViT", "hybrid", "ResNet")
 LENGTHS = (0.5, 1.0)  # of the runs: the paper's 7 and 14 epochs

@@ -19,7 +19,9 @@ from vitkit.recipes import Recipe, finetune
 from vitkit.system.errors import BadSettings
 from vitkit.system.machine import autocast, pick_precision
 from vitkit.system.processes.ranks import process_group
-from vitkit.training import Cell, Passes, Setting
+from vitkit.training import Cell
+from vitkit.training.grids.grid import Passes
+from vitkit.training.grids.rows import Setting
 from vitkit.weights import adopt, load, preprocessing_for
 
 # Accuracy

@@ -22,7 +22,8 @@ from vitkit.models import ViTConfig
 from vitkit.objectives import MaskedPatches
 from vitkit.recipes import Recipe, finetune
 from vitkit.system.errors import BadSettings
-from vitkit.training import Cell, Setting
+from vitkit.training import Cell
+from vitkit.training.grids.rows import Setting
 
 # Transfer
 

@@ -12,7 +12,8 @@ from math import isqrt, prod
 import torch
 from torch import Tensor
 
-from vitkit.models import ViTConfig, as_side
+from vitkit.models import ViTConfig
+from vitkit.models.tiling import as_side
 from vitkit.system.errors import BadWeights
 from vitkit.weights.files.content import Tensors
 from vitkit.weights.formats.encoders import PYTORCH, BlockNames, PartNames

@@ -14,9 +14,10 @@ from typing import Any
 from PIL import Image
 from torch import Tensor
 
-from vitkit.data import Interpolation, Preprocessing
-from vitkit.data.images.preprocessing import Rule
-from vitkit.models import Means, ModelConfig, Patch, Token, ViTConfig
+from vitkit.data import Preprocessing
+from vitkit.data.images.preprocessing import Interpolation, Rule
+from vitkit.models import ModelConfig, Token, ViTConfig
+from vitkit.models.pooling import Means, Patch
 from vitkit.system.errors import BadWeights
 from vitkit.weights.classifier import Classifier
 from vitkit.weights.files.directory import load_state_dict

@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from vitkit.data import Preprocessing
-from vitkit.models import DIALECTS, UNITS, ResNetConfig
+from vitkit.models import DIALECTS, ResNetConfig
+from vitkit.models.ancestors.backbone import UNITS
 from vitkit.system.errors import BadWeights
 from vitkit.weights.classifier import Classifier, Description
 from vitkit.weights.files.content import Tensors

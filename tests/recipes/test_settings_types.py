@@ -1,0 +1,44 @@
+"""A setting of another type is refused where the settings are made, not deep within a run."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import vitkit
+from vitkit.data import Augmentation, Preprocessing
+from vitkit.objectives import MaskedAutoencoder, MaskedPatches, SelfDistillation, Supervised
+from vitkit.recipes import Data, Optim, Tune, digits
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Optim(lr="x"), "lr is 'x'; it is a finite number"),
+        (lambda: Optim(warmup="10epochs"), "warmup is '10epochs'; it is a duration"),
+        (lambda: Optim(schedule="cosines"), "schedule is 'cosines'; it is one of cosine, linear"),
+        (lambda: Tune(lora=1.5), "lora is 1.5; it is a whole number"),
+        (lambda: Data(source=3), "source is 3; it is text"),
+        (lambda: Data(hold_out="a tenth"), "hold_out is 'a tenth'; it is a finite number"),
+        (lambda: Data(preprocessing=Augmentation()), "preprocessing is .*; it is a Preprocessing"),
+        (lambda: Supervised(mixup="0.2"), "mixup is '0.2'; it is a finite number"),
+        (lambda: MaskedPatches(rate="half"), "rate is 'half'; it is a finite number"),
+        (lambda: MaskedAutoencoder(rate="half"), "rate is 'half'; it is a finite number"),
+        (lambda: SelfDistillation(local_views="two"), "local_views is 'two'; it is a whole number"),
+        (lambda: Augmentation(flip="yes"), "flip is 'yes'; it is True or False"),
+        (lambda: Preprocessing(resize="256"), "resize is '256'; it is a whole number"),
+        (lambda: replace(digits(), model="B/16"), "model is 'B/16'; it is a ViTConfig"),
+        (lambda: replace(digits(), evals=("accuracy",)), "evals is .*; it is a list, each an Eval"),
+        (lambda: replace(digits(), batch=1.5), "batch is 1.5; it is a whole number"),
+    ],
+)
+def test_a_setting_of_another_type(make, words):
+    with pytest.raises(vitkit.BadSettings, match=words):
+        make()
+
+
+def test_what_is_no_model():
+    with pytest.raises(vitkit.WrongArgument, match="of type int; give a name"):
+        vitkit.create(3)
+    with pytest.raises(vitkit.WrongArgument, match="of type Linear; give a Classifier"):
+        vitkit.save(torch.nn.Linear(1, 1), "weights")
