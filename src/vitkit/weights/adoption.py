@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from vitkit.data import Preprocessing
-from vitkit.models import Model, ModelConfig, ViTConfig, as_pair, build, resized
+from vitkit.models import LeNetConfig, Model, ModelConfig, ViTConfig, as_pair, build, resized
 from vitkit.system.console.text import counted
 from vitkit.system.errors import BadSettings
 from vitkit.weights.classifier import Classifier, check_labels, check_own_weights
@@ -67,8 +67,8 @@ def adopt(
         sentences += changes
 
     # Another size of images
-    image = as_pair(image)
-    if image is not None and tuple(image) != tuple(model.config.image):
+    if image is not None and as_pair(image) != model.config.image:
+        image = as_pair(image)
         old = model
         model = resized(old, image, method)
         sentences += size_sentences(old, model)
@@ -211,11 +211,12 @@ def preprocessing_for(preprocessing: Preprocessing, image: tuple[int, int]) -> P
     if preprocessing.resize:
         scale = max(image) / max(preprocessing.size)
         resize = max(round(preprocessing.resize * scale), max(image))
-    return replace(preprocessing, size=tuple(image), resize=resize)
+    return replace(preprocessing, size=image, resize=resize)
 
 
 def size_sentences(old: Model, new: Model) -> list[str]:
     """Sentences on the changes of a model's positions for another image size."""
+    assert not isinstance(old.config, LeNetConfig) and not isinstance(new.config, LeNetConfig)
     before = old.config.grid
     after = new.config.grid
     grids = f"from {before[0]} x {before[1]} to {after[0]} x {after[1]} patches"
@@ -225,7 +226,7 @@ def size_sentences(old: Model, new: Model) -> list[str]:
 
     # Position tables (Section 3.2)
     tables = [name for name in new_state if name.startswith("positions")]
-    if tables and before != after:
+    if tables and before != after and isinstance(new.config, ViTConfig):
         sentences.append(f"resampled: the position table {grids}, as {new.config.resample} does")
 
     # Everything else of another shape is an axial block's table of offsets along rows or columns
@@ -237,7 +238,7 @@ def size_sentences(old: Model, new: Model) -> list[str]:
         )
 
     # Rotary positions have no table
-    if getattr(new.config, "position_grid", None):
+    if isinstance(new.config, ViTConfig) and new.config.position_grid:
         extent = new.config.position_grid
         sentences.append(
             f"rotary positions {grids}, over the extent of the {extent[0]} x {extent[1]} that they "

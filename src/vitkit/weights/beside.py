@@ -233,7 +233,7 @@ def _linear(tensors: Tensors) -> str:
 def _only_layer(tensors: Tensors, width: int) -> Tensors:
     """The tensors of the only layer beside an encoder, if it is linear, reads the encoder's `width`
     features, and has the name of a projection or a metric; none otherwise."""
-    layers = {}
+    layers: dict[str, Tensors] = {}
     for name, lazy in tensors.items():
         layer = name.rpartition(".")[0]
         is_projection = any(PROJECTION.fullmatch(word) for word in layer.split("."))
@@ -268,12 +268,12 @@ def statistics_in(tensors: Tensors, channels: int) -> OfPixels | None:
         pair = (lazy, tensors[other])
         if any(not _is_of_channels(each, channels) or each.dtype not in FLOATS for each in pair):
             continue
-        mean, std = (each.read().double().flatten().tolist() for each in pair)
+        means, deviations = (each.read().double().flatten().tolist() for each in pair)
         scale = 1.0
-        if max(mean) > 1:  # of bytes
+        if max(means) > 1:  # of bytes
             scale = 255.0
-        mean = tuple(value / scale for value in mean)
-        std = tuple(value / scale for value in std)
+        mean = tuple(value / scale for value in means)
+        std = tuple(value / scale for value in deviations)
         if all(0 <= value <= 1 for value in mean) and all(0.01 <= value <= 1 for value in std):
             return OfPixels((name, other), mean, std)
     return None
@@ -366,7 +366,8 @@ def _sizes_of_head(tensors: Tensors, rules: list[Rule]) -> tuple[int, int]:
     heads = [rule.theirs[0] for rule in rules if rule.ours.startswith("head.")]
     for name in heads:
         if name in tensors and len(tensors[name].shape) == 2:
-            return tensors[name].shape
+            outputs, features = tensors[name].shape
+            return outputs, features
     return 0, 0
 
 

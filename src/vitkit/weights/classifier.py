@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from vitkit.data import Preprocessing
 from vitkit.models import (
+    Grid,
     Model,
     ModelConfig,
     ViTConfig,
@@ -129,7 +130,7 @@ class Classifier:
         """
         if getattr(self.model, "inference_only", False):
             return self
-        size = self.preprocessing.size
+        size: Grid | None = self.preprocessing.size
         if self.preprocessing.is_native:  # positions of every grid come from the trained one
             size = None
         model = for_inference(self.model, size)
@@ -418,12 +419,11 @@ def from_json(values: dict) -> Description:
         raise BadWeights(f"it names {len(labels)} classes for a head of {config.classes}")
 
     # Before descriptions named the activation, it was that of the loss which trained the model
-    activation = values.get("activation")
-    if not activation:
-        activation = "softmax"
-        objective = origin.get("objective")
-        if isinstance(objective, dict) and objective.get("loss") == "sigmoid":
-            activation = "sigmoid"
+    usual: Activation = "softmax"
+    objective = origin.get("objective")
+    if isinstance(objective, dict) and objective.get("loss") == "sigmoid":
+        usual = "sigmoid"
+    activation = values.get("activation") or usual
     origin, notes = checked_origin(origin)
     return Description(config, preprocessing, labels, notes, activation, origin)
 

@@ -79,6 +79,7 @@ def _write_directory(classifier: Classifier, format: Format, path: Path) -> None
     The weights carry their description, and are replaced first: if the process is killed before
     config.json is replaced, which is last, the loader sees that the two do not belong together.
     """
+    assert format.directory is not None  # says check_destination
     descriptions = format.directory(classifier)
     check_model_replaceable(path, descriptions)
     remove_license = _obsolete_licenses(path, classifier.license)
@@ -146,6 +147,7 @@ def state_license(folder: Path, classifier: Classifier, license: License) -> Non
         text = with_license(card.read_text("utf-8", errors="replace"), license)
     else:
         format = recognise(open_weights(folder).tensors)
+        assert format is not None  # the classifier was loaded from here
         text = _signed(model_card(replace(classifier, license=license), format))
     write_whole(card, as_utf8(text))
 
@@ -162,6 +164,7 @@ def check_destination(classifier: Classifier, format: Format, path: Path) -> Non
         _check_license_text(license_text(path), classifier.license)
     else:
         _check_directory(format, path)
+        assert format.directory is not None  # else it has been refused
         check_model_replaceable(path, format.directory(classifier))
         _obsolete_licenses(path, classifier.license)
 

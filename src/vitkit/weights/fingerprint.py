@@ -15,7 +15,7 @@ def add_weights(digest: "hashlib._Hash", weights: Mapping[str, Tensor]) -> None:
     """Add weights to a digest: their names, dtypes, shapes and numbers."""
     for name, weight in weights.items():
         digest.update(f"{name} {weight.dtype} {tuple(weight.shape)}".encode())
-        digest.update(weight.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+        digest.update(weight.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
 
 
 def feature_settings(classifier: Classifier) -> dict:

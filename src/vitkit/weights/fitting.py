@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from vitkit.data import Preprocessing, squarest
+from vitkit.data.images.preprocessing import Rule
 from vitkit.models import Grid, ModelConfig, Tiling, ViTConfig, called, with_stride
 from vitkit.system.errors import BadSettings
 from vitkit.weights.adoption import (
@@ -19,7 +20,7 @@ from vitkit.weights.adoption import (
 )
 from vitkit.weights.classifier import Classifier, check_native, check_own_weights
 from vitkit.weights.formats.shapes import STATISTICS
-from vitkit.weights.hints import Hints
+from vitkit.weights.hints import Hints, Pool
 from vitkit.weights.outputs import counted_classes
 
 PREPROCESSING = ("statistics", "resize", "crop", "tokens", "interpolation")  # hints about it
@@ -135,7 +136,7 @@ def apply_hints(classifier: Classifier, hints: Hints) -> tuple[Classifier, list[
     Raises VitkitError for a size that the model cannot have, and for labels that are not as many as
     its classes.
     """
-    sentences = []
+    sentences: list[str] = []
     if hints.channels:
         classifier, sentences = adopt(classifier, channels=hints.channels)
     if hints.stride:
@@ -199,7 +200,8 @@ def at_own_proportions(
     images."""
     patch = getattr(config, "tiling", Tiling(preprocessing.patch, preprocessing.patch)).size
     check_native(config, patch)
-    rule = "native"
+    assert isinstance(config, ViTConfig)  # no other is native
+    rule: Rule = "native"
     rows, columns = config.grid
     if preprocessing.rule == "naflex":
         rule = "naflex"
@@ -251,7 +253,7 @@ def check_heads(source: Path | str, config: ModelConfig, heads: int | None) -> N
         )
 
 
-def with_pool(config: ModelConfig, pool: str | None) -> ModelConfig:
+def with_pool(config: ModelConfig, pool: Pool | None) -> ModelConfig:
     """The configuration with a head that reads what the user says. Raises VitkitError if none can."""
     if pool is None or getattr(config, "pool", None) == pool:
         return config

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from vitkit.data.images.preprocessing import Interpolation
 from vitkit.system.errors import BadSettings, WrongArgument
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from vitkit.weights.classifier import Classifier
 
 if TYPE_CHECKING and not CONVERTED:
-    ModelLike = str | Path | Classifier | ModelResult
+    ModelLike: TypeAlias = str | Path | Classifier | ModelResult
     """A model: a run, a model directory, a file of weights, the name of a published model, what
     `vitkit.load` returns, or a result that made one. The body gets a str or a Classifier."""
 elif TYPE_CHECKING:
-    ModelLike = str | Classifier
+    ModelLike: TypeAlias = str | Classifier
 else:  # no PyTorch for a signature
     ModelLike = Annotated[Any, "MODEL"]
 

@@ -20,7 +20,7 @@ class Hints:
     something else. `Overrides`, the keyword arguments of the public functions, describes each field."""
 
     image: tuple[int, int] | tuple[()] = ()
-    stride: int | tuple[int, ...] | None = None
+    stride: int | tuple[int, int] | None = None
     channels: int | None = None
     heads: int | None = None
     pool: Pool | None = None
@@ -33,14 +33,14 @@ class Hints:
     labels: Path | None = None
 
     def __post_init__(self):
-        image = self.image
-        if isinstance(image, int):
-            image = (image,)
-        if not isinstance(image, tuple | list):
+        given: object = self.image
+        if isinstance(given, int):
+            given = (given,)
+        if not isinstance(given, tuple | list):
             raise BadSettings(
-                f"the size of images is {image!r}; give one side in pixels, or height and width"
+                f"the size of images is {given!r}; give one side in pixels, or height and width"
             )
-        image = tuple(image)
+        image = tuple(given)
         if len(image) == 1:
             image *= 2
         if len(image) not in (0, 2) or any(side < 1 for side in image):
@@ -84,12 +84,10 @@ class Hints:
 
     def _check_stride(self) -> None:
         """Raises VitkitError for a stride that is neither a number of pixels nor two."""
-        stride = self.stride
+        stride: object = self.stride
         if stride is None:
             return
-        sides = stride
-        if not isinstance(stride, tuple | list):
-            sides = (stride, stride)
+        sides = stride if isinstance(stride, tuple | list) else (stride, stride)
         if len(sides) != 2 or any(not isinstance(side, int) or side < 1 for side in sides):
             raise BadSettings(
                 f"`stride` is {stride!r}; it is a number of pixels, at least 1, or two: down and across"

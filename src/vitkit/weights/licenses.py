@@ -87,8 +87,8 @@ class License:
         return ", ".join(terms)
 
 
-def check_may_be_shared(license: License | None, is_trained: bool) -> None:
-    """Raises VitkitError if weights may not be uploaded, or if their licence is unknown.
+def check_may_be_shared(license: License | None, is_trained: bool) -> License:
+    """The licence. Raises VitkitError if weights may not be uploaded, or if their licence is unknown.
     `is_trained` is whether they were trained further since they were published under the
     licence."""
     if license is None:
@@ -107,6 +107,7 @@ def check_may_be_shared(license: License | None, is_trained: bool) -> None:
             f"the weights are under a licence of their own ({license.called}), which is passed on "
             f"with a copy of it; put its text into a file {FILE} in the directory"
         )
+    return license
 
 
 def chosen(license: License | None, id: str, text: str) -> License:

@@ -133,7 +133,8 @@ def take(opened: Opened, part: str | None = None) -> Taken:
     head = encoder.format.head
     if alone:
         head = head or NATIVE_HEAD
-    tensors, head_notes = inside, []
+    tensors = inside
+    head_notes: list[str] = []
     if head and alone:
         tensors, head_notes = without_head(inside, outside, head, encoder.prefix)
         outside = {}
@@ -400,7 +401,7 @@ def _apart(encoder: Encoder, encoders: list[Encoder], around: int) -> tuple[Tens
 def _siblings(encoder: Encoder, encoders: list[Encoder], parts: Parts) -> Tensors:
     """What is in state dicts beside the encoder's own, as {"backbone": ..., "head": ...} has them, by
     their key and name; but for those of other encoders."""
-    siblings = {}
+    siblings: Tensors = {}
     if not encoder.keys:
         return siblings
     models = [each.keys for each in encoders]

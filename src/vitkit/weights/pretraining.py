@@ -6,6 +6,7 @@ the names that the objective's learner gives them.
 """
 
 import re
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -86,7 +87,7 @@ def mask_of(lazy: Lazy | None) -> tuple[Tensors, list[str]]:
     return {"mask": mask}, ["kept for more pre-training: its mask embedding"]
 
 
-def read_pretraining(tensors: Tensors) -> dict[str, Tensor]:
+def read_pretraining(tensors: Mapping[str, Lazy]) -> dict[str, Tensor]:
     """The tensors as float32. Raises VitkitError for what are no finite numbers."""
     others = [name for name, lazy in tensors.items() if lazy.dtype not in FLOATS]
     if others:

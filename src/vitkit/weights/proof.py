@@ -75,7 +75,9 @@ def check_reading(source: Path | str, tolerance: float = TOLERANCE) -> LibraryRe
         return None
     opened = open_weights(path)
     format = recognise(opened.tensors)
-    if format is None or format.directory is None or not opened.config or opened.described:
+    if format is None or format.directory is None or format.open_elsewhere is None:
+        return None
+    if not opened.config or opened.described:
         return None
     # No other library unpickles a stranger's file for this
     if "safetensors" not in opened.path.name or not is_as_its_library_saves(opened):
@@ -250,6 +252,7 @@ def _format_for(classifier: Classifier, to: str, approximate: bool) -> tuple[For
     if problems := cannot(to, config, rule):
         missing = ", ".join(dict.fromkeys(problems))  # a format's own words, and those of all
         raise Unsupported(f"{to} has no place for {missing}; there is one in {others}")
+    assert format is not None  # else all of the model is a problem
     differences = format.differs(config)
     if differences and not approximate:
         raise Unsupported(
@@ -265,7 +268,7 @@ def _photographs(preprocessing: Preprocessing) -> list[Image.Image]:
     half of an odd margin in different ways."""
     colours = np.random.default_rng(0).integers(0, 256, (9, 12, 3), dtype=np.uint8)
     shorter_side = preprocessing.resize or max(preprocessing.size)
-    by_remainder = {}
+    by_remainder: dict[int, int] = {}
     for width in range(400, 800):
         margin = int(shorter_side * width / 300) - preprocessing.size[1]
         by_remainder.setdefault(margin % 4, width)
@@ -275,6 +278,7 @@ def _photographs(preprocessing: Preprocessing) -> list[Image.Image]:
 
 def _pixels(image: Image.Image, classifier: Classifier, path: Path, format: Format) -> float:
     """The largest difference of one image's pixels, in levels of 255."""
+    assert format.pixels_elsewhere is not None
     theirs = format.pixels_elsewhere(path, image)
     preprocessing = classifier.preprocessing
     picture = open_image(np.asarray(image), "probe")

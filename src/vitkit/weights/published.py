@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from vitkit.system.storage.files import cache_dir
 
@@ -98,7 +98,7 @@ def all_published() -> tuple[Published, ...]:
 
 def _row(values: dict[str, str]) -> Published:
     """A row from the text of its cells; an empty one has the default."""
-    cells = {name: text for name, text in values.items() if text}
+    cells: dict[str, Any] = {name: text for name, text in values.items() if text}
     for number, kind in (("pixels", int), ("megabytes", int), ("top1", float)):
         if number in cells:
             cells[number] = kind(cells[number])

@@ -330,16 +330,16 @@ def _read_tensors(parts: list[Lazy]) -> list[Tensor]:
     3. `join` sees that they lie one after the other, and copies nothing.
     """
     same_dtype = len({part.dtype for part in parts}) == 1
-    can_read_into = all(part.read_into is not None for part in parts)
-    if len(parts) == 1 or not same_dtype or not can_read_into:
+    readers = [part.read_into for part in parts if part.read_into is not None]
+    if len(parts) == 1 or not same_dtype or len(readers) < len(parts):
         return [part.read() for part in parts]
 
     sizes = [prod(part.shape) for part in parts]
     buffer = torch.empty(sum(sizes), dtype=getattr(torch, parts[0].dtype))
     tensors = []
-    for part, numbers in zip(parts, buffer.split(sizes), strict=True):
+    for part, read_into, numbers in zip(parts, readers, buffer.split(sizes), strict=True):
         tensor = numbers.view(part.shape)
-        part.read_into(tensor)
+        read_into(tensor)
         tensors.append(tensor)
     return tensors
 

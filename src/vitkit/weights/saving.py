@@ -22,17 +22,16 @@ def save(classifier: "Classifier | ModelResult", path: Path | str) -> Path:
     Raises VitkitError when `path` holds something else than a model, and for a model that was made
     for inference or that another library changed; WrongArgument for what is no model.
     """
-    if isinstance(classifier, ModelResult):
-        classifier = classifier.made
-    if isinstance(classifier, str):
-        classifier = load(classifier, quiet=True)
-    if not isinstance(classifier, Classifier):
+    made = classifier.made if isinstance(classifier, ModelResult) else classifier
+    if isinstance(made, str):
+        made = load(made, quiet=True)
+    if not isinstance(made, Classifier):
         raise WrongArgument(
-            f"what is to be saved is of type {type(classifier).__name__}; give a Classifier, such as "
+            f"what is to be saved is of type {type(made).__name__}; give a Classifier, such as "
             "vitkit.load returns, or a network with its preprocessing and the names of its outputs: "
             "Classifier(model, preprocessing, labels)"
         )
-    return write_model(classifier, _format_to_save(classifier), Path(path))
+    return write_model(made, _format_to_save(made), Path(path))
 
 
 def check_savable(classifier: Classifier, path: Path | str) -> None:
@@ -48,4 +47,6 @@ def _format_to_save(classifier: Classifier) -> Format:
     name = "huggingface"
     if cannot(name, config, rule):
         name = "native"
-    return format_of(name, config, rule)
+    format = format_of(name, config, rule)
+    assert format is not None  # vitkit's own stores every model
+    return format

@@ -14,7 +14,16 @@ from safetensors import SafetensorError
 from vitkit import models
 from vitkit.data import Preprocessing
 from vitkit.data.images.preprocessing import Interpolation
-from vitkit.models import Model, ModelConfig, build, called, named, parameters
+from vitkit.models import (
+    Model,
+    ModelConfig,
+    ViTConfig,
+    as_pair,
+    build,
+    called,
+    named,
+    parameters,
+)
 from vitkit.system.console.messages import say, say_detail
 from vitkit.system.console.text import printable, printable_name
 from vitkit.system.errors import BadSettings, BadWeights, VitkitError
@@ -106,7 +115,7 @@ def load(
             "Classifier(model, preprocessing, labels)"
         )
     hints = Hints(
-        image=image or (),
+        image=as_pair(image) if image else (),
         stride=stride,
         channels=channels,
         heads=heads,
@@ -303,10 +312,11 @@ def _assemble(opened: Opened, hints: Hints) -> tuple[Classifier, Format, Descrip
 
 def _without_head(description: Description) -> Description:
     """The description of the encoder alone, where that of its file has a head."""
-    changes = {"classes": 0}
-    if getattr(description.config, "pool", "") == "distilled":
-        changes["pool"] = "token"
-    config = replace(description.config, **changes)
+    config = description.config
+    if isinstance(config, ViTConfig) and config.pool == "distilled":
+        config = replace(config, classes=0, pool="token")
+    else:
+        config = replace(config, classes=0)
     return description._replace(config=config, labels=None)
 
 
@@ -384,8 +394,8 @@ def _build_model(config: ModelConfig, taken: Taken, tensors: Tensors) -> tuple[M
         raise BadWeights(f"no model of the described sizes can be built: {reason}") from error
     rules = taken.format.rules(config)
     head = taken.format.head
-    notes = []
-    beside = []
+    notes: list[str] = []
+    beside: list[str] = []
     if head:
         width = getattr(config, "width", 0)
         tensors, notes, beside = without_unread(tensors, rules, width, taken.prefix, taken.alone)
@@ -450,9 +460,9 @@ def create(
     hints = Hints()
     if "image" in asked:
         hints = replace(hints, image=wanted.image)
-    if "heads" in asked:
+    if isinstance(wanted, ViTConfig) and "heads" in asked:
         hints = replace(hints, heads=wanted.heads)
-    if getattr(wanted, "stride", None) is not None:
+    if isinstance(wanted, ViTConfig) and wanted.stride is not None:
         hints = replace(hints, stride=wanted.tiling.stride)
     classifier, account = load_with_account(weights, hints)
     if "channels" in asked:

@@ -10,6 +10,7 @@ directions that they are compared in.
 
 import math
 from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -145,7 +146,7 @@ def read_unknown(tensors: Tensors, classes: int) -> Unknown | None:
         )
     if len(shapes["whitening"]) != 2 or shapes["whitening"][1] != shapes["means"][1]:
         raise BadWeights(f"{UNKNOWN} compares features in {shapes['whitening']} directions")
-    values = {name: lazy.read() for name, lazy in tensors.items()}
+    values: dict[str, Any] = {name: lazy.read() for name, lazy in tensors.items()}
     width = shapes["whitening"][0]
     values.setdefault("centre", torch.zeros(width))
     for name, value in EARLIER.items():

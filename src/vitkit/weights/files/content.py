@@ -107,11 +107,16 @@ SIDES = ("pixels: a whole number, a list of them, or an object", (int, list, dic
 SWITCH = ("true or false", (bool, int))
 
 # config.json, of Transformers and of timm
-TIMM = {
+TIMM: Fields = {
     "crop_pct": NUMBER, "crop_mode": TEXT, "interpolation": TEXT, "mean": NUMBERS, "std": NUMBERS,
 }  # fmt: skip
-ARGUMENTS = {"img_size": SIDES, "num_heads": WHOLE, "act_layer": TEXT, "init_values": NUMBER}
-ENCODER = {
+ARGUMENTS: Fields = {
+    "img_size": SIDES,
+    "num_heads": WHOLE,
+    "act_layer": TEXT,
+    "init_values": NUMBER,
+}
+ENCODER: Fields = {
     "model_type": TEXT, "hidden_act": TEXT,
     "hidden_size": WHOLE, "num_hidden_layers": WHOLE, "intermediate_size": WHOLE,
     "num_attention_heads": WHOLE, "num_channels": WHOLE, "image_size": SIDES, "patch_size": SIDES,

@@ -155,11 +155,11 @@ def _file_of(path: Path, folder: Path) -> Path:
 def _open(file: Path, folder: Path | None) -> Opened:
     """A file, and what is beside it in its folder."""
     # What the weights say of themselves
-    inside = {}
+    inside: dict = {}
     architecture = ""
     try:
         if file.name.endswith(".index.json"):
-            parts = {(): _shards(file)}
+            parts: Parts = {(): _shards(file)}
         else:
             parts, inside, architecture = _read(file)
     except (OSError, SafetensorError) as error:

@@ -5,7 +5,7 @@ import struct
 import zipfile
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -136,7 +136,7 @@ def _read(archive: zipfile.ZipFile, member: Member) -> Tensor:
     array = np.empty(0, dtype)
     if buffer:  # frombuffer refuses an empty one
         array = np.frombuffer(buffer, dtype)
-    order = "F" if member.fortran else "C"
+    order: Literal["F", "C"] = "F" if member.fortran else "C"
     array = array.reshape(member.shape, order=order)
 
     # As a tensor, in the byte order of this machine

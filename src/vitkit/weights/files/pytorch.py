@@ -11,7 +11,7 @@ import re
 import struct
 import warnings
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
@@ -75,7 +75,7 @@ def _plain_dict(factory: object = None) -> dict:
 
 DTYPES = re.compile(r"[biufcSUVmM]\d{1,6}")
 NUMPY = ("numpy._core.multiarray", "numpy.core.multiarray")  # since NumPy 2, and before
-ALLOWED = [
+ALLOWED: list[Callable | tuple[Callable, str]] = [
     (_UnreadDtype, "numpy.dtype"),
     (_UnreadArray, "numpy.ndarray"),
     *[(_Unread, f"{module}.scalar") for module in NUMPY],
@@ -139,10 +139,10 @@ def _architecture(checkpoint: object) -> str:
 def _state_dicts(checkpoint: object) -> Iterator[tuple[tuple[str, ...], dict]]:
     """Every dictionary with a tensor in it, and the keys that lead to it; outer ones first. Lists are
     not looked into."""
-    level = [((), checkpoint)]
+    level: list[tuple[tuple[str, ...], object]] = [((), checkpoint)]
     seen = set()
     for _ in range(DEEPEST):
-        inner = []
+        inner: list[tuple[tuple[str, ...], object]] = []
         for keys, value in level:
             if not isinstance(value, dict) or id(value) in seen:
                 continue

@@ -67,7 +67,7 @@ def _offsets(file: Path) -> dict[str, int]:
 
 def _read_into(file: Path, begin: int, tensor: Tensor) -> None:
     """Fill a contiguous tensor with the bytes of a file from `begin` on."""
-    buffer = memoryview(tensor.view(-1).view(torch.uint8).numpy())
+    buffer = tensor.view(-1).view(torch.uint8).numpy().data
     with file.open("rb", buffering=0) as opened:
         opened.seek(begin)
         if not fill(buffer, opened):

@@ -179,6 +179,7 @@ def _block_rules(config: ViTConfig, block: BlockNames, arrays: ArrayStorage) -> 
 def _pool_rules(config: ViTConfig, names: PartNames, arrays: ArrayStorage) -> list[Rule]:
     """The rules of attention pooling, whose query is a parameter."""
     pool = names.pool
+    assert pool is not None  # a format without it refuses such a model
     return [
         rule("pool.probe", names.probe),
         *_attention_rules("pool.attention", config, pool, arrays),
@@ -210,7 +211,7 @@ def _attention_rules(
 def _mlp_rules(
     ours: str, block: BlockNames, arrays: ArrayStorage, gated: bool = False
 ) -> list[Rule]:
-    expand = (block.expand,)
+    expand: tuple[str, ...] = (block.expand,)
     contract = block.contract
     if gated and block.gated:
         expand, contract = block.gated

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from PIL import Image
 from torch import Tensor, nn
@@ -19,10 +19,12 @@ from vitkit.models import Backbone, ModelConfig, ViTConfig
 from vitkit.system.console.text import printable_name
 from vitkit.system.errors import BadWeights
 from vitkit.weights.classifier import Classifier, Description
-from vitkit.weights.files.content import Tensors
+from vitkit.weights.files.content import Lazy, Tensors
 from vitkit.weights.files.directory import Opened
 from vitkit.weights.hints import Hints
 from vitkit.weights.rules import Rule
+
+AnyConfig = TypeVar("AnyConfig", bound=ModelConfig)
 
 CROPS = ("square", "shorter")
 """The rules of a Preprocessing whose images have one size."""
@@ -38,7 +40,7 @@ class Tidied(NamedTuple):
     """Which of the format's spellings the file has, in the format's own words; "" if it has only
     one. It is kept as origin["layout"] of the Classifier, so that `Format.spell` can write the file
     as it was."""
-    pretraining: Tensors = MappingProxyType({})
+    pretraining: Mapping[str, Lazy] = MappingProxyType({})
     """What pre-training added to the model, under the names of vitkit's learner."""
     passed_by: tuple[str, ...] = ()
     """Tensors of the encoder that its classifier passes by, as its library computes it; they are left
@@ -56,7 +58,7 @@ class Elsewhere(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Format:
+class Format(Generic[AnyConfig]):
     """How one library or code base stores some kinds of models."""
 
     name: str
@@ -68,7 +70,7 @@ class Format:
     """Whether these tensors have its names. The first format that says so reads the file."""
     describe: Callable[[Opened, Tidied, Hints], Description]
     """What the file says about its model. Raises VitkitError for what vitkit does not read."""
-    rules: Callable[[ModelConfig], list[Rule]]
+    rules: Callable[[AnyConfig], list[Rule]]
     """The table between its tensors and vitkit's."""
     contradictions: Callable[[Description, Opened], list[str]] = lambda described, opened: []
     """The fields of the library's own config that say something else than vitkit's description
@@ -76,13 +78,13 @@ class Format:
     tidy: Callable[[Tensors], Tidied] = Tidied
     """A file's tensors under the names that the rules use: without the prefixes that training adds,
     and without what no classifier reads."""
-    spell: Callable[[dict[str, Tensor], ModelConfig, str], dict[str, Tensor]] = (
+    spell: Callable[[dict[str, Tensor], AnyConfig, str], dict[str, Tensor]] = (
         lambda tensors, config, layout: tensors
     )
     """The way back from `tidy`, in the layout that it reported; "" is the format's usual one."""
-    cannot: Callable[[ModelConfig], list[str]] = lambda config: []
+    cannot: Callable[[AnyConfig], list[str]] = lambda config: []
     """What of a model it cannot express."""
-    differs: Callable[[ModelConfig], list[str]] = lambda config: []
+    differs: Callable[[AnyConfig], list[str]] = lambda config: []
     """What its library would compute a little differently."""
 
     images: tuple[str, ...] = CROPS
@@ -101,9 +103,9 @@ class Format:
     file."""
     library: str = ""
     """The package that opens a directory of this format, as the Hugging Face hub names it."""
-    example: Callable[[ModelConfig], str] | None = None
+    example: Callable[[AnyConfig], str] | None = None
     """Python that opens "DIRECTORY" with that library, for the model card."""
-    example_of_states: Callable[[ModelConfig], str] | None = None
+    example_of_states: Callable[[AnyConfig], str] | None = None
     """Python that computes with that library what a head on several states answers, for the model card:
     of the encoder alone in "ENCODER", and the head in "DIRECTORY"."""
 

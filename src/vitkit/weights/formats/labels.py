@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Mapping
+from typing import Any
 
 from vitkit.system.console.text import some
 from vitkit.weights.outputs import counted_classes
@@ -72,19 +73,17 @@ def named_outputs(
 def _by_number(written: object, names_first: bool) -> dict[int, str] | None:
     """The names by the number of the output; None if it is not said. A number of several names has
     none. `names_first`: whether an object that can be read both ways is {name: number}."""
+    pairs: list[tuple[int, Any]] | None = None
     if isinstance(written, list | tuple):
         pairs = list(enumerate(written))
     elif isinstance(written, Mapping):
-        by_key = [(_number(key), value) for key, value in written.items()]
-        by_value = [(_number(value), key) for key, value in written.items()]
-        readings = [by_key, by_value]
+        readings = [list(written.items()), [(value, key) for key, value in written.items()]]
         if names_first:
             readings.reverse()
-        complete = [reading for reading in readings if all(n is not None for n, _ in reading)]
-        if not complete:
-            return None
-        pairs = complete[0]
-    else:
+        numbered = [[(_number(key), value) for key, value in reading] for reading in readings]
+        complete = [[(n, value) for n, value in each if n is not None] for each in numbered]
+        pairs = next((each for each in complete if len(each) == len(written)), None)
+    if pairs is None:
         return None
     counts = Counter(number for number, _ in pairs)
     names = {}

@@ -4,7 +4,7 @@ A format says how it spells their names (`ResNetNames`); the walk is the same fo
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 
@@ -99,7 +99,7 @@ def _unit_rules(
 
 
 def backbone_of(
-    tensors: Tensors, names: ResNetNames, order: str, dialect: dict
+    tensors: Tensors, names: ResNetNames, order: Literal["post", "pre"], dialect: dict
 ) -> tuple[Backbone, int]:
     """The ResNet that the shapes describe, and the channels of its images.
 
@@ -111,7 +111,7 @@ def backbone_of(
 
     # Units of each stage: as long as the next one has a first convolution
     first_conv = names.conv.format(n=1, letter="a")
-    units = []
+    units: list[int] = []
     while names.unit_prefix(len(units), 0) + first_conv in tensors:
         count = 1
         while names.unit_prefix(len(units), count) + first_conv in tensors:

@@ -6,16 +6,25 @@ because the file does not, or None.
 
 import math
 import re
+from typing import TypedDict
 
 from vitkit.models import Grid
 from vitkit.models.zoo import SIZES
 from vitkit.system.errors import BadWeights, VitkitError
 from vitkit.weights.files.content import Tensors
 
+
+class ChannelStatistics(TypedDict):
+    """Mean and standard deviation of the channels, by which images are normalised."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
 # ImageNet's mean and standard deviation, for models whose files do not say that they need them.
-IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
+IMAGENET: ChannelStatistics = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 # What a user may say of a file that does not. CLIP's are those of OpenAI's images.
-STATISTICS = {
+STATISTICS: dict[str, ChannelStatistics] = {
     "imagenet": IMAGENET,
     "half": {"mean": (0.5,) * 3, "std": (0.5,) * 3},
     "clip": {

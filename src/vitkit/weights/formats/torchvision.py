@@ -9,6 +9,7 @@ from pathlib import Path
 from torch import nn
 
 from vitkit.data import Preprocessing
+from vitkit.data.images.preprocessing import Interpolation
 from vitkit.models import ViTConfig
 from vitkit.weights.classifier import Classifier, Description
 from vitkit.weights.files.content import Tensors
@@ -71,7 +72,9 @@ def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
     settings = settings_of(tensors, NAMES)
     height, width = settings["patch"]
     positions = shape_of(tensors, NAMES.positions, 3)[1]
-    rows, columns = grid_of(positions - 1, (height, width), hints.image)  # the class token has one
+    rows, columns = grid_of(
+        positions - 1, (height, width), hints.image or None
+    )  # the class token has one
     heads, heads_note = heads_of(settings["width"], settings["mlp"], hints.heads)
     config = ViTConfig(
         **settings,
@@ -93,6 +96,7 @@ def _usual_preprocessing(image: tuple[int, int]) -> tuple[Preprocessing, str]:
 
     torchvision keeps it in its code (ViT_B_16_Weights and siblings), not in the files.
     """
+    interpolation: Interpolation
     if image == (224, 224):
         resize = 256
         interpolation = "bilinear"
@@ -142,9 +146,10 @@ def open_elsewhere(classifier: Classifier, path: Path) -> Elsewhere:
     from torchvision.models import VisionTransformer
 
     config = classifier.model.config
+    assert isinstance(config, ViTConfig)  # as FORMAT.kinds has it
     model = VisionTransformer(
         image_size=config.image[0],
-        patch_size=config.patch,
+        patch_size=config.patches.size[0],
         num_layers=config.depth,
         num_heads=config.heads,
         hidden_dim=config.width,

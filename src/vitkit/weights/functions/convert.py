@@ -145,10 +145,11 @@ def convert(
     """
     check_tolerance(tolerance)
     hints = hints_of(overrides)
-    classifier = source
     reading = None
-    if not isinstance(classifier, Classifier):
-        classifier = load_as(classifier, hints)
+    if isinstance(source, Classifier):
+        classifier = source
+    else:
+        classifier = load_as(source, hints)
         if hints == Hints() and not approximate:
             reading = check_reading(source)
     if headless:

@@ -75,13 +75,13 @@ def push(
     stated = classifier.license
     if license:
         stated = chosen(stated, license.lower(), read_license(folder))
-    check_may_be_shared(stated, "recipe" in classifier.origin)
+    shared = check_may_be_shared(stated, "recipe" in classifier.origin)
     if paths := paths_in(folder):
         raise BadSettings(
             f"{paths[0]}, which is a path of this machine and would be uploaded; take it out of the "
             "file"
         )
     if license:
-        state_license(folder, classifier, stated)
+        state_license(folder, classifier, shared)
     address = uploaded(folder, name, private)
-    return Pushed(name, folder, address, stated)
+    return Pushed(name, folder, address, shared)

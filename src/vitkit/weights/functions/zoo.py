@@ -106,9 +106,9 @@ class PublishedList(Rows):
             each = step("list_models", "dinov2", published=True)
             yield f"next: {each}, or any other NAME, lists each"
             return
-        for each in self.weights:
-            yield each.name
-            yield f"    {description(each)}"
+        for row in self.weights:
+            yield row.name
+            yield f"    {description(row)}"
 
         # Where that is from, and how to go on
         sources = sorted({each.source for each in self.weights} - {""})
@@ -124,7 +124,7 @@ class PublishedList(Rows):
         table = Table("family", "weights", "pixels", "MB", "top-1", "licence")
         for column in table.columns[1:5]:
             column.justify = "right"
-        families = {}
+        families: dict[str, list[Published]] = {}
         for each in self.weights:
             families.setdefault(each.family, []).append(each)
         for family, members in families.items():
@@ -190,7 +190,7 @@ def list_published(names: tuple[str, ...]) -> PublishedList:
     """The published weights that any of these texts names. Raises VitkitError if none does."""
     if not names:
         return PublishedList(all_published(), by_family=True)
-    found = {}
+    found: dict[str, Published] = {}
     for name in names:
         rows = find_published(name)
         if not rows:

@@ -5,7 +5,8 @@ big_vision (`tidy_names`), and notes the file's own as a `Spelling`; writing goe
 """
 
 import re
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
 from typing import NamedTuple
 
 import torch
@@ -139,8 +140,12 @@ def flat_norms(tensors: Tensors) -> tuple[Tensors, bool]:
     flat = {}
     for name, lazy in tensors.items():
         if GROUP_NORM.fullmatch(name) and lazy.shape[:-1] == (1, 1, 1):
-            flat[name] = Lazy(lazy.shape[3:], lazy.dtype, lambda read=lazy.read: read().flatten())
+            flat[name] = Lazy(lazy.shape[3:], lazy.dtype, partial(_flattened, lazy))
     return tensors | flat, bool(flat)
+
+
+def _flattened(lazy: Lazy) -> Tensor:
+    return lazy.read().flatten()
 
 
 def norms_to_4d(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -182,9 +187,13 @@ def _unstacked(tensors: Tensors) -> Tensors:
             raise BadWeights(f"{name} {lazy.shape} should have the blocks along its first axis")
         whole = cache(lazy.read)  # read once, for all blocks
         for i in range(lazy.shape[0]):
-            block = Lazy(lazy.shape[1:], lazy.dtype, lambda whole=whole, i=i: whole()[i])
+            block = Lazy(lazy.shape[1:], lazy.dtype, partial(_block_of, whole, i))
             unstacked[f"Transformer/encoderblock_{i}/{match[1]}"] = block
     return unstacked
+
+
+def _block_of(whole: Callable[[], Tensor], i: int) -> Tensor:
+    return whole()[i]
 
 
 def _stacked(tensors: dict[str, Tensor], depth: int) -> dict[str, Tensor]:

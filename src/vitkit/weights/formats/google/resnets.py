@@ -8,7 +8,7 @@ it pads and standardises.
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from torch import Tensor
 
@@ -48,7 +48,7 @@ class Code(NamedTuple):
     """One of Google's code bases for ResNets."""
 
     names: ResNetNames
-    order: str
+    order: Literal["post", "pre"]
     """Where it normalises: "post" or "pre"."""
     dialect: dict
     """How it pads and standardises."""
@@ -116,7 +116,7 @@ def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
     code = next(code for code in CODES if code.names.root in tensors)
     backbone, channels = backbone_of(tensors, code.names, code.order, code.dialect)
     classes = length_of(tensors, f"{code.head}/bias")
-    image, image_note = assumed_size(hints.image)
+    image, image_note = assumed_size(hints.image or None)
     labels, labels_note = usual_labels(classes)
     return Description(
         ResNetConfig(backbone, image, channels, classes),
@@ -175,6 +175,7 @@ def differs(config: ResNetConfig) -> list[str]:
 def open_elsewhere(classifier: Classifier, path: Path) -> Elsewhere | None:
     """The same weights with the arithmetic of Google's code; None if that is vitkit's."""
     config = classifier.model.config
+    assert isinstance(config, ResNetConfig)  # as FORMAT.kinds has it
     if not differs(config):
         return None
     backbone = replace(config.backbone, **nearest(config.backbone).dialect)

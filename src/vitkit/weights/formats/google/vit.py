@@ -12,6 +12,7 @@ from torch import Tensor
 
 from vitkit.data import Preprocessing
 from vitkit.models import DIALECTS, Grid, ModelConfig, ViTConfig
+from vitkit.models.pooling import PoolName
 from vitkit.weights.adoption import rebuilt
 from vitkit.weights.classifier import Classifier, Description
 from vitkit.weights.files.content import Tensors
@@ -48,7 +49,8 @@ VIT_JAX_NAMES = ResNetNames(
     norm_ends=("/scale", "/bias"),
 )
 ATTENTION = "MultiHeadDotProductAttention_0"
-MLP = {"expand": "MlpBlock_0/Dense_0", "contract": "MlpBlock_0/Dense_1"}
+EXPAND = "MlpBlock_0/Dense_0"
+CONTRACT = "MlpBlock_0/Dense_1"
 QKV = tuple(f"{ATTENTION}/{part}" for part in ("query", "key", "value"))
 # In big_vision's spelling
 NAMES = PartNames(
@@ -61,12 +63,18 @@ NAMES = PartNames(
         qkv=QKV,
         out=f"{ATTENTION}/out",
         norm="LayerNorm_1",
-        **MLP,
+        expand=EXPAND,
+        contract=CONTRACT,
     ),
     norm="Transformer/encoder_norm",
     probe="MAPHead_0/probe",
     pool=BlockNames(
-        prefix="MAPHead_0/", qkv=QKV, out=f"{ATTENTION}/out", norm="LayerNorm_0", **MLP
+        prefix="MAPHead_0/",
+        qkv=QKV,
+        out=f"{ATTENTION}/out",
+        norm="LayerNorm_0",
+        expand=EXPAND,
+        contract=CONTRACT,
     ),
     representation="pre_logits",
     head="head",
@@ -91,7 +99,7 @@ def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
 
     settings = settings_of(tensors, NAMES, FLAX)
     settings, tiling = with_stem(settings, tensors, (VIT_JAX_NAMES,), DIALECTS["google"])
-    grid, positions, positions_note = _positions(tidied, tiling.size, hints.image)
+    grid, positions, positions_note = _positions(tidied, tiling.size, hints.image or None)
 
     # flax keeps the heads apart, (D, H, E), so their number is known
     heads = shape_of(tensors, f"Transformer/encoderblock_0/{QKV[0]}/kernel", 3)[1]
@@ -116,7 +124,7 @@ def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
     return Description(config, preprocessing, labels, notes)
 
 
-def _pool(tensors: Tensors) -> tuple[str, list[str]]:
+def _pool(tensors: Tensors) -> tuple[PoolName, list[str]]:
     """What the head reads, by the parameters that there are; and a note if it is a guess."""
     if "MAPHead_0/probe" in tensors:
         return "map", []
@@ -148,7 +156,7 @@ def _positions(
     # known by the table's name. big_vision adds the table first (models/vision_transformer.py), but has files from
     # before that too, so there the number of rows decides
     rows = shape_of(tensors, "pos_embedding", 3)[1]
-    tokens = (int("cls" in tensors),)
+    tokens: tuple[int, ...] = (int("cls" in tensors),)
     of_big_vision = Spelling.parse(tidied.layout).table != ORIGINAL.table
     if of_big_vision:
         tokens += (0,)
@@ -201,6 +209,7 @@ def differs(config: ViTConfig) -> list[str]:
 def open_elsewhere(classifier: Classifier, path: Path) -> Elsewhere | None:
     """The same weights with the arithmetic of Google's code; None if that is vitkit's."""
     config = classifier.model.config
+    assert isinstance(config, ViTConfig)  # as FORMAT.kinds has it
     if not differs(config):
         return None
     stem = config.stem

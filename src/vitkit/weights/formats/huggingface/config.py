@@ -33,7 +33,7 @@ HIDDEN_ACT = {  # the way back
     "silu": "silu",
 }
 # activation -> problem_type
-PROBLEMS = {
+PROBLEMS: dict[Activation, str] = {
     "softmax": "single_label_classification",
     "sigmoid": "multi_label_classification",
     "none": "regression",

@@ -34,7 +34,7 @@ def _dinov2_settings(json: dict, tensors: Tensors) -> dict:
     """The width of the MLP, which config.json gives as a ratio, is read from the tensors."""
     swiglu = "encoder.layer.0.mlp.weights_out.weight" in tensors
     contract = "weights_out" if swiglu else "fc2"
-    settings = {
+    settings: dict = {
         "mlp": shape_of(tensors, f"encoder.layer.0.mlp.{contract}.weight", 2)[1],
         "swiglu": swiglu,
     }
@@ -145,7 +145,8 @@ DINOV2 = Family(
 def _with_all_biases(tensors: Tensors) -> Tidied:
     """Its other layers may lack theirs too (mlp_bias: false)."""
     layers = ("o_proj", "gate_proj", "up_proj", "down_proj")
-    return Tidied(*with_biases(tensors, layers))
+    tensors, notes = with_biases(tensors, layers)
+    return Tidied(tensors, tuple(notes))
 
 
 def _dinov3_settings(json: dict, tensors: Tensors) -> dict:

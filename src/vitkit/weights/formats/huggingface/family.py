@@ -152,7 +152,7 @@ class Family:
             del tensors[self.names.registers]
         tidied = self.tidy(tensors)
         tensors = tidied.tensors
-        biases_note = []
+        biases_note: list[str] = []
         if "qkv_bias" in self.has and _have_biases(tensors, self.names):
             tensors, biases_note = with_biases(tensors, self.names.block.qkv)
         notes = (*tidied.notes, *mask_note, *biases_note)
@@ -191,7 +191,7 @@ class Family:
         }
         config = ViTConfig(**settings)
         preprocessing, notes = preprocessing_of(
-            opened.preprocessor, config.image, model_type, config.patch
+            opened.preprocessor, config.image, model_type, config.patches.size[0]
         )
         if self.cuts_rest:
             preprocessing, rest_note = without_rest(preprocessing, config, "Transformers")
@@ -272,11 +272,14 @@ class Family:
 
     def _contradictions(self, described: Description, opened: Opened) -> list[str]:
         """The fields of config.json that say something else than vitkit's description."""
-        ours = self.config_json(described.config, described.labels, described.activation)
+        config = described.config
+        assert isinstance(config, ViTConfig)  # as `kinds` has it
+        ours = self.config_json(config, described.labels or (), described.activation)
         return changed_fields(ours, opened.config)
 
     def _directory(self, classifier: Classifier) -> dict[str, dict]:
         config = classifier.model.config
+        assert isinstance(config, ViTConfig)  # as `kinds` has it
         return {
             "config.json": self.config_json(config, classifier.labels, classifier.activation),
             "preprocessor_config.json": processor_json(classifier.preprocessing),
@@ -285,6 +288,7 @@ class Family:
     def _open_elsewhere(self, classifier: Classifier, path: Path) -> Elsewhere:
         """The class that the directory's config.json names."""
         config = classifier.model.config
+        assert isinstance(config, ViTConfig)  # as `kinds` has it
         answer = "pooler"
         arguments = {}
         if config.classes:

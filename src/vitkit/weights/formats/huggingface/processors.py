@@ -9,11 +9,13 @@ would show it.
 
 import re
 from math import isfinite
+from typing import Any
 
 from vitkit.data import Preprocessing, squarest
+from vitkit.data.images.preprocessing import Rule
 from vitkit.system.console.text import printable_name, some
 from vitkit.system.errors import BadWeights
-from vitkit.weights.formats.shapes import IMAGENET, STATISTICS
+from vitkit.weights.formats.shapes import IMAGENET, STATISTICS, ChannelStatistics
 from vitkit.weights.hints import MOST_TOKENS
 
 # Pillow's number for an interpolation, or its name -> ours, and back.
@@ -21,9 +23,9 @@ RESAMPLE = {2: "bilinear", 3: "bicubic", "bilinear": "bilinear", "bicubic": "bic
 NUMBER = {"bilinear": 2, "bicubic": 3}
 
 
-def _in_json(statistics: dict) -> dict:
+def _in_json(statistics: ChannelStatistics) -> dict:
     """Mean and standard deviation under their names in the file."""
-    return {f"image_{name}": list(values) for name, values in statistics.items()}
+    return {"image_mean": list(statistics["mean"]), "image_std": list(statistics["std"])}
 
 
 # The attributes of each class in Transformers 5 (image_processing_vit.py and its siblings), under the
@@ -153,6 +155,7 @@ def processor_json(preprocessing: Preprocessing) -> dict:
     height, width = preprocessing.size
     crops = True
     side = preprocessing.resize or max(height, width)
+    sizes: dict
     if preprocessing.rule == "naflex":  # whole, at its own proportions
         processor = "Siglip2ImageProcessor"
         sizes = {
@@ -170,7 +173,7 @@ def processor_json(preprocessing: Preprocessing) -> dict:
         processor = "ViTImageProcessor"
         sizes = {"size": {"height": height, "width": width}}
         crops = False
-    values = {
+    values: dict = {
         "image_processor_type": processor,
         "do_resize": True,
         **sizes,
@@ -218,11 +221,11 @@ def preprocessing_of(
         notes.append(f"preprocessing: {sentence} {size[0]} x {size[1]} here")
 
     # The size before a crop; 0 if there is none
-    cropped = crop is not None and crop != resized
     resize = 0
-    if cropped or rule == "shorter":
+    if rule == "shorter":
         resize = max(resized)
-    if cropped:
+    if crop is not None and crop != resized:
+        resize = max(resized)
         _check_crop(json, rule, resized, crop)
     if rule == "shorter" and crop is None:
         notes.append(
@@ -311,10 +314,10 @@ def _size_of_patches(json: dict, patch: int) -> tuple[int, int]:
     return rows * patch, columns * patch
 
 
-def _geometry(family: str, json: dict) -> tuple[str, tuple[int, int], tuple[int, int] | None]:
+def _geometry(family: str, json: dict) -> tuple[Rule, tuple[int, int], tuple[int, int] | None]:
     """The rule of the resize, its (height, width), and those of the crop after it, or None."""
     size = json["size"]
-    rule = "square"
+    rule: Rule = "square"
     if (isinstance(size, dict) and "shortest_edge" in size) or (
         isinstance(size, int) and not json["default_to_square"]
     ):
@@ -330,7 +333,7 @@ def _geometry(family: str, json: dict) -> tuple[str, tuple[int, int], tuple[int,
             "part of an image at its own scale; vitkit resizes before a crop"
         )
     crop_size = _pair("crop_size", json["crop_size"])
-    if crop not in (None, crop_size):
+    if crop is not None and crop != crop_size:
         raise BadWeights(
             f"its preprocessor crops twice, to {crop[0]} x {crop[1]} (size) and then to "
             f"{crop_size[0]} x {crop_size[1]} (crop_size); vitkit crops once"
@@ -339,8 +342,8 @@ def _geometry(family: str, json: dict) -> tuple[str, tuple[int, int], tuple[int,
 
 
 def _zoomed(
-    family: str, json: dict, rule: str, size: tuple[int, int]
-) -> tuple[str, tuple[int, int], tuple[int, int] | None]:
+    family: str, json: dict, rule: Rule, size: tuple[int, int]
+) -> tuple[Rule, tuple[int, int], tuple[int, int] | None]:
     """What a class makes of its `size`: the rule, the (height, width) of the resize, and those of a
     crop that belongs to it, or None. Most classes resize to the size itself."""
     if family == "Levit" and rule == "shorter":
@@ -398,7 +401,7 @@ def _check_padding(json: dict, size: tuple[int, int]) -> None:
         )
 
 
-def _pair(field: str, size: object) -> tuple[int, int]:
+def _pair(field: str, size: Any) -> tuple[int, int]:
     """(height, width), in whichever way it is written. Raises VitkitError for what is no size, and for
     another kind of size."""
     pair = size

@@ -45,7 +45,7 @@ def _tower_alone(tensors: Tensors) -> Tidied:
 
     # SiglipForImageClassification, and that of SigLIP 2, reads the mean, and keeps a MAP head that nobody reads
     unread = [name for name in tidied if name.startswith("head.")]
-    passed_by = ()
+    passed_by: tuple[str, ...] = ()
     if unread and "classifier.weight" in tidied:
         tidied = {name: lazy for name, lazy in tidied.items() if name not in unread}
         passed_by = tuple(unread)
@@ -103,9 +103,9 @@ def _settings(json: dict, tensors: Tensors) -> dict:
 
 def _square_patch(json: dict) -> int:
     patch = as_side(json.get("patch_size", 16))
-    if isinstance(patch, tuple):
+    if not isinstance(patch, int):
         raise BadWeights(
-            f"its patch_size is {list(patch)}; Transformers' class of this model takes squares alone"
+            f"its patch_size is {json['patch_size']!r}; Transformers' class of this model takes squares alone"
         )
     return patch
 
@@ -243,7 +243,7 @@ def _naflex_lacks(config: ViTConfig) -> dict[str, object]:
 def _as_lists(images: Tensor, config: ViTConfig) -> dict[str, Tensor]:
     """Normalised images (B, C, h, w) -> what Transformers' class takes: lists of patches (B, N, P P C), no
     patch of which is filled in, and the grid of each image."""
-    side = config.patch
+    side, _ = config.patches.size
     patches = images.unfold(2, side, side).unfold(3, side, side)  # (B, C, rows, columns, P, P)
     rows, columns = patches.shape[2:4]
     patches = patches.permute(0, 2, 3, 4, 5, 1).flatten(3).flatten(1, 2)  # (B, N, P P C)

@@ -102,7 +102,7 @@ def _representation(json: dict, tensors: Tensors) -> int:
 
 
 def _more_fields(config: ViTConfig) -> dict:
-    fields = {"qkv_bias": config.qkv_bias}
+    fields: dict = {"qkv_bias": config.qkv_bias}
     if config.representation:
         fields["pooler_output_size"] = config.representation
     return fields

@@ -9,13 +9,15 @@ _parse_model_cfg).
 import json as json_files
 from math import floor, nextafter
 from pathlib import Path
+from typing import Any
 
 from PIL import Image
 from torch import Tensor
 
 from vitkit.data import Preprocessing
+from vitkit.data.images.preprocessing import Interpolation, Rule
 from vitkit.models import ModelConfig, Token, ViTConfig
-from vitkit.models.pooling import Means
+from vitkit.models.pooling import Means, Patch
 from vitkit.system.errors import BadWeights
 from vitkit.weights.classifier import Classifier
 from vitkit.weights.files.directory import load_state_dict
@@ -24,11 +26,19 @@ from vitkit.weights.formats.labels import named_outputs
 from vitkit.weights.formats.shapes import IMAGENET
 from vitkit.weights.outputs import usual_labels
 
-RULES = {"center": "shorter", "squash": "square"}  # timm's crop_mode -> Preprocessing.rule
+RULES: dict[str, Rule] = {
+    "center": "shorter",
+    "squash": "square",
+}  # timm's crop_mode -> Preprocessing.rule
 CROP_MODES = {rule: mode for mode, rule in RULES.items()}
-INTERPOLATIONS = ("bilinear", "bicubic")
+INTERPOLATIONS: tuple[Interpolation, ...] = ("bilinear", "bicubic")
 # What timm takes for fields that are absent or null: resolve_data_config (timm/data/config.py)
-DEFAULTS = {"crop_pct": 0.875, "crop_mode": "center", "interpolation": "bicubic", **IMAGENET}
+DEFAULTS: dict[str, Any] = {
+    "crop_pct": 0.875,
+    "crop_mode": "center",
+    "interpolation": "bicubic",
+    **IMAGENET,
+}
 GELU = {  # timm's act_layer -> the form of the GELU
     "gelu": "erf",
     "gelu_tanh": "tanh",
@@ -267,7 +277,7 @@ model = timm.create_model("local-dir:DIRECTORY", pretrained=True)
 
 def example_of_states(config: ViTConfig) -> str:
     """How to compute the logits of a head that joins the states of several blocks, or parts of an image."""
-    read = [_in_python(part) for part in config.pooling.reads]
+    read = [_in_python(part) for part in config.pooling.reads if not isinstance(part, Patch)]
     parts = ""
     if "*parts" in " ".join(read):
         parts = f"""

@@ -3,6 +3,7 @@
 import re
 from dataclasses import replace
 from math import floor
+from typing import Any, Literal
 
 from vitkit.data import Preprocessing
 from vitkit.models import DIALECTS, Grid, ViTConfig
@@ -44,7 +45,7 @@ def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
 
     # From the image to the tokens
     settings = settings_of(tensors, NAMES)
-    name_note = []
+    name_note: list[str] = []
     if known and where == NAME:
         known, name_note = _if_it_fits(known, tensors, settings)
     elif known and not name:
@@ -72,18 +73,18 @@ def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
     pool, pool_note = _pool(tensors, json, known, prefix, positions["positions"])
     if hints.pool:
         pool_note = []
-    norm = "pooled" if "fc_norm.weight" in tensors else "tokens"
+    norm: Literal["pooled", "tokens"] = "pooled" if "fc_norm.weight" in tensors else "tokens"
 
+    # Words of tables, which ViTConfig checks
+    of_table: dict[str, Any] = {"pool": pool, "gelu": gelu, "branch_norm": branch_norm}
     config = ViTConfig(
         **settings,
         **positions,
         heads=heads,
         image=tiling.image(grid),
-        pool=pool,
+        **of_table,
         norm=norm,
-        gelu=gelu,
         swiglu=swiglu,
-        branch_norm=branch_norm,
         embedding_norm=embedding_norm,
         eps=_eps(arguments, known, embedding_norm or positions["positions"] == "rotary-dinov3"),
         resample="timm",
@@ -200,7 +201,7 @@ def _positions(
         )
 
     # Which of the tokens have a position: all, none, or the class token alone
-    tokens = (prefix, 0)
+    tokens: tuple[int, ...] = (prefix, 0)
     if "registers" in tensors and "cls_token" in tensors:
         tokens = (prefix, 0, 1)
     rows = shape_of(tensors, "pos_embed", 3)[1]
@@ -240,7 +241,7 @@ def _without_table(
         )
 
     # The images of the training, which rotations are scaled by
-    settings = {"positions": kind}
+    settings: dict = {"positions": kind}
     if known and known.trained_grid:
         image = input_size(json) or image
         settings["position_grid"] = (known.trained_grid, known.trained_grid)

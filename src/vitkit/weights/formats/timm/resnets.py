@@ -113,6 +113,7 @@ def architecture(config: ResNetConfig) -> tuple[str, dict]:
 def directory(classifier: Classifier) -> dict[str, dict]:
     """The JSON file of a model directory."""
     config = classifier.model.config
+    assert isinstance(config, ResNetConfig)  # as FORMAT.kinds has it
     name, arguments = architecture(config)
     model = {
         "architecture": name,
@@ -126,7 +127,9 @@ def directory(classifier: Classifier) -> dict[str, dict]:
 
 def open_elsewhere(classifier: Classifier, path: Path) -> Elsewhere:
     """The model as timm opens it."""
-    return open_in_timm(classifier, path, *architecture(classifier.model.config))
+    config = classifier.model.config
+    assert isinstance(config, ResNetConfig)  # as above
+    return open_in_timm(classifier, path, *architecture(config))
 
 
 FORMAT = Format(

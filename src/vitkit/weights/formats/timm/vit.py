@@ -158,10 +158,11 @@ def differs(config: ViTConfig) -> list[str]:
 def directory(classifier: Classifier) -> dict[str, dict]:
     """config.json for the hub, and for `timm.create_model("local-dir:...")`."""
     config = classifier.model.config
+    assert isinstance(config, ViTConfig)  # as FORMAT.kinds has it
     name, arguments = architecture(config)
     model = {"architecture": name, "num_features": config.width, "model_args": arguments}
     # What timm wants to know for other channels, classes and sizes of images
-    layers = {
+    layers: dict = {
         "fixed_input_size": True,
         "pool_size": None,
         "first_conv": "patch_embed.proj",
@@ -178,7 +179,7 @@ def directory(classifier: Classifier) -> dict[str, dict]:
 
 def architecture(config: ViTConfig) -> tuple[str, dict]:
     """timm's name for a model, and the arguments of `timm.create_model` that make it this one."""
-    arguments = {
+    arguments: dict = {
         "img_size": list(config.image),
         "patch_size": config.patch,
         "in_chans": config.channels,
@@ -234,7 +235,9 @@ def _name(config: ViTConfig) -> str:
 
 def open_elsewhere(classifier: Classifier, path: Path) -> Elsewhere:
     """The model as timm opens it."""
-    return open_in_timm(classifier, path, *architecture(classifier.model.config))
+    config = classifier.model.config
+    assert isinstance(config, ViTConfig)  # as above
+    return open_in_timm(classifier, path, *architecture(config))
 
 
 FORMAT = Format(
