@@ -12,8 +12,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from vitkit.models import Grid, Model, Token, VisionTransformer, ViTConfig, recording
-from vitkit.models.pooling import Patch
+from vitkit.models import Grid, Model, Patch, Token, VisionTransformer, ViTConfig, recording
 from vitkit.models.states import Recording
 from vitkit.system.errors import BadSettings, Unsupported
 from vitkit.weights import Classifier

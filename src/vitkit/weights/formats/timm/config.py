@@ -16,8 +16,8 @@ from torch import Tensor
 
 from vitkit.data import Preprocessing
 from vitkit.data.images.preprocessing import Interpolation, Rule
-from vitkit.models import ModelConfig, Token, ViTConfig
-from vitkit.models.pooling import Means, Patch
+from vitkit.models import ModelConfig, Patch, Token, ViTConfig
+from vitkit.models.pooling import Means
 from vitkit.system.errors import BadWeights
 from vitkit.weights.classifier import Classifier
 from vitkit.weights.files.directory import load_state_dict
