@@ -24,11 +24,11 @@ from .construction import with_stride as with_stride
 from .layers import Dense as Dense
 from .operations import cost as cost
 from .operations import exaflops as exaflops
-from .pooling import Patch as Patch
 from .pooling import FeatureSet as FeatureSet
 from .pooling import NESTED as NESTED
 from .pooling import OF_THE_PAPER as OF_THE_PAPER
 from .pooling import POOLS as POOLS
+from .pooling import Patch as Patch
 from .pooling import Token as Token
 from .positions import NoPositions as NoPositions
 from .positions import RESAMPLE as RESAMPLE

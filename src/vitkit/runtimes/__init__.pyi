@@ -1,7 +1,7 @@
-from .exported import Weights as Weights
 from .exported import Compute as Compute
 from .exported import Exported as Exported
 from .exported import FileRuntime as FileRuntime
+from .exported import Weights as Weights
 from .exported import is_exported as is_exported
 from .exported import takes_pictures as takes_pictures
 from .fastest import FastestRuntime as FastestRuntime
