@@ -318,6 +318,12 @@ def test_a_program_silences_them_or_takes_them(capsys):
     assert stream.getvalue() == "INFO vitkit three images are left out\n"
 
 
+def test_a_message_that_asks_for_a_traceback_where_there_is_none_is_printed(capsys):
+    say("three images are left out")
+    logging.getLogger("vitkit").error("the figure is missing", exc_info=True)
+    assert capsys.readouterr().err == "three images are left out\nthe figure is missing\n"
+
+
 def test_a_bug_in_one_part_is_logged_with_its_traceback(records):
     try:
         {}["pool"]

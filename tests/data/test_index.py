@@ -333,3 +333,14 @@ def test_the_index_of_an_address_is_asked_for_with_its_signature(monkeypatch):
         f"s3://bucket/x.tar{beside}",
         f"folder/x.tar{beside}",
     ]
+
+
+def test_an_index_that_cannot_be_read_again_is_said(packed, monkeypatch):
+    """As on a disk that forgets what was written to it."""
+    for path in packed.glob(f"*{shard_index.BESIDE}"):
+        path.unlink()
+    monkeypatch.setattr(shard_index, "_write_cached", lambda path, data: None)
+    with pytest.raises(
+        OSError, match=r"the index of .*\.tar was written to .*, and cannot be read"
+    ):
+        shard_index.indices_of([str(first_shard(packed))], Columns())
