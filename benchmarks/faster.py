@@ -203,7 +203,9 @@ def draw(subject, read, y, learned: int, seed: int, speeds: dict[str, float]) ->
         )  # fmt: skip
         points.append(point)
     points.sort(key=lambda point: -point.milliseconds)
-    line = ParetoLine(points[0], tuple(points), learned, subject.where, 1)
+    line = ParetoLine(
+        points[0], tuple(points), learned, subject.where, int((~judge.is_ordering).sum()), 1
+    )
 
     # What is lost there
     right = answers[exact] == y[unseen]

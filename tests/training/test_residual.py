@@ -1,14 +1,17 @@
 """A residual stream in bfloat16: what it is, where it is refused, and what it changes."""
 
 from dataclasses import replace
+from io import StringIO
 
 import pytest
 import torch
+from rich.console import Console
 
 import vitkit
 from vitkit.models import create, recording, vit
 from vitkit.objectives import MaskedPatches
 from vitkit.recipes import digits
+from vitkit.system.machine import Picked
 from vitkit.system.span import Span
 from vitkit.training import run_recipe
 from vitkit.training.footprint import count
@@ -76,6 +79,15 @@ def test_where_it_means_nothing_it_is_refused(tmp_path, quiet):
     resnet = vitkit.models.named("R50x1", image=(32, 32))
     with pytest.raises(vitkit.BadSettings, match="a Vision Transformer, and ResNet has none"):
         run_recipe(replace(a_recipe(), model=resnet), tmp_path / "run", "cpu", quiet)
+
+
+def test_where_auto_is_float32_so_is_the_stream(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        "vitkit.training.choices.pick_precision", lambda *_: Picked("float32", "no bfloat16")
+    )
+    said = Console(file=StringIO())
+    run_recipe(replace(a_recipe(), precision="auto"), tmp_path / "run", "cpu", said)
+    assert "the residual stream is float32 too" in said.file.getvalue()
 
 
 def test_recomputing_keeps_half_as_much_of_the_stream():

@@ -89,7 +89,7 @@ vitkit.push("model", "me/model", private=True)
 
 # What packages have
 augmentation = vitkit.data.Augmentation()
-print(vitkit.models.parameters(config), vitkit.evaluation.Metric, vitkit.training.Data)
+print(vitkit.models.parameters(config), vitkit.evaluation.Metric, vitkit.recipes.Data)
 
 # What can be put right
 

@@ -16,8 +16,10 @@ from typing import (
     get_type_hints,
 )
 
+import numpy as np
+
 from vitkit.system.errors import BadSettings
-from vitkit.system.span import Span
+from vitkit.system.span import Span, Unit
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -28,7 +30,7 @@ WORDS = {
     float: "a number",
     str: "text",
     Path: "a path",
-    Span: 'a duration, such as "10epochs"',
+    Span: 'a duration (such as "10epochs", or a number of steps)',
     NoneType: "None",
 }
 """The plain types, as messages name them."""
@@ -77,7 +79,7 @@ def fits(annotation: Any, value: Any, finite: bool = False) -> bool:
         return any(fits(each, value, finite) for each in get_args(annotation))
     if origin is Literal:
         return any(
-            value == choice and type(value) is type(choice) for choice in get_args(annotation)
+            type(value) is type(choice) and value == choice for choice in get_args(annotation)
         )
     if origin is tuple:
         if not isinstance(value, tuple):
@@ -92,6 +94,10 @@ def fits(annotation: Any, value: Any, finite: bool = False) -> bool:
         return annotation in (bool, object)
     if annotation is float:
         return isinstance(value, int | float) and (not finite or _is_finite(value))
+    if annotation is Span and isinstance(value, Span):
+        return fits(float, value.n, finite=True) and value.unit in get_args(Unit)
+    if isinstance(value, type):  # a class in the place of its object has its methods, too
+        return annotation in (object, type)
     return isinstance(value, origin or annotation)
 
 
@@ -129,15 +135,42 @@ def _types(settings: type) -> dict[str, Any]:
 
 
 def check_settings(settings: "DataclassInstance") -> None:
-    """Raise BadSettings if a field of a dataclass holds a value that its type does not allow: a name that is
-    not in a Literal, a text for a number, a number that is not finite."""
+    """Check the fields of a dataclass by their types, once what has an equal is converted: a list to a tuple,
+    a number of NumPy's to Python's, a Path to text, a text or a number of steps to a Span.
+
+    Raises BadSettings if a field holds a value that its type does not allow: a name that is not in a Literal,
+    a text for a number, a number that is not finite.
+    """
     type_of = _types(type(settings))
     for field in dataclasses.fields(settings):
-        value = getattr(settings, field.name)
+        given = getattr(settings, field.name)
+        value = _converted(type_of[field.name], given)
+        if value is not given:
+            object.__setattr__(settings, field.name, value)  # a frozen one, which is being made
         if not fits(type_of[field.name], value, finite=True):
             raise BadSettings(
                 f"{field.name} is {repr(value)[:200]}; it is {described(type_of[field.name])}"
             )
+
+
+def _converted(annotation: Any, value: Any) -> Any:
+    """A value as its type has it, where that is certain; any other as it is."""
+    kinds = alternatives(annotation)
+    is_several = tuple in map(get_origin, (bare(annotation), *get_args(bare(annotation))))
+    if isinstance(value, list) and is_several:
+        value = tuple(value)
+    if isinstance(value, tuple) and type(value) is tuple:
+        if any(isinstance(each, np.generic) for each in value):
+            value = tuple(each.item() if isinstance(each, np.generic) else each for each in value)
+    elif isinstance(value, np.generic):
+        value = value.item()
+    elif isinstance(value, Path) and str in kinds and Path not in kinds:
+        value = str(value)
+    if Span in kinds and isinstance(value, str):
+        value = Span.parse(value)
+    elif Span in kinds and type(value) is int:
+        value = Span(value)
+    return value
 
 
 def _is_finite(value: float) -> bool:

@@ -7,6 +7,7 @@ choices.py and recipe.py (resolve), state/start.py, step.py (gradient, update), 
 
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -106,7 +107,11 @@ def _train(
         )
     _refuse(recipe, data, run_dir)
     recipe = with_precision(recipe, run_dir, device, say)
-    check_numbers(recipe)  # what does not go with the precision that was picked
+    if (
+        recipe.residual == "bfloat16" and recipe.precision == "float32"
+    ):  # as "auto" is on this machine
+        say("the residual stream is float32 too: bfloat16 goes with precision bfloat16")
+        recipe = replace(recipe, residual="float32")
     recipe = with_augmentation(recipe, data, device, say)
     record_run(run_dir, recipe, data, say)
 

@@ -23,7 +23,7 @@ def save(classifier: "Classifier | ModelResult", path: Path | str) -> Path:
     for inference or that another library changed; WrongArgument for what is no model.
     """
     made = classifier.made if isinstance(classifier, ModelResult) else classifier
-    if isinstance(made, str):
+    if isinstance(made, str | Path):
         made = load(made, quiet=True)
     if not isinstance(made, Classifier):
         raise WrongArgument(

@@ -311,7 +311,7 @@ def test_the_file_that_is_written_answers_as_the_candidate_did(place, few_shapes
     # Another point is a command that can be pasted
     slow = made.line.reference
     fast = slow._replace(name="fast", milliseconds=slow.milliseconds / 2)
-    fast = fast._replace(loss=slow.loss._replace(differing=0.1, at_most=0.1))
+    fast = fast._replace(loss=slow.loss._replace(distance=0.1, at_most=0.1))
     line = replace(made.line, points=(slow, fast))
     with_other = replace(made, line=line, chosen=slow, model="my run", search={})
     assert with_other.other().startswith("vitkit.faster('my run', at_most='")

@@ -74,7 +74,9 @@ def test_only_a_point_of_the_same_numbers_is_the_model_itself(
     subject = replace(subject, asked=Probing.of(subject.judged))
     loss = SAME._replace(at_most=at_most)
     point = Point("whole", "torch", "float32", (16, 16), 2, 0, 1.0, 1.0, 1.0, loss)
-    found = Found(ParetoLine(point, (point,), 12, "", 1), {"whole": (TORCH, WHOLE)}, TORCH, {}, 1.0)
+    found = Found(
+        ParetoLine(point, (point,), 12, "", 12, 1), {"whole": (TORCH, WHOLE)}, TORCH, {}, 1.0
+    )
     write(subject, found, point, tmp_path / "fast")
     written = load(tmp_path / "fast", quiet=True)
     assert written.origin["faster"] == "whole"

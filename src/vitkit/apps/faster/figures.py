@@ -81,7 +81,7 @@ def line_figure(line: ParetoLine, chosen: Point, theme: Theme = LIGHT) -> "Figur
     axes.xaxis.set_major_formatter(ScalarFormatter())
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xlabel(f"milliseconds of an image, {line.batch} at a time")
-    axes.set_ylabel(f"points of accuracy lost, on {line.images:,} images")
+    axes.set_ylabel(f"points of accuracy lost, on {line.tested:,} images")
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, fontsize=8)
     return themed(figure, theme)

@@ -68,7 +68,7 @@ class Places:
 
 @dataclass(frozen=True, repr=False)
 class FasterModel(Rows, MadeModel):
-    """The models for which no other is both faster and more accurate, and the one that was
+    """The models for which no other is both faster and nearer to the original, and the one that was
     written."""
 
     model: str | Classifier
@@ -113,7 +113,10 @@ class FasterModel(Rows, MadeModel):
         table.add_column(HEADER[0])
         for name in HEADER[1:]:
             table.add_column(name, justify="right")
-        for point in self.line.shown:
+        shown = self.line.shown
+        if self.chosen not in shown:  # the most accurate within a time may be beside the line
+            shown = tuple(sorted([*shown, self.chosen], key=lambda point: -point.milliseconds))
+        for point in shown:
             style = "bold" if point == self.chosen else ""
             table.add_row(*cells(point), style=style)
         yield table
@@ -314,13 +317,13 @@ def _sentences(goal: Goal, found: Found, chosen: Point) -> Iterator[str]:
         if loss.lost < 0:
             less = f"{-100 * loss.lost:.1f} points more often"
         yield (
-            f"it {how_much}, at 95 % confidence, by {line.where}: there it is right "
+            f"it {how_much}, at 95 % confidence, by {line.tested:,} of {line.where}: there it is right "
             f"{less} (a loss of {100 * loss.low:.1f} to {100 * loss.high:.1f})"
         )
         if goal.most is None:
-            by_chance = 100 * on_others(loss, goal.lose / 100, line.images)
+            by_chance = 100 * on_others(loss, goal.lose / 100, line.tested)
             yield (
-                f"that is of all images of this kind: on {line.images:,} others, it may lose up to "
+                f"that is of all images of this kind: on {line.tested:,} others, it may lose up to "
                 f"{by_chance:.1f} points by chance alone"
             )
     if goal.most is None:
@@ -337,7 +340,7 @@ def _not_promised(lose: float, found: Found) -> Iterator[str]:
     loss = failing.loss
     sentence = (
         f"the next of the line, {failing.name}, is {failing.times:.2f} times as fast; that it loses less "
-        f"than {_points(lose)} is not shown by {found.line.images:,} images "
+        f"than {_points(lose)} is not shown by {found.line.tested:,} images "
         f"({100 * loss.at_most:.2f} at most)"
     )
     images = found.needed(failing, lose / 100)

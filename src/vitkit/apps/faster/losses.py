@@ -4,12 +4,12 @@ Both models classify the same images, which neither has learned from, and only t
 predictions differ tell anything. The limit of a candidate's loss is Tango's score limit of the difference
 between the two accuracies, at 95 % confidence, one-sided.
 
-There are many candidates, and the best of many on some images is partly the luckiest. So the labels have no
-part in the order of the candidates: it is given by their speeds, and by how many of their predictions differ
-from the reference's. The Pareto front of these two is tested, from the slowest on, each candidate at full
-confidence, until one fails (fixed-sequence testing: Maurer et al. 1995). The last one that passed is chosen. A wrong one
-is chosen only if the first wrong one of the front passes, which happens in 5 % of cases at most, however many
-candidates there are.
+There are many candidates, and the best of many on some images is partly the luckiest. So every fifth image
+has no part in the test: it only puts the candidates in order, by how far their probabilities are from the
+reference's. The Pareto front of this distance and of speed is tested on the other images, from the slowest on,
+each candidate at full confidence, until one fails (fixed-sequence testing: Maurer et al. 1995). The last one
+that passed is chosen. A wrong one is chosen only if the first wrong one of the front passes, which happens in
+5 % of cases at most, however many candidates there are.
 
 Legend: N images, K classes.
 """
@@ -22,6 +22,7 @@ from torch import Tensor
 
 from vitkit.evaluation import tango, tied_answers
 
+ORDERING = 5  # one image in this many puts the candidates in order
 Z = 1.6448536269514722  # the normal quantile of 95 %, one-sided
 LEAST = 1e-9  # other arithmetic is never said to lose nothing, as the same arithmetic does
 MOST = 10_000_000  # the largest number of images to ask for
@@ -30,39 +31,46 @@ MOST = 10_000_000  # the largest number of images to ask for
 class Loss(NamedTuple):
     """The loss of a candidate, as shares of the images."""
 
-    differing: float
-    """The share of images with another prediction; above 0 for all but the same arithmetic."""
+    distance: float
+    """How far its probabilities are from the reference's: the mean total variation, from 0 to 1, on the
+    images that put the candidates in order."""
     lost: float
-    """The reference's accuracy less the candidate's."""
+    """The reference's accuracy less the candidate's, on the other images."""
     low: float
     """Lower end of the interval of `lost` at 95 % (Tango)."""
     high: float
     """Upper end of the interval of `lost` at 95 %."""
     at_most: float
     """The limit that the true loss exceeds in 5 % of cases; 0 for the same arithmetic."""
+    differing: float
+    """The share of images with another prediction."""
 
 
-SAME = Loss(0.0, 0.0, 0.0, 0.0, 0.0)  # the same numbers to rounding: nothing to be tested
+SAME = Loss(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)  # the same numbers to rounding: nothing to be tested
 
 
 class Evidence(NamedTuple):
     """What the images say about a candidate, before a limit of its loss is computed."""
 
+    distance: float
+    """As `Loss.distance`."""
     lost: int
-    """Images that only the reference classifies correctly."""
+    """Images of the test that only the reference classifies correctly."""
     won: int
-    """Images that only the candidate classifies correctly."""
+    """Images of the test that only the candidate classifies correctly."""
     differing: int
-    """Images with another prediction; ties are left out."""
+    """Images of the test with another prediction; ties are left out."""
     images: int
-    """N."""
+    """Images of the test."""
 
 
 class Judge:
     """Compares candidates with a reference on N images."""
 
-    def __init__(self, reference: Tensor, truth: np.ndarray):
-        """reference: its logits, (N, K). truth: the right classes, (N,)."""
+    def __init__(self, reference: Tensor, truth: np.ndarray, groups: np.ndarray | None = None):
+        """reference: its logits, (N, K). truth: the right classes, (N,). groups: the number of each image's
+        group, (N,)."""
+        self.is_ordering = is_ordering(len(truth), groups)
         self.truth = truth
         self.probabilities = reference.double().softmax(1).numpy()
         self.answers = reference.argmax(1).numpy()
@@ -72,32 +80,47 @@ class Judge:
         """The evidence of the images about a candidate with these logits, (N, K)."""
         answers = logits.argmax(1).numpy()
         right = answers == self.truth
-        differing = (answers != self.answers) & ~tied_answers(self.probabilities, answers)
+        tested = ~self.is_ordering
+        differing = (answers != self.answers) & ~tied_answers(self.probabilities, answers) & tested
+        probabilities = logits.double().softmax(1).numpy()
+        apart = np.abs(probabilities - self.probabilities).sum(1)[self.is_ordering] / 2
         return Evidence(
+            float(apart.mean()),
             int((self.right & differing).sum()),
             int((right & differing).sum()),
             int(differing.sum()),
-            len(right),
+            int(tested.sum()),
         )
 
 
+def is_ordering(images: int, groups: np.ndarray | None = None) -> np.ndarray:
+    """Which images put the candidates in order, bool (N,); those of a group are on the same side."""
+    numbers = np.arange(images)
+    if groups is not None:
+        numbers = np.unique(groups, return_inverse=True)[1]
+    return numbers % ORDERING == 0
+
+
 def independent(images: int, groups: np.ndarray | None = None) -> float:
-    """The share of images that count as independent: each group, of (N,) group numbers, is one."""
+    """The share of images that count as independent, by Kish's effective number: of G groups of equal size
+    G, fewer if some are larger. groups: the number of each image's group, (N,)."""
     if groups is None:
         return 1.0
-    return len(np.unique(groups)) / images
+    sizes = np.unique(groups, return_counts=True)[1]
+    return float(images / np.square(sizes).sum())
 
 
 def loss_of(evidence: Evidence, share: float = 1.0) -> Loss:
     """The loss of a candidate, and its limit. share: the part of the images that are independent."""
-    lost, won, differing, images = evidence
+    distance, lost, won, differing, images = evidence
     low, high = tango(share * lost, share * won, share * images)
     return Loss(
-        max(differing / images, LEAST),
+        max(distance, LEAST),
         (lost - won) / images,
         low,
         high,
         max(limit(evidence, share), LEAST),
+        differing / images,
     )
 
 
@@ -107,7 +130,7 @@ def limit(evidence: Evidence, share: float = 1.0) -> float:
     share: how many images each of these counts for: less than 1 with groups, more than 1 to ask what more of
     them would show.
     """
-    lost, won, _, images = evidence
+    _, lost, won, _, images = evidence
     return tango(share * lost, share * won, share * images, Z)[1]
 
 
@@ -119,7 +142,7 @@ def on_others(loss: Loss, lose: float, images: int) -> float:
 
 def needed(evidence: Evidence, lose: float, share: float = 1.0) -> int | None:
     """The number of images, to two digits, that would promise that a candidate loses less than `lose`, if it
-    lost as much on all as on these; None if it seems to lose that much.
+    lost as much on all as on these; None if it seems to lose that much. At most MOST.
 
     share: the part of the images that are independent.
     """
@@ -129,11 +152,14 @@ def needed(evidence: Evidence, lose: float, share: float = 1.0) -> int | None:
         """How far that many times the images promise too little."""
         return limit(evidence, share * math.exp(log_times)) - lose
 
+    if evidence.lost - evidence.won >= lose * evidence.images:
+        return None
     longest = math.log(MOST / evidence.images)
     if above(longest) > 0:
-        return None
+        return MOST
     count = float(evidence.images)
     if above(0.0) > 0:
         count *= math.exp(brentq(above, 0.0, longest))
+    count *= ORDERING / (ORDERING - 1)  # those that put the candidates in order, too
     step = 10 ** max(math.floor(math.log10(count)) - 1, 0)
     return math.ceil(count / step) * step

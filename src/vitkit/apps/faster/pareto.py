@@ -1,5 +1,5 @@
-"""What a search has found: the models for which no other is both faster and changes fewer predictions (the
-Pareto front), and which of them is chosen."""
+"""What a search has found: the models for which no other is both faster and nearer to the original (the Pareto
+front), and which of them is chosen."""
 
 from dataclasses import asdict, dataclass
 from typing import NamedTuple
@@ -43,9 +43,11 @@ class ParetoLine:
     """The whole model in PyTorch's float32."""
     points: tuple[Point, ...]
     images: int
-    """Number of images that the candidates were tested on."""
+    """Number of images."""
     where: str
     """Where these are from."""
+    tested: int
+    """How many of them the candidates were tested on; the others put them in order."""
     batch: int
     """Images of a forward pass."""
     left_out: tuple[str, ...] = ()
@@ -53,7 +55,7 @@ class ParetoLine:
 
     @property
     def best(self) -> tuple[Point, ...]:
-        """The points for which no other is both faster and changes fewer predictions, the slowest
+        """The points for which no other is both faster and nearer to the original, the slowest
         first."""
         best = []
         for point in self.points:
@@ -92,11 +94,11 @@ class ParetoLine:
         return (self.reference, *self.best)
 
     def most_accurate(self, milliseconds: float) -> Point | None:
-        """The one that changes the fewest predictions of those that take no longer; None if none does."""
-        quick = [point for point in self.best if point.milliseconds <= milliseconds]
+        """The one that was right most often of those that take no longer; None if none does."""
+        quick = [point for point in self.points if point.milliseconds <= milliseconds]
         if not quick:
             return None
-        return min(quick, key=lambda point: point.loss.differing)
+        return min(quick, key=lambda point: (point.loss.lost, point.loss.distance))
 
     def to_json(self) -> dict:
         """The fields as plain values, for JSON."""
@@ -108,6 +110,6 @@ class ParetoLine:
 
 def _is_better(other: Point, point: Point) -> bool:
     """Whether another point is at least as good in both, and better in one."""
-    theirs = (other.milliseconds, other.loss.differing)
-    own = (point.milliseconds, point.loss.differing)
+    theirs = (other.milliseconds, other.loss.distance)
+    own = (point.milliseconds, point.loss.distance)
     return theirs != own and theirs[0] <= own[0] and theirs[1] <= own[1]

@@ -315,12 +315,12 @@ class Race:
 def _near_line(
     milliseconds: dict[Variant, float], loss_of: dict[Variant, Loss], slower: float
 ) -> set[Variant]:
-    """The candidates that no other, which changes no more predictions, beats by more than the factor `slower`."""
+    """The candidates that no other, which is no farther from the reference, beats by more than the factor `slower`."""
     near = set()
     for candidate, own in milliseconds.items():
-        differing = loss_of[candidate].differing
+        distance = loss_of[candidate].distance
         others = [
-            other for each, other in milliseconds.items() if loss_of[each].differing <= differing
+            other for each, other in milliseconds.items() if loss_of[each].distance <= distance
         ]
         if own <= slower * min(others):
             near.add(candidate)

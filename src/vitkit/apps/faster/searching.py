@@ -8,7 +8,7 @@
    beside the whole model in PyTorch. After each of three rounds those stay that may still be on the line, and
    the next round measures them for longer (successive halving).
 
-The labels of the images decide nothing of that: they are for the test in the end (losses.py). What was
+The images of the test in the end decide nothing of that but where a size ends (losses.py). What was
 computed is kept: states in the cache of features, speeds in a file under a digest of model, images and
 machine. A search that is given again goes on where it ended.
 """
@@ -21,7 +21,15 @@ from tempfile import TemporaryDirectory
 
 from vitkit.apps.faster.bodies import Arithmetic, Body, Shape, Variant, shapes, whole
 from vitkit.apps.faster.heads import check_own, head_of
-from vitkit.apps.faster.losses import SAME, Evidence, Judge, independent, loss_of, needed
+from vitkit.apps.faster.losses import (
+    SAME,
+    Evidence,
+    Judge,
+    independent,
+    is_ordering,
+    loss_of,
+    needed,
+)
 from vitkit.apps.faster.pareto import ParetoLine, Point
 from vitkit.apps.faster.races import EXACT, SearchGoal, Speeds
 from vitkit.apps.faster.subjects import Known, SearchSubject
@@ -30,9 +38,7 @@ from vitkit.system.console.text import counted
 from vitkit.system.errors import Unsupported
 from vitkit.weights import Classifier, check_answers
 
-HOPELESS = (
-    0.2  # of the predictions: a shape that changes more ends its size, as less of it changes more
-)
+HOPELESS = 0.05  # of accuracy: a shape that loses more ends its size, as less of it loses more
 FOR_STATES = 0.6  # of the time; the rest is for speeds
 FOR_FILES = 0.85
 
@@ -118,6 +124,7 @@ def _searched(subject: SearchSubject, wanted: SearchGoal, known: Known, speeds: 
         tuple(sorted(points, key=lambda point: -point.milliseconds)),
         images,
         subject.where,
+        int((~is_ordering(images, subject.judged.groups)).sum()),
         wanted.batch,
         tuple(left_out) + tuple(speeds.left_out),
     )
@@ -173,10 +180,10 @@ def _judge_all(
             if candidate.key not in known.judged:
                 judge = judge or _judge(subject, bodies[0][0], exact)
                 head = head_of(subject, body, shape, exact)
-                known.judged[candidate.key] = judge.judged(head.answers)._asdict()
-            evidence = Evidence(**known.judged[candidate.key])
+                known.judged[candidate.key] = judge.judged(head.answers)
+            evidence = known.judged[candidate.key]
             judged[candidate] = evidence
-            if evidence.differing > HOPELESS * evidence.images:
+            if evidence.lost - evidence.won > HOPELESS * evidence.images:
                 break
         known.keep()
     return judged, left_out
@@ -188,4 +195,4 @@ def _judge(subject: SearchSubject, body: Body, exact: Arithmetic) -> Judge:
     full = whole(subject.classifier)
     reference = head_of(subject, body, full, exact)
     check_own(subject, reference, body.read(body.states(subject.judged), full, reference.reads))
-    return Judge(reference.answers, subject.judged.target_array)
+    return Judge(reference.answers, subject.judged.target_array, subject.judged.groups)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from vitkit.apps.faster.losses import Evidence
 from vitkit.data import Source, fingerprint, parts_at, source_at, subset
 from vitkit.data.sources.recorded import NotTyped
 from vitkit.evaluation import Probing, align, digest_of
@@ -26,6 +27,7 @@ from vitkit.system.console.progress import bar
 from vitkit.system.console.text import counted
 from vitkit.system.errors import BadData, VitkitError
 from vitkit.system.storage.files import check_types, parse_json, write_json
+from vitkit.system.storage.records import record_of
 from vitkit.training import open_learned, open_part, read_run
 from vitkit.training.reports.answers import HELD_OUT
 from vitkit.weights import Classifier
@@ -235,19 +237,20 @@ class Known:
         digest = hashlib.sha256(subject.digest().encode("utf-8", "surrogateescape")).hexdigest()[
             :16
         ]
-        self.file = folder_of(subject.classifier) / f"faster-{digest}-2.json"  # 2: its second form
-        self.judged: dict[str, dict] = {}
+        self.file = folder_of(subject.classifier) / f"faster-{digest}-3.json"  # 3: its third form
+        self.judged: dict[str, Evidence] = {}
         self.races: dict[str, dict] = {}
         with suppress(OSError, ValueError, KeyError, TypeError):
             values = parse_json(self.file.read_text())
-            judged, races = values["judged"], values["races"]
             check_types(values, {"judged": dict, "races": dict})
-            self.judged, self.races = judged, races
+            judged = {key: record_of(Evidence, each) for key, each in values["judged"].items()}
+            self.judged, self.races = judged, values["races"]
 
     def keep(self) -> None:
         """Write it down; what cannot be written is only not kept."""
         try:
             self.file.parent.mkdir(parents=True, exist_ok=True)
-            write_json(self.file, {"judged": self.judged, "races": self.races})
+            judged = {key: evidence._asdict() for key, evidence in self.judged.items()}
+            write_json(self.file, {"judged": judged, "races": self.races})
         except OSError as error:
             say(f"what was measured is not kept for the next time: {error}")
