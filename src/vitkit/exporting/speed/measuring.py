@@ -33,7 +33,7 @@ from vitkit.weights import Classifier
 PAUSE = 0.02  # seconds in which another runtime's threads come to rest
 MEASURED = 64  # images to measure on, at most
 STARTS = 3  # processes that are started
-LOOKED = 0.02  # seconds between two looks at a process's memory
+MEMORY_INTERVAL = 0.02  # seconds between two looks at a process's memory
 PHOTOGRAPH = (480, 640)  # pixels of the image that a process answers
 
 
@@ -85,7 +85,7 @@ def measure(contenders: Sequence[Contender], images: np.ndarray, plan: Turns) ->
             for batch in plan.batches:
                 contender.compute(images[:batch])
         except WorkerDied as error:
-            _say_ended(contender, error)
+            _log_ended(contender, error)
             ended.add(i)
 
     # In turns
@@ -104,7 +104,7 @@ def measure(contenders: Sequence[Contender], images: np.ndarray, plan: Turns) ->
                 try:
                     times = _turn(contenders[i], images, batch, plan.seconds)
                 except WorkerDied as error:
-                    _say_ended(contenders[i], error)
+                    _log_ended(contenders[i], error)
                     ended.add(i)
                     continue
                 rates[i][batch].append(batch * len(times) / sum(times))
@@ -113,7 +113,7 @@ def measure(contenders: Sequence[Contender], images: np.ndarray, plan: Turns) ->
     return [_speed(rate, times) for rate, times in zip(rates, latencies, strict=True)]
 
 
-def _say_ended(contender: Contender, error: WorkerDied) -> None:
+def _log_ended(contender: Contender, error: WorkerDied) -> None:
     say(f"{contender.name} is measured no further: {error}", WARNING)
 
 
@@ -174,7 +174,7 @@ def _start(model: str, photograph: str) -> tuple[float, float | None]:
         megabytes = None
         while process.poll() is None:
             megabytes = _peak_megabytes(process.pid) or megabytes  # it only grows
-            time.sleep(LOOKED)
+            time.sleep(MEMORY_INTERVAL)
         seconds = time.perf_counter() - begun
         if process.returncode != 0:
             errors.seek(0)
