@@ -152,10 +152,10 @@ class Agreement:
     """Share of images on whose rejection file and model agree; images at the threshold, within
     `tolerance`, count as agreement."""
     ties: int = 0
-    """Number of images for which the file predicts another class than the model, and the model's probabilities of
-    the two classes are equal within `tolerance`."""
+    """Number of images for which the file's class differs from the model's, and the model's probabilities
+    of the two classes are equal within `tolerance`."""
     exact_ties: int = 0
-    """Number of ties within the rounding of float32; they count as no loss, whichever class is correct."""
+    """Number of ties within the rounding of float32; such a tie never counts as a loss."""
     tolerance: float = TIED
     """Largest relative difference of two probabilities that counts as a tie."""
 

@@ -1,7 +1,7 @@
-"""Exported files, each opened and computed in a process of its own: a library that crashes ends only its own
-measurements.
+"""Exported files, each opened and computed in a process of its own: a library that crashes ends only its
+own measurements.
 
-The process starts without PyTorch. It also measures the times, which are therefore those of the library alone.
+The process starts without PyTorch. It also measures the times, which therefore exclude all overhead.
 
 Legend: B batch, K classes, h w pixels of the model's input.
 """
