@@ -1,4 +1,4 @@
-"""A folder that is watched: what is there and what arrives is classified."""
+"""`vitkit watch`: classify the existing and the new images of a folder."""
 
 from __future__ import annotations
 
