@@ -198,7 +198,7 @@ def test_what_cannot_be_done_is_said_before_it_begins(run, photos, folder, tmp_p
         (photos, "--sort-into", tmp_path / "s", "--sure", 2): "a probability from 0 to 1",
         ("digits", "--sort-into", tmp_path / "s"): "files of this machine",
         ("-", photos): "give it alone",
-        (photos / "1.jpg", "--watch"): "waits for what arrives in one folder",
+        (photos / "1.jpg", "--watch"): "watch one folder",
         (photos, "--json", "--to", tmp_path / "b.csv"): "give one of them",
         (photos, "--top", 0): "--top is 0",
         (photos, "--workers", -2): "--workers is -2",

@@ -35,8 +35,8 @@ TRACEBACK = "--traceback"
 def main(argv: list[str] | None = None) -> int:
     """Run a command; returns its exit status.
 
-    A VitkitError, or an OSError about a file, is printed as one sentence, with status 1 (2 for a wrong command
-    line). Anything else is a bug: a traceback and status 70.
+    A VitkitError, or an OSError about a file, is printed as one sentence, with status 1 (2 for a
+    wrong command line). Anything else is a bug: a traceback and status 70.
     """
     own_process = argv is None
     if argv is None:
@@ -68,8 +68,8 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _interrupt_again(unraisable: "sys.UnraisableHookArgs") -> None:
-    """Hook for an exception in a destructor, which Python prints and ignores. A Ctrl-C must not be ignored, so it
-    is raised again shortly afterwards, where the program can stop."""
+    """Hook for an exception in a destructor, which Python prints and ignores. A Ctrl-C must not be
+    ignored, so it is raised again shortly afterwards, where the program can stop."""
     if unraisable.exc_type is KeyboardInterrupt:
         again = threading.Timer(0.05, interrupt_main)  # later, because a hook cannot raise
         again.daemon = True
@@ -133,8 +133,8 @@ def _main(words: list[str]) -> int:
 
 
 def _take_common_options(words: list[str]) -> list[str]:
-    """Remove --max-pixels and --traceback, which every command accepts; returns the other words. Their values
-    go into environment variables, which worker processes inherit."""
+    """Remove --max-pixels and --traceback, which every command accepts; returns the other words.
+    Their values go into environment variables, which worker processes inherit."""
     others = []
     waiting = iter(words)
     for word in waiting:
@@ -150,8 +150,8 @@ def _take_common_options(words: list[str]) -> list[str]:
 
 
 def overview(commands: Sequence[Command] = COMMANDS) -> str:
-    """The overview that `vitkit` prints without a command: the given commands, in groups by task if all are
-    given."""
+    """The overview that `vitkit` prints without a command: the given commands, in groups by task if
+    all are given."""
     from vitkit.system.console.text import fill, titled, two_columns
 
     # The commands
@@ -206,8 +206,8 @@ def _unknown(name: str) -> str:
 
 
 def _run_and_report(command: Command, words: list[str]) -> int:
-    """Run a command; returns its exit status. Errors that a user can fix are printed as a sentence, bugs with
-    their traceback."""
+    """Run a command; returns its exit status. Errors that a user can fix are printed as a sentence,
+    bugs with their traceback."""
     from vitkit.cli.spelling import as_command, as_options
     from vitkit.system.console.messages import spelled
     from vitkit.system.errors import Interrupted, PeerFailed
@@ -275,8 +275,8 @@ def _print_traceback(error: Exception) -> None:
 
 
 def _outside_of_vitkit(error: Exception) -> str | None:
-    """The innermost frame of a traceback in the user's own code, which is neither vitkit's nor an installed
-    package's; None if there is none."""
+    """The innermost frame of a traceback in the user's own code, which is neither vitkit's nor an
+    installed package's; None if there is none."""
     import sysconfig
 
     packages = [Path(__file__).parents[1], Path(sys.prefix)]
@@ -333,8 +333,8 @@ def _run(command: Command, words: list[str]) -> int:
 
 
 def _read_first_words(command: Command, words: list[str]) -> tuple[str, Defaults, list[str]]:
-    """The words before the options, joined with the program's name; the defaults that they determine; and the
-    other words."""
+    """The words before the options, joined with the program's name; the defaults that they
+    determine; and the other words."""
     program = f"vitkit {command.name}"
     read_first_words = command.load_defaults()
     if read_first_words is None:

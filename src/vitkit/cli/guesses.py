@@ -55,8 +55,9 @@ def other_command(name: str, words: list[str]) -> list[str] | None:
 
 
 def _with_words(answer: str, named: list[str]) -> str:
-    """An answer with the words after the name filled in: {MODEL} is the word that is a model, {DATA} the other
-    words. A placeholder without words stays; the only placeholder of an answer takes any words."""
+    """An answer with the words after the name filled in: {MODEL} is the word that is a model,
+    {DATA} the other words. A placeholder without words stays; the only placeholder of an answer
+    takes any words."""
     slots = set(re.findall(r"{(.*?)}", answer))
     models = [word for word in named if is_model(word)][:1]
     if not models and len(named) > 1 and not is_images(named[0]):
@@ -70,8 +71,8 @@ def _with_words(answer: str, named: list[str]) -> str:
 
 
 def own_command(name: str, words: list[str]) -> tuple[str, list[str]]:
-    """The command that replaced an option of `predict`, and its words: predict MODEL IMAGE... --sort-into DIR
-    becomes sort MODEL IMAGE... --into DIR. Other words are unchanged."""
+    """The command that replaced an option of `predict`, and its words: predict MODEL IMAGE...
+    --sort-into DIR becomes sort MODEL IMAGE... --into DIR. Other words are unchanged."""
     if name == "train":
         name, words = _finetune_for_train(words)
     if "--dry-run" in words:
@@ -97,8 +98,8 @@ def own_command(name: str, words: list[str]) -> tuple[str, list[str]]:
 
 
 def _dry_run(name: str, words: list[str]) -> tuple[str, list[str]]:
-    """The command that replaces --dry-run, if it takes the same words: plan for train, and a review without
-    --yes. Otherwise the words are unchanged, and a message follows later."""
+    """The command that replaces --dry-run, if it takes the same words: plan for train, and a review
+    without --yes. Otherwise the words are unchanged, and a message follows later."""
     others = [word for word in words if word != "--dry-run"]
     if name == "train" and any(leading(others)):
         print_correction("train --dry-run", "vitkit plan")
@@ -214,8 +215,8 @@ def _with_arguments_in_place(
 
 
 def _names_first(command: Command, words: list[str]) -> list[str]:
-    """The words with models and images moved before the options: `vitkit finetune --minutes 1 photos/`. For
-    commands whose settings depend on these arguments."""
+    """The words with models and images moved before the options: `vitkit finetune --minutes 1
+    photos/`. For commands whose settings depend on these arguments."""
     if command.load_defaults() is None or not words or not words[0].startswith("-"):
         return words
     from vitkit.system.functions.parameters import options
@@ -346,7 +347,8 @@ def own_run() -> str:
 
 
 def refuse_two_numbers(words: list[str]) -> None:
-    """Raises WrongWords for a shard given as two words: "--shard 0 4", a former syntax of `vitkit suite`."""
+    """Raises WrongWords for a shard given as two words: "--shard 0 4", a former syntax of `vitkit
+    suite`."""
     for option, first, second in zip(words, words[1:], words[2:], strict=False):
         if option == "--shard" and first.isdigit() and second.isdigit():
             raise WrongWords(

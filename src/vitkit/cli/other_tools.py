@@ -72,8 +72,8 @@ COMMANDS = {
 }
 """Names of commands in other tools, by vitkit's command."""
 
-# {MODEL}, {DATA} and {RUN} are replaced by the words that follow the name, or stay if there are none. In an
-# answer with both, {MODEL} is the word that is a model, and {DATA} the other words
+# {MODEL}, {DATA} and {RUN} are replaced by the words that follow the name, or stay if there are
+# none. In an answer with both, {MODEL} is the word that is a model, and {DATA} the other words
 COMMAND_ANSWERS = {
     "resume": "the same command again continues a run, in its --workdir if it was given one; "
     "recipe.json of a run says what it was begun with",
@@ -144,9 +144,9 @@ SAME_COMMAND = {
 }
 """Synonyms of the names in COMMAND_ANSWERS."""
 
-# {} is replaced by the value, and {answers.csv} also gives an example of one; {size} by two numbers, or by one
-# number twice; {gpu} by cuda:0 or cuda. The first entry of a line that the command has is used: an option, or
-# a positional argument such as MODEL
+# {} is replaced by the value, and {answers.csv} also gives an example of one; {size} by two
+# numbers, or by one number twice; {gpu} by cuda:0 or cuda. The first entry of a line that the
+# command has is used: an option, or a positional argument such as MODEL
 _DATA = ("DATA {}", "--data.source {}", "IMAGE {}", "--data {}")
 _MODEL = ("--model {}", "MODEL {}")
 _LENGTH = ("--length {}epochs", "--epochs {}")
@@ -304,19 +304,19 @@ SETTINGS = {
     "topk": ("--top {}",),
     "top-k": ("--top {}",),
 }
-"""vitkit's settings for names of options in other tools, without dashes. A key with two words is a command
-and an option of this command alone."""
+"""vitkit's settings for names of options in other tools, without dashes. A key with two words is a
+command and an option of this command alone."""
 
 TOO_MANY_WORDS = {
     "teach": "photographs to learn follow --add, each class as CLASS=PATH: vitkit teach {model} DIR --add "
     "{name}={rest}",
 }
-"""Messages for commands with too many positional arguments, where their meaning is likely. {model} is the first
-argument, {name} the second, {rest} the third."""
+"""Messages for commands with too many positional arguments, where their meaning is likely. {model}
+is the first argument, {name} the second, {rest} the third."""
 
 WORDS = {"data.source": ("DATA {}",)}
-"""Settings that are also positional arguments of a command: other settings depend on them, so they must be given
-as these arguments."""
+"""Settings that are also positional arguments of a command: other settings depend on them, so they
+must be given as these arguments."""
 
 ANSWERS = {
     "conf": "every image gets its likeliest classes, each with its probability; vitkit sort --sure {} "
@@ -344,8 +344,8 @@ ANSWERS = {
     "val-split": "--data.split-seed draws the images that are held out if DATA has no test or val "
     "part, a fifth of every class; leave out --val-split",
 }
-"""Messages for options without a counterpart, or without one in a command to which SETTINGS does not apply, with
-what to do instead. {leading} is replaced by the words before the options."""
+"""Messages for options without a counterpart, or without one in a command to which SETTINGS does
+not apply, with what to do instead. {leading} is replaced by the words before the options."""
 
 SAME_ANSWER = {
     "num-gpus": "gpus",

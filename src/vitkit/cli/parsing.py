@@ -1,7 +1,8 @@
 """Parsing of a command's settings from its words with tyro, after checks that give better messages.
 
-tyro makes options and help from any dataclass. It is extended by rules for Span values, for optional values,
-and for docstrings, whose line breaks come from the source and must not appear in the help.
+tyro makes options and help from any dataclass. It is extended by rules for Span values, for
+optional values, and for docstrings, whose line breaks come from the source and must not appear in
+the help.
 """
 
 import dataclasses
@@ -125,8 +126,8 @@ def _of_part(part: str, complaint: str) -> str:
 
 
 def _sizes_last(words: list[str]) -> list[str]:
-    """The words with the options of SIZES and their numbers moved to the end. Otherwise tyro would take an
-    image's name after them for another number."""
+    """The words with the options of SIZES and their numbers moved to the end. Otherwise tyro would
+    take an image's name after them for another number."""
     rest = []
     sizes = []
     in_size = False
@@ -204,8 +205,8 @@ def purpose_of(settings: Any) -> str:
 
 
 def _struct(info: StructTypeInfo, function: Any, defaults: Any) -> StructConstructorSpec | None:
-    """A dataclass, or the function of a command, as tyro's structure, with the parameters' texts as help, one
-    line per paragraph. A function yields a dict of its arguments."""
+    """A dataclass, or the function of a command, as tyro's structure, with the parameters' texts as
+    help, one line per paragraph. A function yields a dict of its arguments."""
     is_function = info.type is function and not isinstance(function, type)
     if not is_function and not dataclasses.is_dataclass(info.type):
         return None
@@ -251,8 +252,8 @@ def _field_of(parameter: Parameter, of_function: bool) -> StructFieldSpec:
 
 
 def _command_line_type(parameter: Parameter) -> Any:
-    """The type of a function's parameter on the command line, where the name of an object, such as a model,
-    replaces the object."""
+    """The type of a function's parameter on the command line, where the name of an object, such as
+    a model, replaces the object."""
     if dataclasses.is_dataclass(parameter.default):
         return type(parameter.default)
     return _with_names(parameter.annotation)
@@ -280,8 +281,8 @@ def _default_text(help_text: str | None, default: str) -> str:
 
 
 def check_options(settings: Owner, default: Any, words: Sequence[str], program: str) -> None:
-    """Raises WrongWords, with the nearest name, for an unknown option, and for a value that is not a number
-    where the option takes one, or not among its choices."""
+    """Raises WrongWords, with the nearest name, for an unknown option, and for a value that is not
+    a number where the option takes one, or not among its choices."""
     names = {"help"}
     kinds: dict[str, Any] = {}
     owners = set()

@@ -1,5 +1,5 @@
-"""The settings of `vitkit train` and `vitkit plan`, which depend on the recipe that the first word names, and
-those of `vitkit finetune [MODEL] DATA`.
+"""The settings of `vitkit train` and `vitkit plan`, which depend on the recipe that the first word
+names, and those of `vitkit finetune [MODEL] DATA`.
 
 Some options decide which other settings exist, so they are read before tyro parses all words: --model (a
 ResNet has other settings than a Vision Transformer) and --evals (each evaluator has its own). --length is
@@ -102,9 +102,9 @@ def finetune(words: list[str]) -> Defaults:
 
 
 def first_recipe(command: str, words: list[str], options: str = "") -> tuple[Recipe, int]:
-    """The recipe that the first word names, with the images of the second word unless that is an option, the
-    model of --model and the evaluators of --evals; and the number of words read. options: the command's
-    own options, for its usage.
+    """The recipe that the first word names, with the images of the second word unless that is an
+    option, the model of --model and the evaluators of --evals; and the number of words read.
+    options: the command's own options, for its usage.
 
     Raises WordsMissing, with a list of recipes, if the first word is not a name; VitkitError for an
     unknown recipe.
@@ -134,8 +134,8 @@ def first_recipe(command: str, words: list[str], options: str = "") -> tuple[Rec
 
 
 def _recipe_word(command: str, words: list[str]) -> str:
-    """The name of the recipe: the first word, or for the user's file with a single function FILE:FUNCTION.
-    Raises VitkitError, with the correct command, for images in place of a recipe."""
+    """The name of the recipe: the first word, or for the user's file with a single function
+    FILE:FUNCTION. Raises VitkitError, with the correct command, for images in place of a recipe."""
     first = words[0]
     path = Path(first)
     if first in RECIPES:

@@ -1,7 +1,7 @@
 """Spelling of settings in messages for the command line: `heads=12` becomes --heads 12.
 
-Messages of vitkit name settings and arguments in backquotes, spelt as in Python. Only the command line knows
-that they are options.
+Messages of vitkit name settings and arguments in backquotes, spelt as in Python. Only the command
+line knows that they are options.
 """
 
 import re
@@ -37,7 +37,8 @@ PLACES = {
 
 def as_options(message: str) -> str:
     """A message with settings spelt as options: `on_bad_image='skip'` becomes --on-bad-image skip,
-    `image=(384, 384)` --image 384 384, `compile=False` --no-compile, and `vitkit.stats` vitkit data stats."""
+    `image=(384, 384)` --image 384 384, `compile=False` --no-compile, and `vitkit.stats` vitkit data
+    stats."""
     message = FUNCTION.sub(_command, message)
     return SETTING.sub(_option, message)
 

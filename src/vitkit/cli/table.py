@@ -1,4 +1,5 @@
-"""The table of commands: name, arguments, summary, and the group in which the overview of `vitkit` lists it.
+"""The table of commands: name, arguments, summary, and the group in which the overview of `vitkit`
+lists it.
 
 A command's function is imported when the command runs, so `vitkit --help` does not import PyTorch.
 """
@@ -27,8 +28,8 @@ class Command(NamedTuple):
     group: str
     """Task of the command: a key of GROUPS."""
     defaults: str = ""
-    """Function "module.function" that reads the first words, for a command whose defaults depend on them (a
-    recipe, a model); "" for other commands."""
+    """Function "module.function" that reads the first words, for a command whose defaults depend on
+    them (a recipe, a model); "" for other commands."""
     narrates: bool = False
     """Whether log messages count as output of the command, such as those of a run."""
 
@@ -40,8 +41,8 @@ class Command(NamedTuple):
 
     @property
     def function(self) -> str:
-        """The name of the function: `stats` for "data stats", and `list_models` for "models", which is the name of
-        a package."""
+        """The name of the function: `stats` for "data stats", and `list_models` for "models", which
+        is the name of a package."""
         last = self.name.split()[-1]
         return FUNCTIONS.get(last, last)
 
@@ -80,8 +81,8 @@ class Command(NamedTuple):
 
 
 def called(function: Callable[..., Any], values: dict[str, Any]) -> Any:
-    """Call a function without its decorators, which are for Python callers: the values are already parsed,
-    and the command line handles signals."""
+    """Call a function without its decorators, which are for Python callers: the values are already
+    parsed, and the command line handles signals."""
     from vitkit.system.functions.parameters import parameters
 
     function = inspect.unwrap(function)

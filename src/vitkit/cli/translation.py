@@ -16,8 +16,9 @@ DATA_SIZE = "data.preprocessing.size"
 
 
 def translated(command: Command, words: list[str]) -> tuple[list[str], dict[str, str]]:
-    """The words with their options translated to vitkit's, and the positional arguments that were given as
-    options, by name: {"DATA": "photos"}. Raises WrongWords for an option without a counterpart."""
+    """The words with their options translated to vitkit's, and the positional arguments that were
+    given as options, by name: {"DATA": "photos"}. Raises WrongWords for an option without a
+    counterpart."""
     others = []
     placed: dict[str, str] = {}
     own: set[str] | None = None
@@ -81,7 +82,8 @@ def translated(command: Command, words: list[str]) -> tuple[list[str], dict[str,
 
 
 def _name_in(command: Command, name: str) -> str:
-    """The key of another tool's option in the tables: with the command's name if it has an entry of its own."""
+    """The key of another tool's option in the tables: with the command's name if it has an entry of
+    its own."""
     own = f"{command.name} {name}"
     if own in other_tools.SETTINGS or own in other_tools.ANSWERS:
         return own
@@ -89,8 +91,9 @@ def _name_in(command: Command, name: str) -> str:
 
 
 def _option(word: str) -> tuple[str, str]:
-    """The name of an option in any spelling, and the value that is attached to it: ("batch-size", "") for
-    --batch_size, ("epochs", "5") for --epochs=5 and for epochs=5. ("", "") for a word that is no option."""
+    """The name of an option in any spelling, and the value that is attached to it: ("batch-size",
+    "") for --batch_size, ("epochs", "5") for --epochs=5 and for epochs=5. ("", "") for a word that
+    is no option."""
     name, equals, value = word.partition("=")
     is_negative_number = name.lstrip("-")[:1].isdigit()
     has_dashes = name.startswith("-") and not is_negative_number
@@ -127,7 +130,8 @@ def _own_options(command: Command) -> set[str]:
 
 
 def _template(command: Command, name: str, own: set[str]) -> str | None:
-    """The first of vitkit's counterparts of another tool's option that the command has; None if there is none.
+    """The first of vitkit's counterparts of another tool's option that the command has; None if
+    there is none.
 
     own: names of the command's options, as returned by `_own_options`.
     """
@@ -227,8 +231,8 @@ def _gpu(values: list[str]) -> str:
 
 
 def _example(template: str, typed: str) -> str:
-    """An example of the first option of a template with its value. For a positional argument, the option as
-    typed with the argument's name: --data DATA."""
+    """An example of the first option of a template with its value. For a positional argument, the
+    option as typed with the argument's name: --data DATA."""
     option, _, values = template.split(" --")[0].partition(" ")
     if not option.startswith("--"):
         return f"{typed} {option}"

@@ -1,4 +1,5 @@
-"""Exporting models as files for other programs, with a check on real images before a file gets its name."""
+"""Exporting models as files for other programs, with a check on real images before a file gets its
+name."""
 
 import lazy_loader
 

@@ -161,8 +161,8 @@ class Agreement:
 
     @property
     def interval_of_same(self) -> tuple[float, float]:
-        """The 95 % confidence interval of the share of images with the same most likely class. Copies of a
-        photograph count as one image here."""
+        """The 95 % confidence interval of the share of images with the same most likely class.
+        Copies of a photograph count as one image here."""
         return wilson(self.same * self.photographs, self.photographs)
 
     @property

@@ -39,21 +39,21 @@ def wrong(agreement: Agreement, precision: str, activation: Activation, least: f
         return ""
     if not agreement.same >= least:
         return (
-            f"{agreement.same:.1%} of its answers are the model's, and {least:.1%} is the least that "
-            "is accepted (`agreement`)"
+            f"{agreement.same:.1%} of its answers are the model's, and at least {least:.1%} is "
+            "required (`agreement`)"
         )
     if least == 0:
         return ""
     accepted = LOST[precision]
     if not agreement.cost <= accepted:
         return (
-            f"its other answers cost {agreement.cost:.2%} of accuracy by the model's own "
+            f"its changed answers cost {agreement.cost:.2%} of accuracy by the model's own "
             f"probabilities, and {accepted:.2%} is accepted (`agreement=0` accepts anything)"
         )
     if agreement.same_unknown is not None and agreement.same_unknown < least:
         return (
-            f"of {agreement.same_unknown:.1%} of the images it says as the model does whether they are "
-            f"unknown, and {least:.1%} is the least that is accepted (`agreement`)"
+            f"it agrees with the model on whether an image is unknown for {agreement.same_unknown:.1%} of "
+            f"the images, and at least {least:.1%} is required (`agreement`)"
         )
     if agreement.accuracy is None:
         return ""
@@ -74,8 +74,8 @@ def keeps_accuracy(agreement: Agreement) -> bool:
 
 
 def images_needed(agreement: Agreement) -> int | None:
-    """The number of images, rounded to two digits, that would show this if the file's results stay the same;
-    None if no number would, because the loss seems to be MARGIN or more."""
+    """The number of images, rounded to two digits, that would show this if the file's results stay
+    the same; None if no number would, because the loss seems to be MARGIN or more."""
     from scipy.optimize import brentq
 
     # Shares of lost and gained images; changed predictions of unknown correctness count half to each
@@ -108,9 +108,9 @@ def conclusion(agreement: Agreement) -> str:
     sentence = f"that it loses less than {loss} is not shown by {images}"
     needed = images_needed(agreement)
     if needed is None and agreement.interval_of_loss[0] >= MARGIN:
-        return f"{sentence}; nor would more show it, for it loses more"
+        return f"{sentence}; more images would not show it either, because it loses more"
     if needed is None:
-        return f"{sentence}; more could tell whether it does (`data`, `limit`)"
+        return f"{sentence}; more images could show whether it does (`data`, `limit`)"
     what = "" if needed > agreement.photographs else " different photographs"
     sentence += f"; about {needed:,}{what} could (`data`, `limit`)"
     if not agreement.labelled:

@@ -185,8 +185,9 @@ def page_data(
 
 
 def tall_by_columns() -> bool:
-    """Whether the installed Pillow resizes the columns of tall images before their rows, as version 13 and
-    later do. Some pixels differ by a level, and the page must prepare exactly the model's pixels."""
+    """Whether the installed Pillow resizes the columns of tall images before their rows, as version
+    13 and later do. Some pixels differ by a level, and the page must prepare exactly the model's
+    pixels."""
     tall = np.array([[78, 28], [64, 166], [121, 89], [170, 233]], np.uint8)
     (level,) = Image.fromarray(tall).resize((1, 1), Image.Resampling.BILINEAR).tobytes()
     return level == 118  # with rows first it would be 117

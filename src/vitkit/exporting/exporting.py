@@ -1,4 +1,5 @@
-"""Export: a classifier as a file for another program, checked on real images before the file gets its name.
+"""Export: a classifier as a file for another program, checked on real images before the file gets
+its name.
 
 The file is written to a temporary folder, checked there, and only then moved: a file that fails the check
 is removed, and an existing file of that name stays.
@@ -221,7 +222,7 @@ def _about(
         about.append(
             (
                 "unknown",
-                f"{exported.limits.rejected:.0%} of known photographs at most are called so",
+                f"{exported.limits.rejected:.0%} of known photographs at most are rejected",
             )
         )
     return about

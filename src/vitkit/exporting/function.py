@@ -133,8 +133,8 @@ def _unknown_sentence(same: float | None) -> str:
     if same is None:
         return sentence
     if same == 1:
-        return f"{sentence}, as the model does of all of these"
-    return f"{sentence}; of {SHARE.text(same)} of these it says as the model does"
+        return f"{sentence}, and agrees with the model on all of these"
+    return f"{sentence}; of {SHARE.text(same)} of these it agrees with the model"
 
 
 @public
@@ -254,8 +254,8 @@ def export(
 
 
 def _digest_if_kept(model: str | Classifier, output: Path, wanted: Export) -> str:
-    """The digest of a run's model if the export is the ONNX file that the run keeps for predictions without
-    PyTorch (runtimes/onnx_of_run.py); "" for any other file."""
+    """The digest of a run's model if the export is the ONNX file that the run keeps for predictions
+    without PyTorch (runtimes/onnx_of_run.py); "" for any other file."""
     run_dir = run_of(model)
     is_plain = not wanted.preprocessing and not wanted.merge
     if run_dir is None or not is_plain or (wanted.to, wanted.precision) != ("onnx", "float32"):
@@ -285,7 +285,7 @@ def _trial_without_data(
             say(f"tried on parts of two photographs instead of images of the run{why}")
         return sample_trial()
     raise BadSettings(
-        f"ONNX Runtime's int8 is calibrated and judged on images like those to come{why}: name some with "
+        f"ONNX Runtime's int8 is calibrated and checked on images like those to classify{why}: give some with "
         "`data=DATA`"
     )
 

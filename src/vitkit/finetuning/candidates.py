@@ -147,9 +147,9 @@ def _losses(kind: TargetKind, logits: Tensor, y: Tensor) -> np.ndarray:
 def main_metric(
     asked: Probing, part: str, logits: Tensor, y: np.ndarray, groups: np.ndarray | None = None
 ) -> Metric:
-    """The main metric of logits (N, K), by the kind of targets: accuracy (balanced if classes have unequal
-    sizes), mean average precision, or mean error. groups: (N,); the interval counts each group as one
-    independent observation."""
+    """The main metric of logits (N, K), by the kind of targets: accuracy (balanced if classes have
+    unequal sizes), mean average precision, or mean error. groups: (N,); the interval counts each
+    group as one independent observation."""
     return next(asked.quality(part, logits, y, groups))
 
 
@@ -243,8 +243,9 @@ def best_by_others(
 def answered_by_others(
     whole: Probe, wholes: list[Probe], candidates: list[Candidate], weights: np.ndarray
 ) -> Probe:
-    """`whole` with cross-fitted predictions: the left-out prediction for each image comes from the head that
-    the images of all other folds choose. The heads `wholes` belong to `candidates`, in the same order."""
+    """`whole` with cross-fitted predictions: the left-out prediction for each image comes from the
+    head that the images of all other folds choose. The heads `wholes` belong to `candidates`, in
+    the same order."""
     by_others = best_by_others(candidates, whole.fold.numpy(), weights)
     answers = torch.stack([each.left_out for each in wholes])  # (C, N, K)
     return replace(whole, left_out=answers[by_others, torch.arange(len(by_others))])

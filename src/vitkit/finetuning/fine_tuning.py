@@ -160,8 +160,8 @@ def evaluation_in_steps(recipe: Recipe, held_out: int) -> float:
 
 
 def with_steps(recipe: Recipe, steps: int, held_out: int) -> Recipe:
-    """The recipe for this number of steps, with as many evaluations as are cheap; explicitly given spans are
-    kept."""
+    """The recipe for this number of steps, with as many evaluations as are cheap; explicitly given
+    spans are kept."""
     affordable = int(EVALUATING * steps / evaluation_in_steps(recipe, held_out))
     evaluations = min(max(affordable, FEWEST_EVALUATIONS), MOST_EVALUATIONS)
     if not recipe.optim.warmup.n:

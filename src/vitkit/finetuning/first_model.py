@@ -40,8 +40,8 @@ class First:
     """The model with the head fitted to all training images, including held-out ones."""
     left_out: Metric
     held_out: Candidate | None
-    """Leave-one-out quality on the held-out images, with a model fitted to none of them. None if no images
-    are held out."""
+    """Leave-one-out quality on the held-out images, with a model fitted to none of them. None if no
+    images are held out."""
     test_logits: Tensor | None
     """Logits of the test images, (N, K); None without test images."""
     test: Metric | None
@@ -114,8 +114,8 @@ def closed_form(work: RunInputs, reading: FittedHead, is_saved: bool) -> First:
 
 
 def _last_class_token(bare: Classifier, found: Features) -> Features:
-    """The features for finding look-alike images: the class token of the last block, of features with several
-    blocks. In middle blocks many different images have similar features."""
+    """The features for finding look-alike images: the class token of the last block, of features
+    with several blocks. In middle blocks many different images have similar features."""
     place = last_token(bare)
     if place is None:
         return found
@@ -169,7 +169,7 @@ def left_out_sentences(
     if blind is not None and blind.explains(metric):
         sentences.append(
             f"that is not clearly better than a guess ({blind.words}): the features of these weights "
-            "hardly know the classes"
+            "hardly distinguish the classes"
         )
     if len(learned.x) <= COMPARED:
         alike = look_alikes(learned.x, groups=groups)
@@ -262,8 +262,9 @@ class Guess(NamedTuple):
     """A description of the guess with its accuracy."""
 
     def explains(self, metric: Metric) -> bool:
-        """Whether chance explains the metric, so the model may have learned nothing. False if even a model
-        that is always correct could not be told from a guess, because there are too few images."""
+        """Whether chance explains the metric, so the model may have learned nothing. False if even
+        a model that is always correct could not be told from a guess, because there are too few
+        images."""
         bound = self.value + ERRORS * self.error
         return bound < 1 and metric.value <= bound
 

@@ -258,13 +258,13 @@ def _classes(photographs: Photographs) -> list[str]:
     if fewest == 1:
         alone = ", ".join(labels[k] for k in order[counts[order] == 1][:NAMED])
         sentences.append(
-            f"one image alone of {alone}: a fit without it cannot know it, and nothing of it can be "
+            f"one image alone of {alone}: a leave-one-out fit has no image of it, and none can be "
             "held out. Two or more would help"
         )
     if unbalanced(counts):
         sentences.append(
             f"unbalanced: {labels[order[0]]} has {most / max(fewest, 1):.0f} times the images of "
-            f"{labels[order[-1]]}. Classes count alike: models are judged by balanced accuracy, the mean "
+            f"{labels[order[-1]]}. All classes have equal weight: models are compared by balanced accuracy, the mean "
             "of the classes' own"
         )
     return sentences

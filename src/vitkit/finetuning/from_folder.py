@@ -1,6 +1,6 @@
-"""From a folder of photographs to a model. A closed-form head is ready in seconds (`first_model.py`); then
-all weights are fine-tuned while held-out images improve and time is left (`fine_tuning.py`); the best
-candidate on held-out images is kept.
+"""From a folder of photographs to a model. A closed-form head is ready in seconds
+(`first_model.py`); then all weights are fine-tuned while held-out images improve and time is left
+(`fine_tuning.py`); the best candidate on held-out images is kept.
 """
 
 import math
@@ -141,8 +141,8 @@ def answer(
         work = settle_reading(work, reading)
         first = closed_form(work, reading, is_saved=bool(earlier))
 
-        # The closed form on uncropped images, if most are not square and it is better; a finished run keeps its
-        # decision
+        # The closed form on uncropped images, if most are not square and it is better; a finished
+        # run keeps its decision
         whole = None
         if not earlier:
             work, whole = chosen_proportions(work, reading)
@@ -167,8 +167,8 @@ def _check(photographs: Photographs, recipe: Recipe) -> None:
         )
     if photographs.target_kind == "class" and len(photographs.labels) < 2:
         raise BadData(
-            f"{source} has one class, {', '.join(photographs.labels)}; a classifier tells two or "
-            "more apart: add a folder with photographs of something else"
+            f"{source} has one class, {', '.join(photographs.labels)}; a classifier needs at "
+            "least two: add a folder with photographs of something else"
         )
 
 

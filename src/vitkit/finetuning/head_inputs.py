@@ -70,8 +70,8 @@ def reads(recipe: Recipe, kind: FeatureSet) -> Recipe:
 
 def read(work: RunInputs) -> FittedHead:
     """The features of all training images, and the head fitted to the feature set with the best
-    leave-one-out predictions. Keeps the decision of an earlier call. Logs the choice if it is more than the
-    class token of the last block."""
+    leave-one-out predictions. Keeps the decision of an earlier call. Logs the choice if it is more
+    than the class token of the last block."""
     photographs = work.photographs
     objective = work.recipe.objective
     balanced = isinstance(objective, Supervised) and objective.class_weights == "balanced"
@@ -145,7 +145,8 @@ def kinds_for(config: object, images: int) -> Iterator[FeatureSet]:
 
 
 def widest_of(kinds: Sequence[FeatureSet]) -> FeatureSet:
-    """The smallest feature set that contains all `kinds`, which are ordered as `kinds_for` yields them."""
+    """The smallest feature set that contains all `kinds`, which are ordered as `kinds_for` yields
+    them."""
     return FeatureSet(kinds[-1].pool, max(kind.blocks for kind in kinds))
 
 
@@ -165,8 +166,8 @@ def part_of(every: Features, widest: FeatureSet, kind: FeatureSet, width: int) -
 def shared_products(
     every: Features, widest: FeatureSet, kinds: Sequence[FeatureSet], width: int
 ) -> dict[FeatureSet, Tensor]:
-    """The row products of the features (`row_products`) for each feature set with more features than images,
-    except for the class token alone, which is exact.
+    """The row products of the features (`row_products`) for each feature set with more features
+    than images, except for the class token alone, which is exact.
 
     The products of a feature set are sums over its token states, so each state is multiplied once.
     """
@@ -193,8 +194,8 @@ def shared_products(
 
 
 def _by_loss(name: str, bare: Classifier, asked: Probing, whole: Probe, y: np.ndarray) -> Candidate:
-    """A feature set as a candidate, compared by its leave-one-out loss: with few images the loss is a more
-    sensitive measure than the accuracy."""
+    """A feature set as a candidate, compared by its leave-one-out loss: with few images the loss is
+    a more sensitive measure than the accuracy."""
     tried = candidate(name, bare, asked, whole.left_out, y)
     return tried._replace(scores=-tried.losses)
 
@@ -217,12 +218,12 @@ def _log_choice(
     if work.plan.portable:
         work.say(
             f"its head reads the class token alone, as in other libraries (`portable`): {with_token} "
-            f"instead of {with_more} with {more}, by fits without each image"
+            f"instead of {with_more} with {more}, by leave-one-out"
         )
         return
     work.say(
-        f"its head reads {more}: {with_more} instead of {with_token} with the class token alone, by fits "
-        "without each image (other libraries do not have that; `portable` keeps to the class token)"
+        f"its head reads {more}: {with_more} instead of {with_token} with the class token alone, by "
+        "leave-one-out (other libraries do not have that; `portable` keeps to the class token)"
     )
 
 

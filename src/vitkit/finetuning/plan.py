@@ -56,7 +56,8 @@ class RunPlan(NamedTuple):
     reading: FeatureSet | None = None
     """Feature set of the head: a pooling and a number of blocks; None until decided."""
     portable: bool = False
-    """Whether the head is limited to features that other libraries support, even at a loss of accuracy."""
+    """Whether the head is limited to features that other libraries support, even at a loss of
+    accuracy."""
     native: bool | None = None
     """Whether images keep their own proportions for the closed-form head, even if the recipe crops them;
     None until decided."""
@@ -132,7 +133,8 @@ class RunInputs:
     """The inputs of every step."""
 
     recipe: Recipe
-    """Recipe of the call with the head's feature set filled in. Its precision may be "auto", its spans 0."""
+    """Recipe of the call with the head's feature set filled in. Its precision may be "auto", its
+    spans 0."""
     tuning: Recipe
     """Recipe of the fine-tuning, which may use a smaller image size."""
     run_dir: Path

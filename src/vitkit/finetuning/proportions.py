@@ -1,9 +1,10 @@
 """The choice between cropped and uncropped images for the closed-form head, where most are not square.
 
-The first model, of cropped images, exists by then. A second pass over the images takes as long as the
-first one, so it is made only if half of the time is left. The best feature set for uncropped images is
-used if its leave-one-out predictions are better than those with the centre crop by more than chance. A
-model that crops opens in other libraries, in a page and in `vitkit faster`; one of uncropped images does not.
+The first model, of cropped images, exists by then. A second pass over the images takes as long as
+the first one, so it is made only if half of the time is left. The best feature set for uncropped
+images is used if its leave-one-out predictions are better than those with the centre crop by more
+than chance. A model that crops opens in other libraries, in a page and in `vitkit faster`; one of
+uncropped images does not.
 """
 
 from dataclasses import replace
@@ -47,8 +48,9 @@ def with_crop(recipe: Recipe) -> Recipe:
 
 
 def chosen_proportions(work: RunInputs, reading: FittedHead) -> tuple[RunInputs, FittedHead | None]:
-    """The head on uncropped images if it is better than the given one; None if it is not, or if there is no
-    time to try. Logs the result. The returned inputs hold the decision in their plan."""
+    """The head on uncropped images if it is better than the given one; None if it is not, or if
+    there is no time to try. Logs the result. The returned inputs hold the decision in their
+    plan."""
     if not _is_undecided(work) or not reading.whole.known.any():
         return work, None
     if not from_rank_0(
@@ -80,13 +82,13 @@ def chosen_proportions(work: RunInputs, reading: FittedHead) -> tuple[RunInputs,
     not_squares = f"about {count:,} of {counted(len(images), 'image')} are not square"
     if not is_better:
         work.say(
-            f"{not_squares}: whole, at their own proportions, they give {figures} by fits without each "
-            f"image, no better than chance may be, so they stay {now} (`crop='native'` reads them whole)"
+            f"{not_squares}: whole, at their own proportions, they give {figures} by "
+            f"leave-one-out, which chance may explain, so they stay {now} (`crop='native'` reads them whole)"
         )
         return _with_decision(work, False), None
     work.say(
-        f"{not_squares}, so they are read whole, at their own proportions: {figures} {now}, by fits "
-        f"without each image (`crop={option!r}` keeps to that)"
+        f"{not_squares}, so they are read whole, at their own proportions: {figures} {now}, by "
+        f"leave-one-out (`crop={option!r}` keeps to that)"
     )
 
     # Cross-fitted: an image has no influence on the choice of the head that predicts it
@@ -113,8 +115,8 @@ def _discard(sentence: str) -> None:
 
 
 def not_square(source: Source) -> int:
-    """How many images have one side longer than the other by a factor of more than SQUARE; for many images
-    an estimate from a sample."""
+    """How many images have one side longer than the other by a factor of more than SQUARE; for many
+    images an estimate from a sample."""
     looked_at = np.linspace(0, len(source) - 1, min(len(source), MEASURED)).astype(int).tolist()
     count = 0
     for i in looked_at:

@@ -38,7 +38,7 @@ from vitkit.weights import Classifier, load
 
 
 def is_quick(run_dir: Path) -> bool:
-    """Whether a directory holds a quick run."""
+    """Whether a directory holds a run of `vitkit finetune` with the quick preset."""
     return (run_dir / PLAN).is_file()
 
 
@@ -46,8 +46,8 @@ def check_recorded(run_dir: Path) -> None:
     """Raises VitkitError for a quick run whose results are not recorded."""
     if is_quick(run_dir) and not is_run(run_dir):
         raise BadRun(
-            f"{run_dir} has not ended, or was made by an earlier version, which did not keep what a page "
-            "needs; the vitkit finetune command that made it, given once more, goes on and writes it"
+            f"{run_dir} is unfinished, or was made by an earlier version, which did not record what a page "
+            "needs; repeat the vitkit finetune command that made it, which continues and records it"
         )
 
 
@@ -122,8 +122,8 @@ def _start_of(work: RunInputs) -> dict:
 
 
 def weakest_class(run_dir: Path) -> str | None:
-    """A sentence about the class with the lowest accuracy on the test images; None without test images, or
-    if every prediction is correct."""
+    """A sentence about the class with the lowest accuracy on the test images; None without test
+    images, or if every prediction is correct."""
     kept = read_answers(run_dir / ANSWERS)
     if kept is None or not kept.answers.finite.all():
         return None
@@ -131,8 +131,9 @@ def weakest_class(run_dir: Path) -> str | None:
 
 
 def write_page(run_dir: Path, path: Path | None = None, typed: Sequence[str] = ()) -> Path | None:
-    """Write the page about a quick run from its record: the mistakes of its model on the test images if they
-    have one class each, else its fine-tuning. Returns the page's path; None if nothing was measured.
+    """Write the page about a quick run from its record: the mistakes of its model on the test
+    images if they have one class each, else its fine-tuning. Returns the page's path; None if
+    nothing was measured.
 
     path: the file to write; None is report.html in the directory. typed: names of data sets that a user
     typed, as `read_run` takes them. Raises VitkitError for a run without a record, and for images that

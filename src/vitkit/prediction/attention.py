@@ -91,7 +91,8 @@ class LookPictures:
     def draw(self, name: str, image: np.ndarray, place: int, answer: str) -> Path:
         """Draw the picture of an image, and return its path.
 
-        image: uint8 (3, H, W). place: the image's index in the last batch. answer: the prediction in words.
+        image: uint8 (3, H, W). place: the image's index in the last batch. answer: the prediction
+        in words.
 
         The picture is called as the image, with a number appended if the name is taken by another picture
         or by a file that vitkit did not draw. Raises OSError with a readable message.

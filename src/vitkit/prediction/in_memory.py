@@ -48,7 +48,8 @@ class InMemory:
 
 
 def as_items(images: Any, labels: Sequence[str] = ()) -> Sequence[Item] | Iterator[Item]:
-    """The items that `vitkit.predict` classifies: an Iterator if `images` is an iterator, else a Sequence.
+    """The items that `vitkit.predict` classifies: an Iterator if `images` is an iterator, else a
+    Sequence.
 
     labels: names of the model's classes; the classes of a data set that match get these names.
 
@@ -174,4 +175,5 @@ def _read_now(read: Callable[[], bytes | np.ndarray]) -> Callable[[], bytes | np
 
 
 def _raise_bad_image(sentence: str) -> bytes:
+    """Raises BadImage with this message. Takes the place of a function that reads an image."""
     raise BadImage(sentence)

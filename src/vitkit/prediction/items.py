@@ -357,7 +357,7 @@ def read_web(address: str) -> bytes:
     shown = shown_address(address)
     if f"://{MASK}@" in shown:
         raise BadImage(
-            f"{shown} cannot be read: of a single image no user and password are sent; download it first"
+            f"{shown} cannot be read: user names and passwords are not sent for single images; download it first"
         )
     opener = request.OpenerDirector()
     for handler in _HANDLERS:
@@ -392,7 +392,8 @@ def _too_slow(shown: str) -> str:
 
 
 def _body_of(answer: HTTPResponse, shown: str, deadline: TimeLimit) -> bytes:
-    """The body of a response. shown: the address for messages. Raises BadImage beyond the limits, OSError."""
+    """The body of a response. shown: the address for messages. Raises BadImage beyond the limits,
+    OSError."""
     data = bytearray()
     while part := answer.read1():
         data += part

@@ -245,7 +245,7 @@ class RowsFile:
             self.partial.replace(self.path.resolve())  # replaces a link's target, not the link
         except OSError as error:
             raise Unavailable(
-                f"{self.path} could not be written: {error.strerror or error}; what there is, is in "
+                f"{self.path} could not be written: {error.strerror or error}; the rows are in "
                 f"{self.partial}"
             ) from error
         _note_written(self.path)
@@ -261,9 +261,9 @@ def check_rows_file(path: Path) -> None:
     partial = _partial(path)
     if partial.is_file() and partial.stat().st_size and not _was_written(partial):
         raise BadSettings(
-            f"{partial} is there: it keeps what a command had answered when it was killed, or is "
-            "somebody's; rename or remove it, and the same command answers all images again (vitkit "
-            "batch goes on where it ended)"
+            f"{partial} exists: it holds the rows of a killed command, or is a file of another "
+            "program; rename or remove it, and the same command classifies all images again (vitkit "
+            "batch continues where it stopped)"
         )
     for file in (path, partial):
         if not (file.is_file() and _was_written(file)):

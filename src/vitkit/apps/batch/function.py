@@ -1,4 +1,5 @@
-"""`vitkit batch`: predictions for millions of images, in parts, by several processes that may be killed."""
+"""`vitkit batch`: predictions for millions of images, in parts, by several processes that may be
+killed."""
 
 from __future__ import annotations
 
@@ -54,15 +55,15 @@ class BatchState(Rows):
     rows_written: int
     """Number of rows in the complete folder; 0 until it is complete."""
     unreadable: int
-    """Number of unreadable images: of the complete folder, or, until it is complete, of the parts that this
-    process wrote."""
+    """Number of unreadable images: of the complete folder, or, until it is complete, of the parts
+    that this process wrote."""
     ok_if_unreadable: bool = False
     """Whether the exit status is 0 even if images could not be read."""
 
     @property
     def status(self) -> int:
-        """The exit status of the command: 3 if images could not be read. It is 0 for processes of torchrun, which
-        would restart them otherwise."""
+        """The exit status of the command: 3 if images could not be read. It is 0 for processes of
+        torchrun, which would restart them otherwise."""
         ok = self.ok_if_unreadable or int(os.environ.get("WORLD_SIZE", 1)) > 1
         return status_of(self.unreadable, ok)
 

@@ -1,15 +1,15 @@
-"""Predictions for millions of images as a folder of parquet files, one per part of the images. Each part is
-written atomically, so a killed process loses only the part it was computing, and the next process
-continues.
+"""Predictions for millions of images as a folder of parquet files, one per part of the images. Each
+part is written atomically, so a killed process loses only the part it was computing, and the next
+process continues.
 
     parts = Parts.begin(Path("answers"), items, runtime, top=5)
     for part in parts.missing(shard=0, shards=4):
         parts.write(part, predictions_of_its_images)
 
 A part contains consecutive images and is determined by their order alone. So processes need no
-communication: process i of n computes every n-th part, and the number of processes may change between
-calls. `_answers.json` beside the parts identifies the images, the model and the runtime; a call with others
-is refused.
+communication: process i of n computes every n-th part, and the number of processes may change
+between calls. `_answers.json` beside the parts identifies the images, the model and the runtime; a
+call with others is refused.
 """
 
 import hashlib
@@ -63,11 +63,12 @@ class PartFolder:
 
         less: the approximation, such as "--merge 8".
 
-        A folder of an earlier version has no digest of its model. A model with nearly the same outputs for
-        noise continues it, with a log message; a model after a few more steps of training would too.
+        A folder of an earlier version has no digest of its model. A model with nearly the same
+        outputs for noise continues it, with a log message; a model after a few more steps of
+        training would too.
 
-        Raises VitkitError if the folder has predictions for other images, of another model, or computed by
-        another runtime.
+        Raises VitkitError if the folder has predictions for other images, of another model, or
+        computed by another runtime.
         """
         identity = identity_of(runtime)
         about: dict[str, Any] = {
@@ -125,8 +126,8 @@ class PartFolder:
         return path.exists() and path.stat().st_size > 0
 
     def write(self, part: int, predictions: Sequence[Prediction]) -> None:
-        """Write a part atomically. Raises OSError, and VitkitError if the folder now belongs to another process:
-        if two begin it at the same moment with different models, only one can
+        """Write a part atomically. Raises OSError, and VitkitError if the folder now belongs to
+        another process: if two begin it at the same moment with different models, only one can
         continue."""
         assert len(predictions) == len(self.rows(part))
         if _read(self.folder / ABOUT) != self.about:
@@ -141,8 +142,8 @@ class PartFolder:
         write_whole(self.path(part), file.getvalue())
 
     def finish(self) -> tuple[int, int]:
-        """Complete the folder: remove temporary files of killed processes, and return the numbers of rows and of
-        unreadable images. Raises VitkitError, with its name, for a damaged part."""
+        """Complete the folder: remove temporary files of killed processes, and return the numbers
+        of rows and of unreadable images. Raises VitkitError, with its name, for a damaged part."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -293,8 +294,8 @@ def _check_same_model(folder: Path, before: dict, identity: Identity) -> None:
 
 
 def _check_alike(folder: Path, before: dict, labels: str, runtime: Runtime) -> None:
-    """Check parts of an earlier version, which recorded the model's outputs for noise instead of a digest. Raises
-    VitkitError if the outputs clearly differ."""
+    """Check parts of an earlier version, which recorded the model's outputs for noise instead of a
+    digest. Raises VitkitError if the outputs clearly differ."""
     old = np.array(before["outputs"])
     new = _logits_of_noise(runtime)
     is_same = before["labels"] == labels and old.shape == new.shape
@@ -302,7 +303,7 @@ def _check_alike(folder: Path, before: dict, labels: str, runtime: Runtime) -> N
         raise BadRun(f"{folder} holds the answers of another model; give another folder")
     say(
         f"{folder} was begun by an earlier version of vitkit, which kept no digest of its model, so a "
-        "model a few steps of training away is taken for the same; a new folder tells them apart"
+        "model after a few more steps of training would not be noticed; give a new folder to be sure"
     )
 
 

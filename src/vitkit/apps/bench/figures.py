@@ -62,8 +62,9 @@ def draw_bars(axes: "Axes", names: Sequence[str], speeds: Sequence[RuntimeSpeed]
 def draw_curves(
     axes: "Axes", contenders: "Sequence[Contender]", speeds: Sequence[RuntimeSpeed]
 ) -> None:
-    """Draw the share of good predictions against the throughput at the largest batch size: one curve for token
-    merging, one for early exits, and a point for each candidate that computes the whole model.
+    """Draw the share of good predictions against the throughput at the largest batch size: one
+    curve for token merging, one for early exits, and a point for each candidate that computes the
+    whole model.
 
     A prediction is good if it is correct; without labels, if it equals the model's in float32.
     """

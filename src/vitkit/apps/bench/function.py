@@ -315,8 +315,9 @@ def _of_file(
     plan: Turns,
     start_up: bool,
 ) -> Measured:
-    """Measure the speed of an exported file, in every library that can run it; there is no model to compare its
-    predictions with. Raises BadSettings if none of the requested libraries can run it."""
+    """Measure the speed of an exported file, in every library that can run it; there is no model to
+    compare its predictions with. Raises BadSettings if none of the requested libraries can run
+    it."""
     file = Path(model)
     readers = readers_of(file) or [
         "auto"
@@ -394,7 +395,8 @@ def _measured(
 
 
 def _starts(models: Sequence[Path | str]) -> list[tuple[float, float | None]]:
-    """The result of `measure_starts`; empty, with a log message, if a process fails: other figures stay valid."""
+    """The result of `measure_starts`; empty, with a log message, if a process fails: other figures
+    stay valid."""
     try:
         return measure_starts(models)
     except VitkitError as error:
@@ -408,7 +410,8 @@ def _turns(plan: Turns, found: Sequence[Contender]) -> float:
 
 
 def _of_one_size(classifier: Classifier, images: np.ndarray) -> np.ndarray:
-    """The prepared images, (N, 3, h, w); for images at their own proportions those of the most common size."""
+    """The prepared images, (N, 3, h, w); for images at their own proportions those of the most
+    common size."""
     if images.ndim == 4:
         return images
     alone = [classifier.preprocessing.image_of(images, number) for number in range(len(images))]

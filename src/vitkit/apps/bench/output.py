@@ -16,8 +16,8 @@ WIDE = 120  # terminal width that the whole table needs, columns
 
 
 def tables(found: Sequence[Contender], speeds: Sequence[RuntimeSpeed]) -> Iterator[str]:
-    """A table with one row per candidate, without empty columns; in a narrow terminal two tables, one below
-    the other."""
+    """A table with one row per candidate, without empty columns; in a narrow terminal two tables,
+    one below the other."""
     batches = list(speeds[0].images_per_second)
     heads = [f"images/s\nbatch {batch}" for batch in batches]
     heads += ["p50 ms", "p95 ms", "start s", "MB", "same", "cost", "accuracy"]
@@ -73,8 +73,8 @@ def recommendation(
     speeds: Sequence[RuntimeSpeed],
     activation: Activation,
 ) -> str:
-    """Sentences about the fastest runtimes whose agreement is within the bounds of exported files, and the call
-    that writes such a file."""
+    """Sentences about the fastest runtimes whose agreement is within the bounds of exported files,
+    and the call that writes such a file."""
     batch = max(speeds[0].images_per_second)
     exact = next(i for i, contender in enumerate(found) if contender.name == "PyTorch float32")
     base = speeds[exact].images_per_second[batch]

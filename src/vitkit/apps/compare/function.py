@@ -276,8 +276,8 @@ def _compared_runs(
 
 
 def _decoded(items: Iterable[Item], preparing: Iterable[Preprocessing]) -> Iterator[Picture]:
-    """The images that both models can take, decoded once if one picture serves both. Logs each image that is
-    left out."""
+    """The images that both models can take, decoded once if one picture serves both. Logs each
+    image that is left out."""
     for item in items:
         try:
             picture = in_memory(open_image(item.read(), item.name))

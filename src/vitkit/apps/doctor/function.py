@@ -1,5 +1,5 @@
-"""`vitkit doctor`: finds faults and possible improvements of this machine (machine.py), a run (run.py), or a
-model and images (model.py)."""
+"""`vitkit doctor`: finds faults and possible improvements of this machine (machine.py), a run
+(run.py), or a model and images (model.py)."""
 
 from __future__ import annotations
 

@@ -198,8 +198,8 @@ def _places() -> Iterator[Fact]:
 
 
 def _takes_files(folder: Path) -> bool:
-    """Whether a file can be created in a folder. Tested by creating one: permissions are no evidence, since
-    root has all of them even on a read-only disk."""
+    """Whether a file can be created in a folder. Tested by creating one: permissions are no
+    evidence, since root has all of them even on a read-only disk."""
     try:
         with TemporaryFile(dir=folder):
             return True

@@ -1,6 +1,6 @@
-"""`vitkit doctor --model`: checks whether a model's normalisation suits its weights; and with --data, whether
-the model can memorise a few of the images, and how fast it would train on them. Each check takes seconds, or a
-minute at most."""
+"""`vitkit doctor --model`: checks whether a model's normalisation suits its weights; and with
+--data, whether the model can memorise a few of the images, and how fast it would train on them.
+Each check takes seconds, or a minute at most."""
 
 import math
 import time
@@ -119,8 +119,8 @@ def examine_learning(examined: Examined) -> Iterator[Fact]:
 
 @torch.inference_mode()
 def _normalised_right(examined: Examined) -> Iterator[Fact]:
-    """Whether another usual normalisation gives a higher accuracy, if the model has these classes: the most
-    common mistake with published weights."""
+    """Whether another usual normalisation gives a higher accuracy, if the model has these classes:
+    the most common mistake with published weights."""
     classifier = examined.classifier
     source = examined.splits.test or examined.splits.val or examined.splits.train
     assert source is not None  # the caller has checked that there are images
@@ -275,12 +275,12 @@ def _classes(word: str, train: Source) -> Iterator[Fact]:
     value = f"{counted(len(train.labels), 'class')}, of {least:,} ({rare}) to {most:,} ({common}) images"
     advice = ""
     if len(train.labels) == 1:
-        advice = f"there is one class, {rare}, and so nothing to tell apart: add a folder of others"
+        advice = f"there is only one class, {rare}: add a folder with images of another class"
     elif least < 2:
         advice = f"{rare} has {counted(least, 'training image')}: add some, or remove the class"
     elif most >= UNEVEN * least:
         advice = (
-            f"{common} has {most // least} times as many images as {rare}: judge by "
+            f"{common} has {most // least} times as many images as {rare}: compare by "
             "balanced_accuracy, which vitkit evaluate prints, and add images of the rare classes"
         )
     yield Fact("classes", value, advice)

@@ -129,9 +129,7 @@ def _held_out(run: Recorded) -> Iterator[Fact]:
     """Whether the model became worse on held-out images during training."""
     points = run.points()
     if not points:
-        yield Fact(
-            "held-out images", "none", "give DATA a test part, or nobody knows how good it is"
-        )
+        yield Fact("held-out images", "none", "give DATA a test part, for measuring the accuracy")
         return
     name, measured = next(iter(points.items()))
     last_step, last = measured[-1]
@@ -144,7 +142,7 @@ def _held_out(run: Recorded) -> Iterator[Fact]:
     if beyond:
         advice = (
             f"{name} was better at step {best_step:,} ({best.unit.text(best.value)}) than at the "
-            f"end: a shorter `length`, or more augmentation, keeps it from learning by heart"
+            f"end: a shorter `length`, or more augmentation, reduces overfitting"
         )
     yield Fact(name, last.text(), advice)
 

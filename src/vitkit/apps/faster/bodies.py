@@ -1,6 +1,7 @@
-"""Candidates, and the features that their backbones compute. A body is a backbone (a model without its head)
-in one runtime and precision, for one image size. One forward pass of it gives the states of all blocks, and
-so the features for every number of blocks; heads are fitted on these, which takes seconds.
+"""Candidates, and the features that their backbones compute. A body is a backbone (a model without
+its head) in one runtime and precision, for one image size. One forward pass of it gives the states
+of all blocks, and so the features for every number of blocks; heads are fitted on these, which
+takes seconds.
 
 Legend: N images, L blocks, S states of each, D width, K classes.
 """
@@ -205,8 +206,8 @@ def own_reading(classifier: Classifier) -> FeatureSet:
 
 
 def reading_of(classifier: Classifier, shape: Shape, images: int) -> FeatureSet:
-    """The feature set of a shape's head: the classifier's own; with fewer blocks also the mean of the patches
-    and READ blocks, which make up for the missing last class token."""
+    """The feature set of a shape's head: the classifier's own; with fewer blocks also the mean of
+    the patches and READ blocks, which make up for the missing last class token."""
     own = own_reading(classifier)
     if shape.merge:
         return OF_THE_PAPER
@@ -225,8 +226,8 @@ def reading_of(classifier: Classifier, shape: Shape, images: int) -> FeatureSet:
 
 
 def model_of(classifier: Classifier, shape: Shape, reads: FeatureSet) -> Classifier:
-    """The classifier of a shape with the classifier's own weights. Its head is all-zero unless the shape is
-    the whole model."""
+    """The classifier of a shape with the classifier's own weights. Its head is all-zero unless the
+    shape is the whole model."""
     adopted, _ = adopt(classifier, image=shape.image)
     config = adopted.model.config
     if not isinstance(config, ViTConfig):
@@ -260,7 +261,8 @@ class Body:
 
     @cached_property
     def widest(self) -> FeatureSet:
-        """The feature set of a forward pass, which contains those of all heads for any number of blocks."""
+        """The feature set of a forward pass, which contains those of all heads for any number of
+        blocks."""
         own = own_reading(self.subject.classifier)
         if self.merge:
             return OF_THE_PAPER
@@ -297,7 +299,8 @@ class Body:
             return compute_features(own, source).x
 
     def read(self, states: np.ndarray, shape: Shape, reads: FeatureSet) -> np.ndarray:
-        """The features for the head of a shape, selected from these states: float32 (N, width of the features)."""
+        """The features for the head of a shape, selected from these states: float32 (N, width of
+        the features)."""
         if reads == self.widest:
             x = states
         else:
@@ -358,8 +361,8 @@ def exported(
 def opened(
     classifier: Classifier, arithmetic: Arithmetic, merge: int, folder: Path, trial: Trial
 ) -> tuple[Runtime, float]:
-    """Export a classifier to a folder, and open it; returns the runtime of its logits, and the megabytes of
-    its file."""
+    """Export a classifier to a folder, and open it; returns the runtime of its logits, and the
+    megabytes of its file."""
     if arithmetic.library == "torch":
         megabytes = 4 * parameters(classifier.model) / 1e6
         return eager(classifier, CPU, arithmetic.of_pytorch), megabytes

@@ -30,8 +30,8 @@ HEADER = ("model", "ms an image", "times", "MB", "points lost", "at most")
 
 
 def line_figure(line: ParetoLine, chosen: Point, theme: Theme = LIGHT) -> "Figure":
-    """The accuracy lost, in percentage points, against the time per image: every measured model, the Pareto front
-    numbered from the slowest on, and the confidence interval and limit of each."""
+    """The accuracy lost, in percentage points, against the time per image: every measured model,
+    the Pareto front numbered from the slowest on, and the confidence interval and limit of each."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator, NullLocator, ScalarFormatter
 
@@ -113,14 +113,14 @@ def cells(point: Point) -> tuple[str, ...]:
 
 
 def draw(path: Path, line: ParetoLine, chosen: Point) -> Path:
-    """Write the figure as PNG or SVG. Raises OSError, and VitkitError for an existing file that vitkit did
-    not write."""
+    """Write the figure as PNG or SVG. Raises OSError, and VitkitError for an existing file that
+    vitkit did not write."""
     return write_figure(line_figure(line, chosen), path)
 
 
 def write_page(path: Path, line: ParetoLine, chosen: Point, sentences: list[str]) -> Path:
-    """Write the page: the chosen model, the figure, and all measured models. Raises OSError, and VitkitError
-    for an existing file that vitkit did not write."""
+    """Write the page: the chosen model, the figure, and all measured models. Raises OSError, and
+    VitkitError for an existing file that vitkit did not write."""
     return write_html(path, "Faster", _blocks(line, chosen, sentences))
 
 

@@ -130,7 +130,8 @@ class FasterModel(Rows, MadeModel):
             yield f"another model of the line: {other}"
 
     def other(self) -> str:
-        """The command for choosing a faster point of the front, or a slower one; "" if there is no other."""
+        """The command for choosing a faster point of the front, or a slower one; "" if there is no
+        other."""
         best = self.line.best
         others = [point for point in best if point != self.chosen]
         if not others:
@@ -216,7 +217,7 @@ def faster(
         subject = of_run(classifier, run_dir)
     else:
         raise BadSettings(
-            f"{name_of(model)} is no run, so there are no images that it has not learned from: "
+            f"{name_of(model)} is not a run, so there are no held-out images: "
             "name some, sorted into folders of their classes, with `data`"
         )
 
@@ -249,7 +250,7 @@ def _found(
     asked: dict[str, Any],
 ) -> FasterModel:
     """Search, and write the chosen model and the reports."""
-    say(f"judging by {subject.where}")
+    say(f"evaluating on {subject.where}")
     found = search(subject, goal.search)
     line = found.line
     chosen = choose(line, goal.lose / 100, goal.most)

@@ -1,9 +1,10 @@
 """The head of a candidate, and its logits for the images that evaluate it.
 
-If the classifier's own head is in closed form, every candidate gets a closed-form head on the features of its
-own backbone, and is evaluated by leave-one-out predictions. Any other classifier keeps its head as long as its
-backbone is complete; otherwise the head is distilled: fitted by least squares from the backbone's states to
-the logits of the classifier, which needs no labels. It is fitted to other images than the evaluation images.
+If the classifier's own head is in closed form, every candidate gets a closed-form head on the
+features of its own backbone, and is evaluated by leave-one-out predictions. Any other classifier
+keeps its head as long as its backbone is complete; otherwise the head is distilled: fitted by least
+squares from the backbone's states to the logits of the classifier, which needs no labels. It is
+fitted to other images than the evaluation images.
 
 Legend: N images, D width, K classes.
 """
@@ -67,8 +68,8 @@ class BodyHead:
 
 
 def head_of(subject: SearchSubject, body: Body, shape: Shape, exact: Arithmetic) -> BodyHead:
-    """The head of a shape on its body, with its logits. exact: the arithmetic that computes the classifier's
-    own logits, for a distilled head."""
+    """The head of a shape on its body, with its logits. exact: the arithmetic that computes the
+    classifier's own logits, for a distilled head."""
     images = len(subject.fitted)
     reads = reading_of(subject.classifier, shape, images)
     judged = body.read(body.states(subject.judged), shape, reads)
@@ -110,7 +111,7 @@ def check_own(subject: SearchSubject, head: BodyHead, x: np.ndarray) -> None:
     same = ((answers == own.argmax(1)) | tied_answers(own, answers)).mean()
     if same < LEAST_OWN:
         raise BadRun(
-            f"the model agrees with the one that its run solved for on {same:.0%} of the images only, so "
+            f"the model agrees with the one that its run made on only {same:.0%} of the images, so "
             "it was changed afterwards; name images that it has not learned from with `data`"
         )
 
@@ -118,8 +119,8 @@ def check_own(subject: SearchSubject, head: BodyHead, x: np.ndarray) -> None:
 def with_head(subject: SearchSubject, shape: Shape, head: BodyHead, x: np.ndarray) -> Classifier:
     """The classifier of a shape with its head, for writing to a file.
 
-    x: the head's features of the evaluation images, (N, D). If the classifier has rejection thresholds, new
-    ones are fitted to them.
+    x: the head's features of the evaluation images, (N, D). If the classifier has rejection
+    thresholds, new ones are fitted to them.
     """
     own = subject.classifier
     model = model_of(own, shape, head.reads)

@@ -1,15 +1,15 @@
 """The accuracy that a faster model loses, and statistical limits of this loss.
 
-Both models classify the same images, which neither has learned from, and only the images on which their
-predictions differ are informative. The limit of a candidate's loss is Tango's score limit of the difference
-between the two accuracies, at 95 % confidence, one-sided.
+Both models classify the same images, which neither has learned from, and only the images on which
+their predictions differ are informative. The limit of a candidate's loss is Tango's score limit of
+the difference between the two accuracies, at 95 % confidence, one-sided.
 
-The best of many candidates on a set of images is partly the luckiest one. Therefore the labels have no part in
-the order of the candidates: it is given by their speeds, and by how many of their predictions differ from the
-reference's. The Pareto front of these two is tested, from the slowest on, each candidate at full confidence,
-until one fails (fixed-sequence testing: Maurer et al. 1995). The last one that passed is chosen. A wrong
-choice requires that the first wrong candidate of the front passes, which happens in at most 5 % of cases, for
-any number of candidates.
+The best of many candidates on a set of images is partly the luckiest one. Therefore the labels have
+no part in the order of the candidates: it is given by their speeds, and by how many of their
+predictions differ from the reference's. The Pareto front of these two is tested, from the slowest
+on, each candidate at full confidence, until one fails (fixed-sequence testing: Maurer et al. 1995).
+The last one that passed is chosen. A wrong choice requires that the first wrong candidate of the
+front passes, which happens in at most 5 % of cases, for any number of candidates.
 
 Legend: N images, K classes.
 """
@@ -46,7 +46,8 @@ SAME = Loss(0.0, 0.0, 0.0, 0.0, 0.0)  # the same numbers up to rounding, so no t
 
 
 class Evidence(NamedTuple):
-    """Counts of images that differ between a candidate and the reference; the input of the loss's limit."""
+    """Counts of images that differ between a candidate and the reference; the input of the loss's
+    limit."""
 
     lost: int
     """Number of images that only the reference classifies correctly."""
@@ -89,7 +90,8 @@ def independent(images: int, groups: np.ndarray | None = None) -> float:
 
 
 def loss_of(evidence: Evidence, share: float = 1.0) -> Loss:
-    """The loss of a candidate with its interval and limit. share: the part of the images that is independent."""
+    """The loss of a candidate with its interval and limit. share: the part of the images that is
+    independent."""
     lost, won, differing, images = evidence
     low, high = tango(share * lost, share * won, share * images)
     return Loss(
@@ -112,14 +114,16 @@ def limit(evidence: Evidence, share: float = 1.0) -> float:
 
 
 def on_others(loss: Loss, lose: float, images: int) -> float:
-    """The largest loss that a set of other images shows by chance, in 95 % of cases, if the true loss is `lose`.
-    images: their number. An image can contribute only if the two predictions differ."""
+    """The largest loss that a set of other images shows by chance, in 95 % of cases, if the true
+    loss is `lose`. images: their number. An image can contribute only if the two predictions
+    differ."""
     return lose + Z * math.sqrt(loss.differing / images)
 
 
 def needed(evidence: Evidence, lose: float, share: float = 1.0) -> int | None:
-    """The number of images, rounded to two digits, that would show that a candidate loses less than `lose`,
-    if its results on them are like those on these images; None if it seems to lose that much or more.
+    """The number of images, rounded to two digits, that would show that a candidate loses less than
+    `lose`, if its results on them are like those on these images; None if it seems to lose that
+    much or more.
 
     share: the part of the images that is independent.
     """

@@ -62,18 +62,19 @@ class ParetoLine:
         return tuple(best)
 
     def fastest(self, lose: float) -> Point:
-        """The fastest model that is shown to lose less than `lose`, a share: the last one before the first
-        that fails the test, from the slowest of the front on (losses.py gives the reason). A model that
-        computes the same numbers loses nothing."""
+        """The fastest model that is shown to lose less than `lose`, a share: the last one before
+        the first that fails the test, from the slowest of the front on (losses.py gives the
+        reason). A model that computes the same numbers loses nothing."""
         return self._tested(lose)[0]
 
     def failing(self, lose: float) -> Point | None:
-        """The first model of the front, from the slowest on, for which a loss below `lose` is not shown; None
-        if all pass."""
+        """The first model of the front, from the slowest on, for which a loss below `lose` is not
+        shown; None if all pass."""
         return self._tested(lose)[1]
 
     def _tested(self, lose: float) -> tuple[Point, Point | None]:
-        """From the slowest of the front on: the last model that passes the test, and the first that fails."""
+        """From the slowest of the front on: the last model that passes the test, and the first that
+        fails."""
         exact = [point for point in self.points if point.loss.at_most == 0]
         chosen = min(exact, key=lambda point: point.milliseconds)
         for point in self.best:

@@ -1,5 +1,6 @@
-"""Speed of candidates: measured in turns with the whole model in PyTorch, so that other load on the machine
-affects all equally; in several rounds, which get longer as slow candidates are eliminated."""
+"""Speed of candidates: measured in turns with the whole model in PyTorch, so that other load on the
+machine affects all equally; in several rounds, which get longer as slow candidates are
+eliminated."""
 
 import hashlib
 import time
@@ -89,7 +90,8 @@ def arithmetics_here(libraries: Sequence[Library]) -> list[Arithmetic]:
 
 
 class Speeds:
-    """Measures speeds in turns, with at least one turn per race. Turns from the cache are not repeated."""
+    """Measures speeds in turns, with at least one turn per race. Turns from the cache are not
+    repeated."""
 
     def __init__(self, subject: SearchSubject, wanted: SearchGoal, known: Known, files: Path):
         """files: a folder for exported candidates during the measurement. The time budget begins here."""
@@ -109,8 +111,9 @@ class Speeds:
         return f"{candidate.arithmetic}, {candidate.shape.text(self.full)}"
 
     def of_arithmetics(self) -> list[Arithmetic]:
-        """The fastest library of each precision, the fastest first. Inexact precisions are included only if
-        they are faster than float32. Raises VitkitError if no library can compute the model."""
+        """The fastest library of each precision, the fastest first. Inexact precisions are included
+        only if they are faster than float32. Raises VitkitError if no library can compute the
+        model."""
         candidates = []
         for arithmetic in arithmetics_here(self.wanted.libraries):
             candidates.append(Variant(arithmetic, self.full))
@@ -134,8 +137,9 @@ class Speeds:
     def of_candidates(
         self, loss_of: dict[Variant, Loss], arithmetics: Sequence[Arithmetic], opened_until: float
     ) -> tuple[Point, list[Point]]:
-        """The point of the whole model in PyTorch, and the points of candidates that may be on the Pareto front,
-        by successive halving. Candidates that are not exported by `opened_until` are left out."""
+        """The point of the whole model in PyTorch, and the points of candidates that may be on the
+        Pareto front, by successive halving. Candidates that are not exported by `opened_until` are
+        left out."""
         # Candidates that are near the front by their estimated times
         wholes = [Variant(arithmetic, self.full) for arithmetic in arithmetics]
         everything = arithmetics_here(self.wanted.libraries)  # those of the first race
@@ -193,9 +197,9 @@ class Speeds:
         until: float,
         opened_until: float | None = None,
     ) -> "Race":
-        """Measure candidates in turns, together with the whole model in PyTorch. Cached turns are reused. No
-        turn except the first begins after `until`, and candidates that are not exported by
-        `opened_until` are left out."""
+        """Measure candidates in turns, together with the whole model in PyTorch. Cached turns are
+        reused. No turn except the first begins after `until`, and candidates that are not exported
+        by `opened_until` are left out."""
         named = {each.key: each for each in [Variant(REFERENCE, self.full), *candidates]}
         facts = [self.wanted.batch, each_round.seconds]
         race = self._known(named, facts)
@@ -239,8 +243,8 @@ class Speeds:
         return race
 
     def _known(self, named: dict[str, Variant], facts: list) -> "Race | None":
-        """The cached turns of these candidates, by their keys, possibly measured together with others. None if
-        there are none."""
+        """The cached turns of these candidates, by their keys, possibly measured together with
+        others. None if there are none."""
         races = []
         for known in self.known.races.values():
             seconds = known.get("seconds", {})
@@ -292,8 +296,8 @@ class Race:
         return len(self.seconds[self.reference])
 
     def ratio(self, candidate: Variant) -> float:
-        """The candidate's time divided by the reference's: the median over all turns. Within a turn, other
-        load on the machine affects both equally."""
+        """The candidate's time divided by the reference's: the median over all turns. Within a
+        turn, other load on the machine affects both equally."""
         pairs = zip(self.seconds[candidate], self.seconds[self.reference], strict=True)
         return median(own / other for own, other in pairs)
 
@@ -319,7 +323,8 @@ class Race:
 def _near_line(
     milliseconds: dict[Variant, float], loss_of: dict[Variant, Loss], slower: float
 ) -> set[Variant]:
-    """The candidates that no other, which changes no more predictions, beats by more than the factor `slower`."""
+    """The candidates that no other, which changes no more predictions, beats by more than the
+    factor `slower`."""
     near = set()
     for candidate, own in milliseconds.items():
         differing = loss_of[candidate].differing

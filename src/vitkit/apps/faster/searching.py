@@ -1,10 +1,13 @@
 """The search for the fastest model that loses no more accuracy than is allowed.
 
-1. The whole model is timed in every runtime and precision of this machine, in turns; the fastest library of
+1. The whole model is timed in every runtime and precision of this machine, in turns; the fastest
+library of
    each precision is kept.
-2. For each of these, backbones compute the states of the images at the full and at smaller image sizes, and
+2. For each of these, backbones compute the states of the images at the full and at smaller image
+sizes, and
    heads are fitted on fewer and fewer blocks. This gives the loss of each candidate.
-3. The candidates whose estimated time puts them near the Pareto front are timed in turns, together with the
+3. The candidates whose estimated time puts them near the Pareto front are timed in turns, together
+with the
    whole model in PyTorch. Each of three rounds eliminates those that cannot be on the front, and the next
    round measures longer (successive halving).
 
@@ -40,7 +43,7 @@ def check(classifier: Classifier) -> None:
     check_answers(classifier)
     if classifier.activation != "softmax":
         raise Unsupported(
-            "vitkit faster judges by how often the answer is the right class, and this model does not answer "
+            "vitkit faster compares the accuracy of candidates, and this model does not answer "
             f"with one class an image (its activation is {classifier.activation!r})"
         )
     if classifier.preprocessing.is_native:
@@ -71,8 +74,8 @@ class Found:
     """The share of images that count as independent; below 1 for images in groups."""
 
     def needed(self, point: Point, lose: float) -> int | None:
-        """Number of images that could show that a point loses less than the share `lose`; None if it seems to
-        lose that much or more, or if its loss is 0."""
+        """Number of images that could show that a point loses less than the share `lose`; None if
+        it seems to lose that much or more, or if its loss is 0."""
         judged = self.judged.get(point.name)
         if judged is None:
             return None
@@ -153,13 +156,13 @@ def _judge_all(
     exact: Arithmetic,
     until: float,
 ) -> tuple[dict[Variant, Evidence], list[str]]:
-    """The evidence about every shape of every backbone, until the time is up; and descriptions of what was
-    left out. The first backbone is evaluated in any case."""
+    """The evidence about every shape of every backbone, until the time is up; and descriptions of
+    what was left out. The first backbone is evaluated in any case."""
     full = whole(subject.classifier)
     judge = None
     judged: dict[Variant, Evidence] = {}
     left_out = []
-    for body, of_body in bar("judging")(bodies, len(bodies)):
+    for body, of_body in bar("evaluating")(bodies, len(bodies)):
         if judged and time.monotonic() > until:
             what = Shape(body.image, full.blocks, body.merge).text(full)
             left_out.append(f"{body.arithmetic}, {what}")

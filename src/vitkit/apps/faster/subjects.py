@@ -1,8 +1,9 @@
-"""The subject of a search: a classifier, and the images for evaluating its candidates, from which it has not
-learned.
+"""The subject of a search: a classifier, and the images for evaluating its candidates, from which
+it has not learned.
 
-For a run with a closed-form head, these are its training images with leave-one-out predictions, so the test
-part stays unseen. For other models they are the images that the run held out, or a given data set.
+For a run with a closed-form head, these are its training images with leave-one-out predictions, so
+the test part stays unseen. For other models they are the images that the run held out, or a given
+data set.
 
 Legend: N images, K classes, D width.
 """
@@ -123,12 +124,13 @@ def _or_others() -> Iterator[None]:
 
 
 def of_data(classifier: Classifier, data: str, run_dir: Path | None = None) -> SearchSubject:
-    """The subject for a model with the test part of a data set that the user named, from which the model has
-    not learned.
+    """The subject for a model with the test part of a data set that the user named, from which the
+    model has not learned.
 
-    Heads are fitted to the images of the model's run, if there is one; else to the data set's training part.
-    If the data set has only one part, every second image (or group of images) is for fitting, and the others
-    are for evaluation. Raises VitkitError for images without classes, or with none of the model's classes.
+    Heads are fitted to the images of the model's run, if there is one; else to the data set's
+    training part. If the data set has only one part, every second image (or group of images) is for
+    fitting, and the others are for evaluation. Raises VitkitError for images without classes, or
+    with none of the model's classes.
     """
     judged = source_at(data, typed=True)
     _check_target(judged, data)
@@ -149,7 +151,8 @@ def of_data(classifier: Classifier, data: str, run_dir: Path | None = None) -> S
 
 
 def _learned_by(run_dir: Path, data: str) -> Source | None:
-    """The training and held-out images of a run; None, with a log message, if they cannot be read here."""
+    """The training and held-out images of a run; None, with a log message, if they cannot be read
+    here."""
     try:
         return open_learned(read_run(run_dir, typed=(data,)))
     except (VitkitError, OSError) as error:
@@ -192,12 +195,12 @@ def _check_target(source: Source, where: str) -> None:
     """Raises VitkitError if the images do not have one class each, or if there are too few."""
     if source.target_kind != "class":
         raise BadData(
-            f"the images of {where} do not have one class each, and a faster model is judged by how "
-            "often its class is the right one"
+            f"the images of {where} do not have one class each, and faster models are compared by "
+            "their accuracy"
         )
     if len(source) < FEWEST:
         raise BadData(
-            f"{where} has {len(source):,} images to judge by; at least {FEWEST} are needed"
+            f"{where} has {len(source):,} images to evaluate on; at least {FEWEST} are needed"
         )
 
 
@@ -226,8 +229,8 @@ def _spread(source: Source, most: int) -> Source:
 
 
 class Known:
-    """The measured losses and speeds of a model's candidates on a set of images, kept in a file of the cache.
-    `folder_of` has one folder per machine, so speeds of other machines are not used."""
+    """The measured losses and speeds of a model's candidates on a set of images, kept in a file of
+    the cache. `folder_of` has one folder per machine, so speeds of other machines are not used."""
 
     def __init__(self, subject: SearchSubject):
         digest = hashlib.sha256(subject.digest().encode("utf-8", "surrogateescape")).hexdigest()[

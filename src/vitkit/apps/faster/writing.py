@@ -108,6 +108,6 @@ def _check(same: float, output: Path) -> None:
     """Raises VitkitError if too few predictions equal the candidate's."""
     if same < LEAST_SAME:
         raise BadSettings(
-            f"{output} was not written: {same:.1%} of its answers agree with those that were judged, and at least "
+            f"{output} was not written: {same:.1%} of its answers agree with those of the candidate, and at least "
             f"{LEAST_SAME:.0%} have to"
         )

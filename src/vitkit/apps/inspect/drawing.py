@@ -117,8 +117,8 @@ def subject_of(
 
 
 def _target(name: str, labels: Sequence[str]) -> int | None:
-    """The number of a class, by its exact name; else ignoring case; else by the first of its synonyms. Raises
-    VitkitError for an unknown name, and for a name of several classes."""
+    """The number of a class, by its exact name; else ignoring case; else by the first of its
+    synonyms. Raises VitkitError for an unknown name, and for a name of several classes."""
     if not name:
         return None
     wanted = name.casefold()
@@ -177,8 +177,8 @@ def _patch(
 def _captions(
     classifier: Classifier, images: Tensor, pictures: Sequence[Picture], target: int | None
 ) -> tuple[str, ...]:
-    """A caption for each photograph: the class that is shown and its probability, or the file's name if the
-    model makes no prediction per image."""
+    """A caption for each photograph: the class that is shown and its probability, or the file's
+    name if the model makes no prediction per image."""
     if no_answer(classifier) or not classifier.model.config.pools:
         return tuple(printable_name(Path(picture.name).name) for picture in pictures)
     captions = []

@@ -1,13 +1,13 @@
 """Active learning: the choice of images whose labels improve a model most.
 
-Uncertainty herding: a labelled image covers similar images, the more similar the better, and the next image to
-label is the one that adds most cover, weighted by the model's uncertainty (Bae and others, "Uncertainty Herding:
-One Active Learning Method for All Label Budgets", 2025). Without any labels all images have equal weight, so
-typical images of large clusters come first; later, when the model is certain about most images, those between
-the classes remain.
+Uncertainty herding: a labelled image covers similar images, the more similar the better, and the
+next image to label is the one that adds most cover, weighted by the model's uncertainty (Bae and
+others, "Uncertainty Herding: One Active Learning Method for All Label Budgets", 2025). Without any
+labels all images have equal weight, so typical images of large clusters come first; later, when the
+model is certain about most images, those between the classes remain.
 
-Legend: N images, D width of the features, K classes, C candidates to ask about, M a sample of the N images on
-which cover is measured.
+Legend: N images, D width of the features, K classes, C candidates to ask about, M a sample of the N
+images on which cover is measured.
 """
 
 import numpy as np
@@ -33,8 +33,8 @@ def next_to_label(features: np.ndarray, labels: np.ndarray, count: int = 1) -> n
     labels: int (N,), the class number of each image; -1 for an unlabelled one.
     count: number of images to choose; all unlabelled ones if there are fewer.
 
-    Returns int64 (count,), rows of `features`. The result is deterministic. Raises VitkitError for arrays of
-    inconsistent shapes.
+    Returns int64 (count,), rows of `features`. The result is deterministic. Raises VitkitError for
+    arrays of inconsistent shapes.
     """
     features = np.asarray(features)
     labels = np.asarray(labels)
@@ -90,8 +90,8 @@ class Cover:
     ) -> np.ndarray:
         """The images that add most cover, chosen one after the other: int64 (count,), or fewer.
 
-        labelled: rows of the images that cover others. is_settled: bool (N,), the images that are excluded.
-        unsure: the model's uncertainty about each image of `sample`, (M,).
+        labelled: rows of the images that cover others. is_settled: bool (N,), the images that are
+        excluded. unsure: the model's uncertainty about each image of `sample`, (M,).
         """
         self._choose_candidates(is_settled, count)
         left = torch.from_numpy(~is_settled[self._candidates])

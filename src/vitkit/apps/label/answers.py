@@ -1,8 +1,8 @@
 """The stored answers of people: an append-only journal, and the labels that follow from it.
 
-The journal is the only source: nothing in it is changed, and undoing an answer adds a line too. A line that was
-not written completely, for example because of a power failure, can only be the last one and is dropped.
-`labels.csv` is rewritten after every answer, for other programs.
+The journal is the only source: nothing in it is changed, and undoing an answer adds a line too. A
+line that was not written completely, for example because of a power failure, can only be the last
+one and is dropped. `labels.csv` is rewritten after every answer, for other programs.
 """
 
 import csv
@@ -70,8 +70,8 @@ class CurrentAnswers:
     """All current answers, and the labels that follow from them."""
 
     def __init__(self, standing: Iterable[Answer] = (), last: int = 0):
-        """standing: the current answers in the order in which they were given. last: the highest number of
-        any answer, also of undone ones."""
+        """standing: the current answers in the order in which they were given. last: the highest
+        number of any answer, also of undone ones."""
         self.standing: list[Answer] = []
         self.last = last
         self._said: dict[str, dict[str, Label]] = {}
@@ -152,9 +152,8 @@ class CurrentAnswers:
         return found
 
     def agreement(self) -> tuple[float, int] | None:
-        """Cohen's kappa of two people's answers, and the number of images that both answered; None if there
-        are none. If three people or more answered an image, the last two
-        count."""
+        """Cohen's kappa of two people's answers, and the number of images that both answered; None
+        if there are none. If three people or more answered an image, the last two count."""
         pairs = [list(said.values())[-2:] for said in self._said.values() if len(said) > 1]
         if not pairs:
             return None
@@ -193,7 +192,8 @@ class Journal:
     """The file of all answers."""
 
     def __init__(self, folder: Path):
-        """folder: of the session; it must exist. Raises VitkitError for a file that is not a journal, OSError."""
+        """folder: of the session; it must exist. Raises VitkitError for a file that is not a
+        journal, OSError."""
         self.path = folder / JOURNAL
         self.answers, size = _read(self.path)
         if self.path.exists():
@@ -277,8 +277,8 @@ def _check(answer: Answer) -> None:
 
 
 def write_labels(file: Path, photographs: str, answers: CurrentAnswers) -> None:
-    """Write a table of the labels for `vitkit finetune` and other programs: each image's path, its class, the
-    kind of question, and the person. Written atomically. Raises OSError.
+    """Write a table of the labels for `vitkit finetune` and other programs: each image's path, its
+    class, the kind of question, and the person. Written atomically. Raises OSError.
 
     photographs: path of their folder, relative to the table.
     """

@@ -1,8 +1,8 @@
 """Checking of labelled images on the page of a labelling session: the findings of a review, one by one.
 
-Each image with a finding is a question: keep its class, change it, or leave the image out. The decisions are
-stored in a journal, as in labelling, and written as a list that `vitkit data review --apply` and
-`--data.exclude` read.
+Each image with a finding is a question: keep its class, change it, or leave the image out. The
+decisions are stored in a journal, as in labelling, and written as a list that `vitkit data review
+--apply` and `--data.exclude` read.
 """
 
 import threading
@@ -105,10 +105,11 @@ class Checking:
         label: str = "",
         others: Sequence[str] = (),
     ) -> Answer:
-        """Record the decision about an image: its class, which may be the current one, or to leave it out.
-        It is on disk when this returns.
+        """Record the decision about an image: its class, which may be the current one, or to leave
+        it out. It is on disk when this returns.
 
-        Raises VitkitError for a question that is not reserved for this person, or a class without a name; OSError.
+        Raises VitkitError for a question that is not reserved for this person, or a class without a
+        name; OSError.
         """
         with self._lock:
             asked = self._given_out.to_answer(by, question)

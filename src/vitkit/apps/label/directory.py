@@ -35,7 +35,7 @@ def folder_of_sitting(root: Path, kind: str) -> Path:
         place, before = moved[-1]
         say(
             printable(
-                f"{place} has answers about {before}, which is not there any more; if {root} is what was "
+                f"{place} has answers about {before}, which does not exist any more; if {root} is what was "
                 f"there, `workdir={str(place)!r}` goes on with them"
             )
         )

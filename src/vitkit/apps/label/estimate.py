@@ -1,14 +1,15 @@
 """Estimate of the model's accuracy on the unlabelled images.
 
-Most images that a person is asked about are chosen, as typical or uncertain ones, so the model's accuracy on
-them is biased. Others are drawn at random, and the model's predictions for them, made before their labels were
-known, are the data of the estimate. Leave-one-out predictions would not do: later questions are chosen far
-from labelled images, so leaving one out makes a gap that no unlabelled image has.
+Most images that a person is asked about are chosen, as typical or uncertain ones, so the model's
+accuracy on them is biased. Others are drawn at random, and the model's predictions for them, made
+before their labels were known, are the data of the estimate. Leave-one-out predictions would not
+do: later questions are chosen far from labelled images, so leaving one out makes a gap that no
+unlabelled image has.
 
-Two things change over time. The model learns from more labels, and the remaining images differ from the
-initial ones: screens remove those that the model is most certain about. Therefore a logistic regression
-predicts the probability of a correct prediction from the certainty and the number of labels, and the result
-is averaged over the remaining images.
+Two things change over time. The model learns from more labels, and the remaining images differ from
+the initial ones: screens remove those that the model is most certain about. Therefore a logistic
+regression predicts the probability of a correct prediction from the certainty and the number of
+labels, and the result is averaged over the remaining images.
 
 Legend: R images drawn at random, U unlabelled ones, B draws of the bootstrap.
 """
@@ -69,8 +70,8 @@ def share_right(drawn: Drawn, left: np.ndarray, labels: int, more: int) -> Estim
     """Estimate the model's accuracy on the remaining images; None if too few random images were drawn, or
     too few images remain.
 
-    left: certainty of the model about each remaining image, (U,). labels: number of labels that it has learned
-    from. more: number of additional labels for the gain.
+    left: certainty of the model about each remaining image, (U,). labels: number of labels that it
+    has learned from. more: number of additional labels for the gain.
     """
     if len(drawn.right) < LEAST or len(left) < WORTH_SAYING:
         return None
@@ -96,8 +97,8 @@ def share_right(drawn: Drawn, left: np.ndarray, labels: int, more: int) -> Estim
     shares = chances.mean(1)
     share = float(shares[0])
 
-    # The interval is that of the number of independent answers with the same variance; the remaining images
-    # are themselves a finite sample
+    # The interval is that of the number of independent answers with the same variance; the
+    # remaining images are themselves a finite sample
     own = float((chances[0] * (1 - chances[0])).mean())
     variance = UNSEEN * (float(shares[1:].var()) + own / count)
     independent = max(share * (1 - share) / max(variance, 1e-9), 1.0)
@@ -111,9 +112,10 @@ def share_right(drawn: Drawn, left: np.ndarray, labels: int, more: int) -> Estim
 
 
 def _logistic(x: np.ndarray, y: np.ndarray, weights: np.ndarray, prior: np.ndarray) -> np.ndarray:
-    """Logistic regressions of y (R,) on x (R, 3), one for each row of weights (B, R): slopes (B, 3), with the
-    prior means `prior`, (B, 3). The last two slopes are not negative. A quarter of a correct and of an
-    incorrect answer are added at the mean, so that the regression exists even if all answers are correct."""
+    """Logistic regressions of y (R,) on x (R, 3), one for each row of weights (B, R): slopes (B,
+    3), with the prior means `prior`, (B, 3). The last two slopes are not negative. A quarter of a
+    correct and of an incorrect answer are added at the mean, so that the regression exists even if
+    all answers are correct."""
     x = np.concatenate([x, [[1, 0, 0], [1, 0, 0]]])
     y = np.append(y, (0, 1))
     weights = np.pad(weights, ((0, 0), (0, 2)), constant_values=0.25)

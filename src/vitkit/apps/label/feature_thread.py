@@ -1,4 +1,5 @@
-"""Computes the features of a labelling session's images in a background thread, and caches them in a file."""
+"""Computes the features of a labelling session's images in a background thread, and caches them in
+a file."""
 
 import json
 import threading
@@ -41,8 +42,8 @@ class FeatureThread(threading.Thread):
         precision: Precision,
         find: Callable[[], list[str]],
     ):
-        """classifier: on its device, for inference. root: the folder of the images. find: returns the names
-        of the images in it."""
+        """classifier: on its device, for inference. root: the folder of the images. find: returns
+        the names of the images in it."""
         super().__init__(name="features", daemon=True)
         self.sitting = sitting
         self.classifier = classifier
@@ -204,7 +205,8 @@ def _read(file: Path, digest: str, precision: str) -> _Before:
 
 
 def _state(path: Path) -> list[int] | None:
-    """The size and modification time of a file, which show whether it has changed; None without a file."""
+    """The size and modification time of a file, which show whether it has changed; None without a
+    file."""
     try:
         state = path.stat()
     except OSError:

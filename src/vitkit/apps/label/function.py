@@ -90,7 +90,7 @@ class Labelled(Rows, MadeModel):
         for label, count in progress.classes:
             yield f"  {printable_name(label)}: {count:,}"
         if progress.set_aside:
-            yield f"{progress.set_aside:,} left out, or nobody was sure"
+            yield f"{progress.set_aside:,} left out, or marked as not sure"
         if self.unreadable:
             names = some([printable_name(name) for name in self.unreadable], 3)
             yield f"{counted(len(self.unreadable), 'photograph')} cannot be read: {names}"
@@ -187,7 +187,7 @@ def label(
     """Sort a folder of photographs into classes, on a page of this machine. A model looks at all
     photographs, asks you about those that teach it most, and shows you groups that it believes to
     be of one class, which you confirm together. The photographs stay where they are. vitkit saves
-    every answer at once, and the same command continues. Ctrl-C ends it.
+    every answer immediately, and the same command continues. Ctrl-C ends it.
 
     Args:
         photographs: A folder of photographs, at any depth.
@@ -302,7 +302,7 @@ def _labelled(
             if made.unseen:
                 said[0] += f"; {made.unseen:,} with a class it has not seen yet, or they are gone"
             for metric in made.metrics[:1]:
-                said.append(f"{metric.text()} of them are answered right by fits without them")
+                said.append(f"{metric.text()} of them are classified correctly in cross-validation")
             if links or sorted_into is not None:
                 said.append(sort_into(sitting, root, sorted_into or sitting.folder / "sorted"))
             labels = sitting.folder / LABELS

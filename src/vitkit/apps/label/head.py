@@ -1,8 +1,9 @@
-"""The head of a labelling session, fitted after every answer: class-balanced least squares in closed form.
+"""The head of a labelling session, fitted after every answer: class-balanced least squares in
+closed form.
 
-Screens give many labels of one class together, so all classes get equal weight: otherwise a class that was just
-confirmed would absorb similar ones. The regularisation is fixed, because at first there are too few labels for
-choosing it; the saved model is fitted as by `vitkit teach`.
+Screens give many labels of one class together, so all classes get equal weight: otherwise a class
+that was just confirmed would absorb similar ones. The regularisation is fixed, because at first
+there are too few labels for choosing it; the saved model is fitted as by `vitkit teach`.
 
 Legend: L labelled images, N any images, D width of the features, K classes that have a label.
 """
@@ -45,13 +46,12 @@ class Head:
 
 
 def unsureness(scores: Tensor) -> Tensor:
-    """The uncertainty of scores (N, K): 1 if the two highest classes are equally likely, 0 if one is certain.
-    Returns (N,).
+    """The uncertainty of scores (N, K): 1 if the two highest classes are equally likely, 0 if one
+    is certain. Returns (N,).
 
-    Scores of least squares lie between -1 and 1, and close to each other while there are few labels. So all
-    images are about equally uncertain at first, as they should be; calibrated probabilities would need more
-    labels.
-    few labels to say so.
+    Scores of least squares lie between -1 and 1, and close to each other while there are few
+    labels. So all images are about equally uncertain at first, as they should be; calibrated
+    probabilities would need more labels. few labels to say so.
     """
     best = scores.topk(2).values
     return (1 - (best[:, 0] - best[:, 1]) / 2).clamp(0, 1)
@@ -60,8 +60,8 @@ def unsureness(scores: Tensor) -> Tensor:
 def solve(features: np.ndarray, labels: np.ndarray, chosen: np.ndarray | None = None) -> Head:
     """Fit the head to labelled images: features (L, D), class numbers of two classes or more (L,).
 
-    chosen: bool (L,), the images that were confirmed because the model was certain about them. They are not
-    representative of its certainty, so the temperature is not fitted to them.
+    chosen: bool (L,), the images that were confirmed because the model was certain about them. They
+    are not representative of its certainty, so the temperature is not fitted to them.
     """
     classes, rows = np.unique(labels, return_inverse=True)
     members = torch.from_numpy(rows)

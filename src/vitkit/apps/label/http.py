@@ -1,7 +1,7 @@
 """The HTTP application behind the page of `vitkit label`: questions, answers and images.
 
-`vitkit.apps.serve` serves it below a secret path, so that other pages in the browser, and other people on the
-network, can neither answer nor see an image.
+`vitkit.apps.serve` serves it below a secret path, so that other pages in the browser, and other
+people on the network, can neither answer nor see an image.
 
     GET  /              the page      GET /page.css, /page.js
     GET  /photograph    ?name=&size=  an image as JPEG, scaled to this size
@@ -269,7 +269,8 @@ def _jpeg(path: Path, size: int) -> bytes:
 
 @lru_cache(KEPT)
 def _small(path: Path, size: int, changed: int) -> bytes:
-    """A cached small image. size, changed: size and modification time of its file, part of the cache key."""
+    """A cached small image. size, changed: size and modification time of its file, part of the
+    cache key."""
     return _encoded(path, SIZES[0])
 
 

@@ -1,9 +1,9 @@
 """The choice of the next question, from the images with features and the current answers.
 
-A question is about one image, or about a screen of images that the model predicts to be of one class. One in
-RANDOM single images is drawn at random, for estimating the model's accuracy (estimate.py); the others are the
-most informative ones (active_learning.py). After a few single images comes a screen, as soon as the model is
-certain enough about one.
+A question is about one image, or about a screen of images that the model predicts to be of one
+class. One in RANDOM single images is drawn at random, for estimating the model's accuracy
+(estimate.py); the others are the most informative ones (active_learning.py). After a few single
+images comes a screen, as soon as the model is certain enough about one.
 
 Legend: N images, K classes that have a label.
 """
@@ -123,8 +123,8 @@ class Questions:
         return Question("typed", (name,))
 
     def _up_to_date_cover(self) -> tuple[Cover | None, np.ndarray]:
-        """The cover of the images with features, and their rows; computed again when their number has grown
-        by GROWTH."""
+        """The cover of the images with features, and their rows; computed again when their number
+        has grown by GROWTH."""
         seen = np.flatnonzero(self.photographs.is_seen)
         if not len(seen):
             return None, seen
@@ -143,23 +143,23 @@ class Questions:
         return None
 
     def _random(self, by: str, given_out: set[str]) -> Question | None:
-        """A question about an image drawn at random. Several people get some of the same images, for measuring
-        their agreement."""
+        """A question about an image drawn at random. Several people get some of the same images,
+        for measuring their agreement."""
         aside = {*self.answers.set_aside, *self.photographs.broken} | given_out
         for name in self.photographs.drawn:
             if name in aside or not self.photographs.is_seen[self.photographs.row[name]]:
                 continue
             said = self.answers.said_by(name)
-            is_others = (
+            needs_second_answer = (
                 said and by not in said and all(each.how == "random" for each in said.values())
             )
-            if not said or is_others:
+            if not said or needs_second_answer:
                 return Question("random", (name,))
         return None
 
     def _screen(self, given_out: set[str]) -> Question | None:
-        """A screen of images that the model predicts to be of one class, if it is certain enough about some:
-        of the class with the fewest labels for its expected gain."""
+        """A screen of images that the model predicts to be of one class, if it is certain enough
+        about some: of the class with the fewest labels for its expected gain."""
         head, _ = self.solved()
         if head is None:
             return None
@@ -197,8 +197,8 @@ class Questions:
         return Question("screen", names, label)
 
     def with_guesses(self, question: Question) -> Question:
-        """A question about a single image, with the model's current predictions. An image drawn at random gets
-        none, so that they cannot influence the answer."""
+        """A question about a single image, with the model's current predictions. An image drawn at
+        random gets none, so that they cannot influence the answer."""
         head, _ = self.solved()
         row = self.photographs.row.get(question.photographs[0])
         if (
@@ -219,8 +219,8 @@ class Questions:
     # The model
 
     def solved(self) -> tuple[Head | None, np.ndarray]:
-        """The head fitted to all answers, None for fewer than two classes; and the rows that it was fitted to.
-        Its class numbers are indices into `CurrentAnswers.classes`."""
+        """The head fitted to all answers, None for fewer than two classes; and the rows that it was
+        fitted to. Its class numbers are indices into `CurrentAnswers.classes`."""
         if self._head is None:
             names = [name for name in self.answers.labels if self.photographs.was_seen(name)]
             rows = np.array([self.photographs.row[name] for name in names], dtype=np.int64)
@@ -279,7 +279,7 @@ class GivenOut:
         not reserved for this person."""
         given = self._given.get(by)
         if given is None or given.question.number != number:
-            raise BadSettings("this question was answered already, or given to somebody else")
+            raise BadSettings("this question is already answered, or was given to another person")
         return given.question
 
     def done(self, by: str) -> None:

@@ -1,7 +1,7 @@
 """A labelling session: people label the images of a folder, and their answers are stored.
 
-photographs.py keeps the images, answers.py the answers, questions.py chooses the next question; this module
-joins them. All methods are thread-safe.
+photographs.py keeps the images, answers.py the answers, questions.py chooses the next question;
+this module joins them. All methods are thread-safe.
 
 Legend: N images, D width of the features.
 """
@@ -59,10 +59,11 @@ class SittingProgress:
     classes: tuple[tuple[str, int], ...]
     """The classes, with the number of images of each."""
     estimate: Estimate | None
-    """Estimated accuracy of the model on unlabelled images, and the gain from MORE labels; None if too few
-    images were drawn at random."""
+    """Estimated accuracy of the model on unlabelled images, and the gain from MORE labels; None if
+    too few images were drawn at random."""
     agreement: tuple[float, int] | None
-    """Cohen's kappa of two people's answers, and the number of images that both answered; None without any."""
+    """Cohen's kappa of two people's answers, and the number of images that both answered; None
+    without any."""
 
 
 class Sitting:
@@ -75,8 +76,8 @@ class Sitting:
         classes: Sequence[str] = (),
         clock: Callable[[], float] = time.monotonic,
     ):
-        """names: of the images, relative to their folder. folder: of this session, with earlier answers; it
-        must exist. classes: names of classes that exist before any label.
+        """names: of the images, relative to their folder. folder: of this session, with earlier
+        answers; it must exist. classes: names of classes that exist before any label.
 
         Raises VitkitError for a journal that is damaged, and for two classes of one name; OSError.
         """
@@ -184,7 +185,8 @@ class Sitting:
 
         label: the class, for a single image. others: the images of a screen that are not of its class.
 
-        Raises VitkitError for a question that is not reserved for this person, or a class without a name; OSError.
+        Raises VitkitError for a question that is not reserved for this person, or a class without a
+        name; OSError.
         """
         with self._lock:
             asked = self._given_out.to_answer(by, question)
@@ -210,8 +212,8 @@ class Sitting:
             return answer
 
     def _with_guess(self, answer: Answer) -> Answer:
-        """An answer with the model's prediction for its image. Unchanged if somebody has labelled the image,
-        since the model has then learned from it."""
+        """An answer with the model's prediction for its image. Unchanged if somebody has labelled
+        the image, since the model has then learned from it."""
         head, rows = self._questions.solved()
         name = answer.photographs[0]
         if head is None or self.answers.said_by(name) or not self._photographs.was_seen(name):
@@ -284,8 +286,8 @@ class Sitting:
     # The model
 
     def head(self) -> tuple[Head | None, list[str]]:
-        """The head fitted to all answers, None for fewer than two classes; and the names of its classes, in
-        order."""
+        """The head fitted to all answers, None for fewer than two classes; and the names of its
+        classes, in order."""
         with self._lock:
             return self._questions.solved()[0], self.answers.classes()
 

@@ -102,20 +102,21 @@ def report(
 
 
 def _page_of(run_dir: Path, path: Path | None, typed: Sequence[str]) -> Path:
-    """Write the page about a run; for a quick run, the page of `vitkit finetune`. typed: names of data sets
-    that a user typed."""
+    """Write the page about a run; for a quick run, the page of `vitkit finetune`. typed: names of
+    data sets that a user typed."""
     if not is_quick(run_dir):
         return write_report(run_dir, inside=True, path=path, typed=typed)
     page = write_page(run_dir, path, typed)
     if page is None:
         raise BadSettings(
-            f"{run_dir} was measured on no image: there was none to test on. More photographs would help"
+            f"{run_dir} was not measured on any image, because it has no test images; add more photographs"
         )
     return page
 
 
 def _check(run_dir: Path) -> None:
-    """Raises VitkitError for a directory that is not a run (with the runs inside it), or an incomplete quick run."""
+    """Raises VitkitError for a directory that is not a run (with the runs inside it), or an
+    incomplete quick run."""
     check_recorded(run_dir)
     inner = sorted(path.parent for path in run_dir.glob("*/recipe.json"))
     if is_run(run_dir) or not inner:

@@ -59,7 +59,8 @@ class Reviewed(Rows):
         return [asdict(finding) for finding in self.findings]
 
     def shown(self) -> Iterator[str | Table]:
-        """The number of findings of each kind, and the path of the page; or JSON, one line per finding."""
+        """The number of findings of each kind, and the path of the page; or JSON, one line per
+        finding."""
         if self.json:
             for finding in self.findings:
                 yield to_json(asdict(finding))

@@ -61,8 +61,8 @@ class AttentionView:
 
 
 class Looker:
-    """Computes the attention of a model, one image at a time. Other threads may use the classifier meanwhile: its
-    weights are shared, but the hooks that record attention are not."""
+    """Computes the attention of a model, one image at a time. Other threads may use the classifier
+    meanwhile: its weights are shared, but the hooks that record attention are not."""
 
     def __init__(self, classifier: Classifier):
         """Raises VitkitError for a model without attention among patches, and for one with an output per
@@ -110,7 +110,8 @@ class Looker:
         return AttentionView(self.classifier.batch([picture]), _to_be_shown(visible))
 
     def _check_layer(self, choice: Choice) -> None:
-        """Raises BadSettings for a layer or head that does not exist, and for a head or patch without a layer."""
+        """Raises BadSettings for a layer or head that does not exist, and for a head or patch
+        without a layer."""
         if choice.layer is None:
             if choice.head is not None or choice.patch is not None:
                 raise BadSettings(
@@ -126,8 +127,8 @@ class Looker:
                 raise BadSettings(f"{name} is {number}; the model has {name}s 1 to {count}")
 
     def _check_patch(self, choice: Choice, grid: Grid) -> None:
-        """Raises BadSettings for a patch outside of the grid, and for the pooling layer, where patches do not
-        attend."""
+        """Raises BadSettings for a patch outside of the grid, and for the pooling layer, where
+        patches do not attend."""
         if choice.layer is None or choice.patch is None:
             return
         if self.layers[choice.layer - 1] == POOLING:
@@ -163,8 +164,8 @@ class Looker:
 def drawn(
     pixels: np.ndarray, weights: np.ndarray, tiling: Tiling, patch: tuple[int, int] | None = None
 ) -> np.ndarray:
-    """A photograph, uint8 (h', w', 3), darkened where the map (h, w) is low, with a frame around the patch
-    (row, column), counted from 1: uint8 (h', w', 3)."""
+    """A photograph, uint8 (h', w', 3), darkened where the map (h, w) is low, with a frame around
+    the patch (row, column), counted from 1: uint8 (h', w', 3)."""
     height, width = pixels.shape[:2]
     over = over_image(torch.from_numpy(weights)[None], tiling)[0].numpy()
     picture = darkened(pixels, over, (0, 0, height, width))
@@ -186,8 +187,8 @@ def drawn(
 
 
 def middles(tiling: Tiling, grid: tuple[int, int]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """The centres of the rows and columns of a grid of patches, (h, w), as shares of the image's height and
-    width. Patches may overlap."""
+    """The centres of the rows and columns of a grid of patches, (h, w), as shares of the image's
+    height and width. Patches may overlap."""
     image = tiling.image(grid)
     shares = []
     for axis, count in enumerate(grid):
@@ -199,16 +200,16 @@ def middles(tiling: Tiling, grid: tuple[int, int]) -> tuple[tuple[float, ...], t
 
 
 def softened(weights: np.ndarray) -> np.ndarray:
-    """A map of raw attention, (h, w), for drawing: weights are clipped at the 98th percentile, because a few
-    background patches often have most of the weight, and every patch gets some brightness, so that it can be
-    clicked on."""
+    """A map of raw attention, (h, w), for drawing: weights are clipped at the 98th percentile,
+    because a few background patches often have most of the weight, and every patch gets some
+    brightness, so that it can be clicked on."""
     largest = np.quantile(weights, 0.98)
     return DARKEST * largest + (1 - DARKEST) * weights.clip(max=largest)
 
 
 def _to_be_shown(pixels: np.ndarray) -> np.ndarray:
-    """A picture enlarged or reduced to SHOWN pixels on its longer side, so that its patches can be clicked on:
-    uint8 (h', w', 3)."""
+    """A picture enlarged or reduced to SHOWN pixels on its longer side, so that its patches can be
+    clicked on: uint8 (h', w', 3)."""
     scale = SHOWN / max(pixels.shape[:2])
     height = max(round(pixels.shape[0] * scale), 1)
     width = max(round(pixels.shape[1] * scale), 1)

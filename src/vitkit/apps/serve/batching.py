@@ -1,5 +1,5 @@
-"""Batched inference for concurrent requests: several threads decode images, one computes batches, and the number
-of images in memory is limited.
+"""Batched inference for concurrent requests: several threads decode images, one computes batches,
+and the number of images in memory is limited.
 
 Legend: B images of a batch, h w pixels of the model's input.
 """
@@ -90,8 +90,8 @@ class Wanted(NamedTuple):
 
 
 class ServedModel:
-    """A served model with the thread that computes its batches. When another model replaces it, it is closed
-    after answering its accepted images."""
+    """A served model with the thread that computes its batches. When another model replaces it, it
+    is closed after answering its accepted images."""
 
     def __init__(
         self,

@@ -94,8 +94,8 @@ def answers_alone() -> "Classifier":
 
 
 def warm_up(runtime: Runtime, batch: int) -> None:
-    """Compute black images: one, then a whole batch. The first passes are slower than later ones, and a lack
-    of memory shows here."""
+    """Compute black images: one, then a whole batch. The first passes are slower than later ones,
+    and a lack of memory shows here."""
     preprocessing = runtime.preprocessing
     for count in (1, batch):
         runtime.logits(np.zeros((count, *preprocessing.shape), preprocessing.dtype))

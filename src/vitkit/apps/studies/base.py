@@ -1,5 +1,5 @@
-"""The default base recipe of a study: a small Vision Transformer for the size of the images; and variations of a
-base recipe.
+"""The default base recipe of a study: a small Vision Transformer for the size of the images; and
+variations of a base recipe.
 
 For any other base recipe: `vitkit study NAME --recipe file.py:function`.
 """
@@ -82,8 +82,8 @@ def on_other_images(recipe: Recipe, source: str) -> Recipe:
 
 
 def check_square_patches(model: ViTConfig) -> int:
-    """The side of a model's patches. Raises VitkitError for patches that a study cannot vary: rectangular or
-    overlapping ones."""
+    """The side of a model's patches. Raises VitkitError for patches that a study cannot vary:
+    rectangular or overlapping ones."""
     if model.patches.overlaps or isinstance(model.patch, tuple):
         raise BadSettings(
             "this study varies the side of square patches that lie side by side; leave out "
@@ -127,7 +127,8 @@ def on_a_share(recipe: Recipe, share: float, seed: int) -> Recipe:
 
 
 def measured_by(recipe: Recipe, fewshot: str) -> Recipe:
-    """The recipe with 5-shot accuracy on the images of `fewshot` as its metric; with its own accuracy for ""."""
+    """The recipe with 5-shot accuracy on the images of `fewshot` as its metric; with its own
+    accuracy for ""."""
     if not fewshot:
         return replace(recipe, evals=(Eval(Accuracy()),))
     return replace(recipe, evals=(five_shot(fewshot), Eval(Accuracy())))

@@ -63,7 +63,7 @@ class Budget:
             if unit in ("step", "steps"):
                 return cls(amount, "steps")
         raise BadSettings(
-            f"a budget of {text!r} says nothing; write it like 30m, 2h, 500steps or 0.5exaflops"
+            f"a budget cannot be {text!r}; write it like 30m, 2h, 500steps or 0.5exaflops"
         )
 
 
@@ -119,7 +119,8 @@ class GridCost(NamedTuple):
     seconds: float
     """Duration of the runs' steps, one after the other."""
     fixed: float
-    """Duration of everything that does not depend on the number of steps: evaluations, opening, saving."""
+    """Duration of everything that does not depend on the number of steps: evaluations, opening,
+    saving."""
 
 
 def _cost(grid: Sequence[Cell], splits: Splits, device: str) -> GridCost:
@@ -159,7 +160,8 @@ def _cost(grid: Sequence[Cell], splits: Splits, device: str) -> GridCost:
 
 
 def _images_measured(recipe: Recipe, splits: Splits) -> int:
-    """Number of images that all of a run's evaluations read, including those that evaluators learn from."""
+    """Number of images that all of a run's evaluations read, including those that evaluators learn
+    from."""
     held_out = sum(len(part) for part in (splits.val, splits.test) if part is not None)
     total = 0
     assert splits.train is not None  # refuse_without_classes requires it

@@ -79,8 +79,8 @@ def curve(
 
 
 def dots(axes: Axes, names: Sequence[str], groups: Sequence[Sequence[Metric]]) -> None:
-    """Draw a row for each name: the mean of its runs with their standard deviation, and each run as a small
-    dot."""
+    """Draw a row for each name: the mean of its runs with their standard deviation, and each run as
+    a small dot."""
     for row, metrics in enumerate(groups):
         if not metrics:
             continue

@@ -1,9 +1,9 @@
 """Parallel execution of a study's shards: as processes of this machine, or as SLURM jobs, with submitit.
 
-submitit needs nothing but SLURM, or nothing at all on one machine; it starts an ordinary command, and restarts
-a job that SLURM has preempted. The alternative, Ray, needs a server that has to be started on every machine; its
-strength, the scheduling of many small tasks with their data, is irrelevant for runs of minutes that keep all
-their state in a directory.
+submitit needs nothing but SLURM, or nothing at all on one machine; it starts an ordinary command,
+and restarts a job that SLURM has preempted. The alternative, Ray, needs a server that has to be
+started on every machine; its strength, the scheduling of many small tasks with their data, is
+irrelevant for runs of minutes that keep all their state in a directory.
 """
 
 import os
@@ -39,7 +39,8 @@ class Shard:
     """Whether each shard gets one of the machine's GPUs, in turn."""
 
     def __call__(self) -> int:
-        """Run the shard; returns its exit status. Raises RuntimeError with its last output if it fails."""
+        """Run the shard; returns its exit status. Raises RuntimeError with its last output if it
+        fails."""
         environment = dict(os.environ)
         if self.spread:
             import torch

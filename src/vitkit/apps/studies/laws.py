@@ -1,14 +1,15 @@
 """Scaling laws: the error of runs as a function of training images or operations, and its extrapolation.
 
-A scaling law is a saturating power law, error(x) = floor + scale · x^-power: one part of the error decreases
-with x, the other is constant.
+A scaling law is a saturating power law, error(x) = floor + scale · x^-power: one part of the error
+decreases with x, the other is constant.
 
-The results of the runs are compatible with a region of laws: those whose sum of squares is not much larger than
-the best one's. The confidence interval of an error spans the errors of all laws of the region (profile
-likelihood: Bates and Watts 1988, "Nonlinear Regression Analysis and Its Applications", Section 6.1). It
-includes laws with and without a floor, and with any power.
+The results of the runs are compatible with a region of laws: those whose sum of squares is not much
+larger than the best one's. The confidence interval of an error spans the errors of all laws of the
+region (profile likelihood: Bates and Watts 1988, "Nonlinear Regression Analysis and Its
+Applications", Section 6.1). It includes laws with and without a floor, and with any power.
 
-Legend: P points (values of x), G trial powers, K linear parameters of a law (floor and scale, or one of them).
+Legend: P points (values of x), G trial powers, K linear parameters of a law (floor and scale, or
+one of them).
 """
 
 import math
@@ -122,8 +123,8 @@ class Fit(NamedTuple):
             )
         if len(self.measured.xs) == LEAST_POINTS:
             sentences.append(
-                f"{LEAST_POINTS} points determine the {LEAST_POINTS} numbers of any law: none is left to "
-                "say whether this one holds"
+                f"{LEAST_POINTS} points determine the {LEAST_POINTS} numbers of any law, so "
+                "there is no test of whether this one holds"
             )
         if not self.falls:
             sentences.append(
@@ -142,8 +143,9 @@ class Fit(NamedTuple):
 
 
 def fit(points: Points) -> Fit | None:
-    """Fit a law to the errors of runs by least squares, each run with the same weight, and find the region of
-    laws that contains the true one in 95 % of studies. None for fewer than three values of x.
+    """Fit a law to the errors of runs by least squares, each run with the same weight, and find the
+    region of laws that contains the true one in 95 % of studies. None for fewer than three values
+    of x.
 
     The variance is estimated from the deviations of runs from the mean at their x and of these means from
     the law together, so a law that fits badly has wide intervals.
@@ -192,9 +194,9 @@ def fit(points: Points) -> Fit | None:
 
 
 class StraightLines(NamedTuple):
-    """Linear least squares for each of G powers, with K non-negative parameters: floor and scale, or one of
-    them while the other is 0. Where the unconstrained solution has a negative parameter, the sum of squares
-    is infinite."""
+    """Linear least squares for each of G powers, with K non-negative parameters: floor and scale,
+    or one of them while the other is 0. Where the unconstrained solution has a negative parameter,
+    the sum of squares is infinite."""
 
     best: np.ndarray
     """Parameters, (G, K)."""

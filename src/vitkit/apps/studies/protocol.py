@@ -1,8 +1,8 @@
 """A study: a grid of recipes, its metrics, and the paper's table and figure.
 
-The paper's studies are `Study` values in paper/. `begin` decides how long the runs are and records that,
-`run_study` runs them, and `results` reads their metrics. Tables and figures are made from the results, without
-running anything.
+The paper's studies are `Study` values in paper/. `begin` decides how long the runs are and records
+that, `run_study` runs them, and `results` reads their metrics. Tables and figures are made from the
+results, without running anything.
 """
 
 from collections.abc import Callable, Sequence
@@ -142,7 +142,8 @@ class Results(NamedTuple):
         return groups
 
     def by_seed(self, *names: str, **settings: Setting) -> dict[tuple, dict[int, Metric]]:
-        """The main metric of the cells with given settings, by the values of other settings and by seed."""
+        """The main metric of the cells with given settings, by the values of other settings and by
+        seed."""
         runs: dict[tuple, dict[int, Metric]] = {}
         for row in _matching(self.rows, settings):
             if "seed" in row.settings and all(name in row.settings for name in names):
@@ -196,7 +197,8 @@ class Study:
     check: Callable[[Ask], None] | None = None
     """Function that raises VitkitError for settings that the study does not support."""
     predict: Callable[[Results, str], list[str]] | None = None
-    """Function that predicts accuracy from a fitted law, for a number of images or exaFLOPs, or for a model."""
+    """Function that predicts accuracy from a fitted law, for a number of images or exaFLOPs, or for
+    a model."""
 
 
 def begin(
@@ -276,7 +278,8 @@ def _given(ask: Ask) -> list[str]:
 
 
 def _recorded(study: Study, ask: Ask, budget: str, study_dir: Path) -> BudgetPlan | None:
-    """The plan recorded in a directory; None if there is none. Raises VitkitError for a different study's."""
+    """The plan recorded in a directory; None if there is none. Raises VitkitError for a different
+    study's."""
     path = study_dir / RECORD
     if not path.exists():
         return None
@@ -412,6 +415,7 @@ def results(study: Study, ask: Ask, decided: BudgetPlan, study_dir: Path) -> Res
     order = {cell.name: i for i, cell in enumerate(study.cells(ask, decided.steps, study_dir))}
 
     def read(all_steps: bool) -> list[Row]:
+        """The metrics of all evaluations, or of the last ones, in the order of the grid."""
         rows = [row for row in read_rows(study_dir, all_steps) if row.cell in order]
         return sorted(rows, key=lambda row: order[row.cell])
 
@@ -446,8 +450,8 @@ def refuse_without_classes(source: str, splits: Splits) -> None:
 
 
 def refuse_broken(source: str, workers: int) -> None:
-    """Raises VitkitError if images cannot be decoded, because every run would fail at them. Of a very large
-    data set not all images are checked.
+    """Raises VitkitError if images cannot be decoded, because every run would fail at them. Of a
+    very large data set not all images are checked.
 
     workers: number of decoding processes; -1 for one per CPU, since no model is running yet."""
     if workers < 0:

@@ -1,5 +1,5 @@
-"""Transfer within a study: every run is fine-tuned on target data sets, and the runs are compared by their
-accuracy there, as in Tables 5 and 6 and in Figures 3 and 5."""
+"""Transfer within a study: every run is fine-tuned on target data sets, and the runs are compared
+by their accuracy there, as in Tables 5 and 6 and in Figures 3 and 5."""
 
 import statistics
 from collections.abc import Sequence
@@ -19,8 +19,8 @@ RATE = 0.03  # learning rate of fine-tuning by SGD, one of those of Table 4
 
 
 def data_name(source: str) -> str:
-    """The name of a data set in tables and folders, which is also the name of a run on it. For "." it is the
-    name of the current folder."""
+    """The name of a data set in tables and folders, which is also the name of a run on it. For "."
+    it is the name of the current folder."""
     return run_name(source, "")
 
 
@@ -31,14 +31,15 @@ def check_names(sources: Sequence[str], kind: str) -> None:
         name = data_name(source)
         if name in by_name:
             raise BadSettings(
-                f"two {kind} are called {name!r}, {by_name[name]} and {source}; the table could not tell "
-                "them apart: leave one out, or rename it"
+                f"two {kind} are called {name!r}, {by_name[name]} and {source}; names in the "
+                "table must differ: leave one out, or rename it"
             )
         by_name[name] = source
 
 
 def check_targets(ask: Ask) -> None:
-    """Raises VitkitError for targets with the same name, and for two metrics that would compare the runs."""
+    """Raises VitkitError for targets with the same name, and for two metrics that would compare the
+    runs."""
     check_names(ask.targets, "targets")
     if ask.targets and ask.fewshot:
         raise BadSettings(
@@ -48,8 +49,9 @@ def check_targets(ask: Ask) -> None:
 
 
 def fine_tuning(recipe: Recipe, target: str, steps: int, pretrained: Path | None = None) -> Recipe:
-    """A run on a target, half as long as the pre-training of `steps` steps: by SGD, as in Table 4, from the
-    pre-trained run in a directory; without one from scratch, with the optimiser of the pre-training."""
+    """A run on a target, half as long as the pre-training of `steps` steps: by SGD, as in Table 4,
+    from the pre-trained run in a directory; without one from scratch, with the optimiser of the
+    pre-training."""
     tuned = for_steps(on_other_images(recipe, target), max(steps // 2, 1))
     if pretrained is None:
         return tuned

@@ -1,7 +1,7 @@
 """Throughput of a model's inference, and the largest batch that fits into memory, found by search.
 
-A separate process runs out of memory. On a CPU the operating system limits how much memory the process may
-allocate; on a GPU the limit is the GPU's memory.
+A separate process runs out of memory. On a CPU the operating system limits how much memory the
+process may allocate; on a GPU the limit is the GPU's memory.
 """
 
 import json
@@ -61,8 +61,8 @@ class Fastest:
         ]
 
     def search(self, device: str) -> dict[int, float]:
-        """Images per second at every batch size that fits, measured in another process. Raises VitkitError
-        with the last output of that process if it fails from the start."""
+        """Images per second at every batch size that fits, measured in another process. Raises
+        VitkitError with the last output of that process if it fails from the start."""
         words = json.dumps({**asdict(self), "device": device})
         run = subprocess.run(
             [sys.executable, "-c", CHILD], input=words, capture_output=True, text=True
@@ -102,8 +102,8 @@ class Speed:
 
 
 def largest(fits: Callable[[int], bool], most: int = MOST) -> int:
-    """The largest batch size that fits, within a sixteenth; 0 if not even one image does. By doubling, then by
-    bisection between one that fits and one that does not."""
+    """The largest batch size that fits, within a sixteenth; 0 if not even one image does. By
+    doubling, then by bisection between one that fits and one that does not."""
     low = 0
     high = 1
     while high <= most and fits(high):
@@ -140,7 +140,8 @@ def child() -> None:
         return time.perf_counter() - began
 
     def fits(batch: int) -> bool:
-        # Built again for each batch size, because libraries cache memory for every size that they have seen
+        # Built again for each batch size, because libraries cache memory for every size that they
+        # have seen
         if device.type == "cpu":
             _limit(int(measured.memory * GIB))
         try:

@@ -1,5 +1,5 @@
-"""Uncertainty of a study's results: means with standard deviations, and a test of whether the best and the
-worst setting differ by more than chance.
+"""Uncertainty of a study's results: means with standard deviations, and a test of whether the best
+and the worst setting differ by more than chance.
 
 Legend: K settings, S seeds.
 """
@@ -91,14 +91,15 @@ def have_the_same_seeds(settings: Sequence[Mapping[int, Metric]]) -> bool:
 
 
 def range_test(settings: Sequence[Mapping[int, Metric]]) -> float:
-    """The p-value of the difference between the best and the worst mean of K settings with two runs or more
-    each. It accounts for the number of settings, since the range of more means is larger by chance.
+    """The p-value of the difference between the best and the worst mean of K settings with two runs
+    or more each. It accounts for the number of settings, since the range of more means is larger by
+    chance.
 
     Games and Howell's test, which allows each setting a variance of its own (Games and Howell 1976,
-    "Pairwise multiple comparison procedures with unequal N's and/or variances"). If all settings have the
-    same seeds, the effect of each seed is removed first: the mean of the seed over the settings, which also
-    removes a K-th of the variance. Two settings are compared by the paired t-test.
-    `benchmarks/error_rates.py` simulates both.
+    "Pairwise multiple comparison procedures with unequal N's and/or variances"). If all settings
+    have the same seeds, the effect of each seed is removed first: the mean of the seed over the
+    settings, which also removes a K-th of the variance. Two settings are compared by the paired
+    t-test. `benchmarks/error_rates.py` simulates both.
     """
     from scipy.stats import studentized_range, ttest_rel
 
@@ -124,8 +125,8 @@ def range_test(settings: Sequence[Mapping[int, Metric]]) -> float:
 
 
 def _without_the_seeds(values: np.ndarray) -> np.ndarray:
-    """(K, S) -> (K, S): values with the same means of settings but without the common effect of each seed, with
-    the variance that they would have if that effect were known."""
+    """(K, S) -> (K, S): values with the same means of settings but without the common effect of
+    each seed, with the variance that they would have if that effect were known."""
     means = values.mean(1, keepdims=True)  # (K, 1)
     seeds = values.mean(0) - values.mean()  # (S,)
     share = 1 - 1 / len(values)

@@ -104,8 +104,8 @@ def _on(tasks: Sequence[str], outcome: Outcome) -> Outcome:
 
 
 def _published(line: TableLine, suite: Suite, is_whole: bool) -> list[Metric | None]:
-    """The published figures for a line. Only those over the whole suite have an interval: Student's, as for
-    several seeds, from the standard deviation of the paper's three runs."""
+    """The published figures for a line. Only those over the whole suite have an interval:
+    Student's, as for several seeds, from the standard deviation of the paper's three runs."""
     if not line.published:
         return [None] * len(suite.published)
     from scipy.stats import t

@@ -1,4 +1,5 @@
-"""`vitkit suite`: a model, or several side by side, on VTAB, the robustness suite or the user's own tasks."""
+"""`vitkit suite`: a model, or several side by side, on VTAB, the robustness suite or the user's own
+tasks."""
 
 from __future__ import annotations
 
@@ -210,7 +211,8 @@ def suite(
 
 
 def _suite(name: str, data: str, from_hub: bool) -> tuple[Suite, str]:
-    """The suite, and the folder of its images. Raises BadSettings for an unknown suite or a missing folder."""
+    """The suite, and the folder of its images. Raises BadSettings for an unknown suite or a missing
+    folder."""
     if from_hub and name == "robustness":
         raise BadSettings(
             f"`from_hub` is for tasks of vtab and of TOML files, and the suite is {name}"
@@ -242,8 +244,8 @@ def _workdirs(
         name = _model_name(model)
         if name in by_name:
             raise BadSettings(
-                f"two models are called {name!r}, {by_name[name]} and {model}: a table could not tell them "
-                "apart; leave one out, or rename it"
+                f"two models are called {name!r}, {by_name[name]} and {model}: names in a "
+                "table must differ; leave one out, or rename it"
             )
         by_name[name] = model
         workdir = Path("runs") / _directory_name(chosen, protocol, name)
@@ -264,7 +266,8 @@ def _model_name(model: str) -> str:
 
 
 def _directory_name(chosen: Suite, protocol: str, model: str) -> str:
-    """The name of a directory of results: the suite, the protocol if the suite has several, and the model."""
+    """The name of a directory of results: the suite, the protocol if the suite has several, and the
+    model."""
     parts = [chosen.name.lower(), protocol, model]
     if not chosen.learns:
         parts.remove(protocol)

@@ -1,6 +1,6 @@
-"""The images of tasks on this machine: where they are, how many there are, and whether they meet the task's
-requirements. A task can also be made from its original data set: the classes by a rule, the 1,000 training
-images by their positions.
+"""The images of tasks on this machine: where they are, how many there are, and whether they meet
+the task's requirements. A task can also be made from its original data set: the classes by a rule,
+the 1,000 training images by their positions.
 
 VTAB's positions refer to the shuffled order of TensorFlow Datasets. Here they refer to the order of the
 files, so the images differ from VTAB's, and the result says so.

@@ -1,5 +1,6 @@
-"""Evaluation of a frozen model on one task, without fine-tuning: its features by closed-form probes on a task
-with training images, or its own predictions by the data set's official protocol on a task without any.
+"""Evaluation of a frozen model on one task, without fine-tuning: its features by closed-form probes
+on a task with training images, or its own predictions by the data set's official protocol on a task
+without any.
 
 Features are computed once and cached: a task takes seconds, and less the next time.
 """
@@ -91,8 +92,8 @@ def frozen_cells(
 
 @dataclass(frozen=True)
 class Frozen:
-    """Linear probe and nearest neighbours fitted to all images but the test part, and few-shot accuracy with
-    samples of the training part. Equal values make equal measurements."""
+    """Linear probe and nearest neighbours fitted to all images but the test part, and few-shot
+    accuracy with samples of the training part. Equal values make equal measurements."""
 
     model: str
     """The model."""
@@ -116,9 +117,9 @@ class Frozen:
     """Precision of the matrix products in the backbone."""
 
     def measure(self, device: str) -> list[Metric]:
-        """The accuracies `linear`, `left_out` (leave-one-out accuracy of the linear probe on its training
-        images), `5-shot`, `10-shot` and `neighbours`. Raises VitkitError for images without usable training
-        classes, and for features that are not finite."""
+        """The accuracies `linear`, `left_out` (leave-one-out accuracy of the linear probe on its
+        training images), `5-shot`, `10-shot` and `neighbours`. Raises VitkitError for images
+        without usable training classes, and for features that are not finite."""
         # The training images; training and validation images; and the test images
         sources = parts_at(self.data, self.columns).sources
         train = sources["train"]
@@ -187,8 +188,8 @@ class AsPublished:
 
     def measure(self, device: str) -> list[Metric]:
         """top1, top5 and calibration_error; for ReaL top1; for a corruption top1, averaged over its
-        severities, and CE, the error relative to AlexNet's. Raises VitkitError for a model that does not have
-        the classes."""
+        severities, and CE, the error relative to AlexNet's. Raises VitkitError for a model that
+        does not have the classes."""
         with process_group(device) as own_device:
             loaded = load_as(self.model, self.hints, quiet=True)
             check_answers(loaded)

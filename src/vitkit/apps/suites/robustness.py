@@ -1,5 +1,5 @@
-"""The robustness suite: ImageNet's validation images with their original and other labels, and data sets that
-measure the remaining accuracy on other photographs, drawings and corrupted images."""
+"""The robustness suite: ImageNet's validation images with their original and other labels, and data
+sets that measure the remaining accuracy on other photographs, drawings and corrupted images."""
 
 from statistics import mean
 

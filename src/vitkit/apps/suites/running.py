@@ -1,5 +1,6 @@
-"""Running a suite: the tasks whose images exist run as the cells of a grid, either as an evaluation of the frozen
-model or as fine-tuning by a protocol. Missing tasks are reported, and the grid keeps the results.
+"""Running a suite: the tasks whose images exist run as the cells of a grid, either as an evaluation
+of the frozen model or as fine-tuning by a protocol. Missing tasks are reported, and the grid keeps
+the results.
 """
 
 import math
@@ -31,9 +32,9 @@ WARMUP = 5  # the warm-up takes one part in this many of a run, as 500 of 2,500 
 
 @dataclass(frozen=True)
 class FineTuning:
-    """Fine-tuning with the same settings for every task (App. B.1.1): SGD, BiT's crops, images of 384 x 384
-    pixels, all images but the test part. If several rates or lengths are given, the best combination is chosen
-    for each task on the validation part."""
+    """Fine-tuning with the same settings for every task (App. B.1.1): SGD, BiT's crops, images of
+    384 x 384 pixels, all images but the test part. If several rates or lengths are given, the best
+    combination is chosen for each task on the validation part."""
 
     rates: tuple[float, ...] = (0.01,)
     """Learning rates."""
@@ -77,7 +78,8 @@ class Outcome:
 
     @property
     def is_whole(self) -> bool:
-        """Whether every task has a result by the suite's rules, so that the mean may carry the suite's name."""
+        """Whether every task has a result by the suite's rules, so that the mean may carry the
+        suite's name."""
         return not self.deviations and all(task.name in self.metrics for task in self.suite.tasks)
 
 
@@ -97,9 +99,9 @@ def run_suite(
 ) -> Outcome:
     """Run a protocol on every task whose images are below `folder`; finished ones are skipped.
 
-    features: linear probe, few-shot and nearest neighbours on the frozen model, in seconds. paper: the ViT
-    paper's fine-tuning, the same for all tasks. light: VTAB's sweep of two rates and two lengths,
-    chosen for each task on its validation images. Or any other FineTuning.
+    features: linear probe, few-shot and nearest neighbours on the frozen model, in seconds. paper:
+    the ViT paper's fine-tuning, the same for all tasks. light: VTAB's sweep of two rates and two
+    lengths, chosen for each task on its validation images. Or any other FineTuning.
 
     tasks: names of the tasks to run now; all by default.
     shard: (i, n) runs every n-th task, from the i-th on, so that n processes can share a suite.

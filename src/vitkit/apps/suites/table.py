@@ -39,8 +39,8 @@ def columns(outcome: Outcome) -> list[str]:
 
 
 def lines(outcome: Outcome) -> list[TableLine]:
-    """All lines of the table. A mean covers the tasks with a result; its name says how many they are unless
-    all have one, and is the suite's only if `outcome.is_whole`."""
+    """All lines of the table. A mean covers the tasks with a result; its name says how many they
+    are unless all have one, and is the suite's only if `outcome.is_whole`."""
     suite = outcome.suite
     names = columns(outcome)
     table = []
@@ -115,10 +115,10 @@ def over_seeds(metrics: Sequence[Metric]) -> Metric:
 def mean(
     rows: Sequence[Sequence[Metric | None]], independent: bool = True
 ) -> tuple[Metric | None, ...]:
-    """The unweighted mean over tasks in each column; None if a task has no such figure. Its interval is for
-    these fixed tasks with other images: the squared errors of the tasks are added, separately for each side
-    of the mean. Errors of tasks with the same images are not independent; then the errors themselves are
-    added, which is an upper bound."""
+    """The unweighted mean over tasks in each column; None if a task has no such figure. Its
+    interval is for these fixed tasks with other images: the squared errors of the tasks are added,
+    separately for each side of the mean. Errors of tasks with the same images are not independent;
+    then the errors themselves are added, which is an upper bound."""
     means: list[Metric | None] = []
     for column in zip(*rows, strict=True):
         if None in column:
@@ -155,8 +155,8 @@ def cells(line: TableLine, count: int) -> list[str]:
 
 
 def cell(metric: Metric | None) -> str:
-    """A figure as text in percent: "72.4 ± 3.9", or "100.0 (72.2 to 100.0)" for an asymmetric interval; ""
-    for None."""
+    """A figure as text in percent: "72.4 ± 3.9", or "100.0 (72.2 to 100.0)" for an asymmetric
+    interval; "" for None."""
     if metric is None:
         return ""
     scale = metric.unit.scale

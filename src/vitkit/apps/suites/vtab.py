@@ -1,9 +1,10 @@
 """VTAB-1k (Zhai et al. 2019, Section 4.2 and Table 9 of the ViT paper): 19 tasks with 1,000 training
 images each.
 
-The images are read from DIR/NAME, in any format that vitkit reads. VTAB's usual archive contains the lists
-train800.txt, val200.txt and test.txt with the original selection of images; the rules below are for
-preparing a task from the original data set. Splits and their order are those of TensorFlow Datasets.
+The images are read from DIR/NAME, in any format that vitkit reads. VTAB's usual archive contains
+the lists train800.txt, val200.txt and test.txt with the original selection of images; the rules
+below are for preparing a task from the original data set. Splits and their order are those of
+TensorFlow Datasets.
 """
 
 import math

@@ -176,7 +176,7 @@ def teach(
     **overrides: Unpack[Overrides],
 ) -> Lesson:
     """Teach a model classes with a few photographs of each. You can also remove photographs or
-    classes, rename classes, and undo any change. Nothing is trained: the head is computed anew, in
+    classes, rename classes, and undo any change. Nothing is trained: the head is computed again, in
     closed form, from the stored features of all photographs.
 
     A model, a directory and `add` make a taught model in that directory. A taught model and `add`
@@ -257,7 +257,7 @@ class Edits:
     def check(self) -> None:
         """Raises BadSettings if changes contradict each other, or if a new name is missing."""
         if self.undo and (self.add or self.remove or self.rename):
-            raise BadSettings("`undo` takes an earlier change back; make another one afterwards")
+            raise BadSettings("`undo` cannot be combined with other changes; make them afterwards")
         for word in self.rename:
             old, _, new = word.partition("=")
             if not old or not new.strip():
@@ -305,8 +305,7 @@ def _open(
         return Taught(folder, loaded, _memory(path, loaded, precision), True)
     if not starts:
         raise BadSettings(
-            f"{folder} knows no photograph yet; show it a folder of each class: "
-            "`add=('cats/', 'dogs/')`"
+            f"{folder} has no photographs yet; add a folder of each class: `add=('cats/', 'dogs/')`"
         )
     # No examples yet; the precision applies to all later images too
     x = np.empty((0, 0), dtype=np.float32)
@@ -333,7 +332,7 @@ def _memory(folder: Path, classifier: Classifier, precision: PrecisionChoice) ->
     if not is_heads:
         say(
             f"the head in {folder} is not the one of the photographs that it remembers (a change was "
-            "interrupted, or another command made it): the next change solves it anew"
+            "interrupted, or another command made it): the next change fits it again"
         )
     return memory
 

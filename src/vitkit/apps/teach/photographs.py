@@ -42,8 +42,8 @@ class AddedPhotographs(NamedTuple):
 
 
 def photographs_of(word: str, memory: Memory) -> AddedPhotographs:
-    """The images that one value of `add` names: a folder of one class, a folder of such folders, an image,
-    or a data set. CLASS=PATH gives the class.
+    """The images that one value of `add` names: a folder of one class, a folder of such folders, an
+    image, or a data set. CLASS=PATH gives the class.
 
     Raises VitkitError if nothing of this name exists, or if its class is not known.
     """
@@ -90,8 +90,8 @@ def photographs_of(word: str, memory: Memory) -> AddedPhotographs:
 
 
 def rows_of(word: str, memory: Memory) -> list[int]:
-    """The numbers of the examples that one value of `remove` names: a class; an image or a folder of images,
-    compared by content; or the name of an image.
+    """The numbers of the examples that one value of `remove` names: a class; an image or a folder
+    of images, compared by content; or the name of an image.
 
     Raises VitkitError if there are none, or if the name is ambiguous.
     """
@@ -131,7 +131,8 @@ def _files(root: Path, names: Sequence[str], label: str) -> Source:
 
 
 def _class_of_folder(path: Path, memory: Memory) -> str:
-    """The class of an image: the name of its folder. Raises VitkitError if the model does not have that class."""
+    """The class of an image: the name of its folder. Raises VitkitError if the model does not have
+    that class."""
     folder = path.resolve().parent.name
     if folder in memory.classes:
         return folder
@@ -261,8 +262,8 @@ def _unknown(word: str, source: Source, label_of: dict[str, str]) -> tuple[Sourc
 def _features(
     source: Source, digests: Sequence[str], memory: Memory, classifier: Classifier
 ) -> np.ndarray:
-    """The features of images, float32 (n, D). Features of images that were removed are still stored, and are
-    reused."""
+    """The features of images, float32 (n, D). Features of images that were removed are still
+    stored, and are reused."""
     before = memory.with_digests(digests)
     rows = {}
     for i, digest in enumerate(digests):

@@ -108,7 +108,8 @@ def contenders(
 
 
 def is_worth_measuring(library: RuntimeName, precision: Weights) -> bool:
-    """Whether a runtime supports a precision on this machine, and no other candidate measures the same."""
+    """Whether a runtime supports a precision on this machine, and no other candidate measures the
+    same."""
     if (library == "onnx" or library == "openvino") and missing_packages(
         Export(library, precision)
     ):
@@ -209,8 +210,8 @@ def of_exported(process: Isolated) -> Contender:
 
 
 def of_timm(name: str, classifier: Classifier) -> Contender:
-    """A model of timm in float32 for comparison, with random weights, which do not affect its speed. Raises
-    VitkitError if timm does not have a model of this name, or is not installed."""
+    """A model of timm in float32 for comparison, with random weights, which do not affect its
+    speed. Raises VitkitError if timm does not have a model of this name, or is not installed."""
     try:
         import timm
     except ImportError:

@@ -89,8 +89,8 @@ class Isolated:
     def _ask(
         self, question: str, arrays: Sequence[np.ndarray] = (), **values: Any
     ) -> tuple[dict, list[np.ndarray]]:
-        """The reply of the process. Raises WorkerDied if the process has ended, and vitkit's own errors that
-        the process reports."""
+        """The reply of the process. Raises WorkerDied if the process has ended, and vitkit's own
+        errors that the process reports."""
         try:
             _send(self._questions, {"question": question, **values}, arrays)
             answer, outputs = _receive(self._answers)
@@ -114,8 +114,8 @@ OpenFile = Callable[[Path, RuntimeName], Isolated]
 
 @contextmanager
 def isolated_files() -> Iterator[OpenFile]:
-    """A context manager that yields a function for opening exported files, each in a process that ends with
-    the block."""
+    """A context manager that yields a function for opening exported files, each in a process that
+    ends with the block."""
     files: list[Isolated] = []
 
     def open_isolated(path: Path, library: RuntimeName) -> Isolated:
@@ -180,8 +180,8 @@ def _receive(stream: IO[bytes]) -> tuple[dict, list[np.ndarray]]:
 
 
 def child() -> None:
-    """Main function of the child process: replies to requests until there are no more. An error that is not
-    vitkit's own ends it with a traceback."""
+    """Main function of the child process: replies to requests until there are no more. An error
+    that is not vitkit's own ends it with a traceback."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # so that output of a library is not read as a reply
     file = _IsolatedFile()

@@ -60,7 +60,8 @@ class RuntimeSpeed:
     p50: float | None
     """Median latency of a pass of one image, in milliseconds; None if no batch has one image."""
     p95: float | None
-    """95th percentile of the latency of a pass of one image, in milliseconds; None without such a batch."""
+    """95th percentile of the latency of a pass of one image, in milliseconds; None without such a
+    batch."""
     start: float | None = None
     """Seconds from start to end of a process that classifies one image; None if not measured."""
     megabytes: float | None = None
@@ -72,9 +73,9 @@ class RuntimeSpeed:
 
 
 def measure(contenders: Sequence[Contender], images: np.ndarray, plan: Turns) -> list[RuntimeSpeed]:
-    """Measure all candidates in turns on images, uint8 (N, 3, h, w). They should be real ones, because the
-    time of an early exit depends on them. A candidate whose process dies is measured no further, with a log message; it has no
-    figures if one of its batch sizes was not measured."""
+    """Measure all candidates in turns on images, uint8 (N, 3, h, w). They should be real ones,
+    because the time of an early exit depends on them. A candidate whose process dies is measured no
+    further, with a log message; it has no figures if one of its batch sizes was not measured."""
     repeated = -(-max(plan.batches) // len(images)) + 1
     images = np.concatenate([images] * repeated)
 
@@ -114,12 +115,12 @@ def measure(contenders: Sequence[Contender], images: np.ndarray, plan: Turns) ->
 
 
 def _log_ended(contender: Contender, error: WorkerDied) -> None:
-    say(f"{contender.name} is measured no further: {error}", WARNING)
+    say(f"{contender.name} is not measured any further: {error}", WARNING)
 
 
 def _turn(contender: Contender, images: np.ndarray, batch: int, seconds: float) -> list[float]:
-    """Seconds of each pass of a turn, which cycles through the images. Raises WorkerDied if the candidate's
-    process dies."""
+    """Seconds of each pass of a turn, which cycles through the images. Raises WorkerDied if the
+    candidate's process dies."""
     time.sleep(PAUSE)
     if contender.process is not None:
         return contender.process.turn(images, batch, seconds)
@@ -220,7 +221,8 @@ def remember(
 
 
 def _can_be_fastest(contender: Contender, precision: str, classifier: Classifier) -> bool:
-    """Whether a candidate computes the whole model in this precision, accurately and without a slow start."""
+    """Whether a candidate computes the whole model in this precision, accurately and without a slow
+    start."""
     if contender.agreement is None or contender.less or contender.precision != precision:
         return False
     if contender.library != "PyTorch" and contender.file is None:  # compilation takes minutes

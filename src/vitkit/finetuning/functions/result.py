@@ -218,8 +218,8 @@ def _candidates(reached: FolderResult) -> Iterator[str | Table]:
 
 
 def _why(reached: FolderResult, groups: np.ndarray | None) -> str:
-    """The reason for the choice, with a comparison of the chosen model and the closed form on the held-out
-    images. groups: of the held-out images."""
+    """The reason for the choice, with a comparison of the chosen model and the closed form on the
+    held-out images. groups: of the held-out images."""
     others = [each for each in reached.candidates if each.name != CLOSED_FORM]
     picked = {each.name: each for each in others}.get(reached.chosen)
     rule = "by more than a standard error"
@@ -268,8 +268,8 @@ def _guessing(reached: FolderResult) -> Iterator[str]:
     if not few_pixels(source, larger):  # the images have more detail to offer
         remedies.append(remedy)
     yield (
-        f"this model is not clearly better than a guess: {short(metric)}, and {blind.words}. Is what "
-        f"tells the classes apart visible in {seen_in}, and are the labels right? Then "
+        f"this model is not clearly better than a guess: {short(metric)}, and {blind.words}. Are "
+        f"the differences between the classes visible in {seen_in}, and are the labels right? Then "
         f"try {', '.join(remedies)}, or other weights"
     )
 

@@ -68,7 +68,8 @@ class Answering(Overrides, total=False):
 
 @dataclass(frozen=True)
 class Request:
-    """A model, images and prediction settings, with all defaults filled in (`Answering` describes them)."""
+    """A model, images and prediction settings, with all defaults filled in (`Answering` describes
+    them)."""
 
     model: "str | Classifier"
     images: tuple[Any, ...]
@@ -105,7 +106,7 @@ def check_request(settings: Request) -> None:
     if INPUT in names and len(names) > 1:
         raise BadSettings("- reads the names of all images from the standard input: give it alone")
     if settings.merge and settings.exit:
-        raise BadSettings("`merge` and `exit` are two ways to less work; give one of them")
+        raise BadSettings("`merge` and `exit` are alternative approximations; give one of them")
     if settings.merge < 0:
         raise BadSettings(f"`merge` is {settings.merge}; it is a number of tokens, from 0 on")
     if not 0 <= settings.exit <= 1:
@@ -116,7 +117,7 @@ def check_request(settings: Request) -> None:
         return
     if not settings.calibrate:
         raise BadSettings(
-            "`exit` needs `calibrate=DATA`: images like those to come, of no matter which classes"
+            "`exit` needs `calibrate=DATA`: images like those to classify, without labels"
         )
     if settings.runtime not in ("auto", "torch"):
         raise BadSettings(
@@ -147,13 +148,13 @@ def images_of(
         found = pictures(images, labels, written_to)
         if files_only and not found.are_files():
             raise BadSettings(
-                "photographs that are files of this machine are sorted, and "
-                f"{printable(' '.join(images))} stands for others too"
+                "only image files on this machine can be sorted, and "
+                f"{printable(' '.join(images))} includes other images"
             )
         return spread(found, limit)
     if files_only:
         raise BadSettings(
-            "photographs that are files of this machine are sorted, and these are in memory"
+            "only image files on this machine can be sorted, and these images are in memory"
         )
     from vitkit.prediction.in_memory import as_items
 
@@ -261,9 +262,9 @@ def _open_runtime(settings: Request, looking: bool, in_batches: bool) -> Runtime
             return kept
     classifier = classifier_with_head(settings.model, settings.hints)
     if looking and (settings.merge or settings.exit):
-        raise BadSettings("`attention` draws the whole model's; leave out `merge` and `exit`")
+        raise BadSettings("`attention` needs the whole model; leave out `merge` and `exit`")
     if classifier.unknown is not None and (settings.merge or settings.exit):
-        say("no image is called unknown: the limits for that are the whole model's")
+        say("no image is rejected as unknown: the rejection thresholds belong to the whole model")
     if settings.merge:
         classifier = _with_merging(settings, classifier)
     if settings.exit:
@@ -307,7 +308,7 @@ def _with_exits(settings: Request, classifier: "Classifier") -> "Classifier":
     images, _ = prepared_images(classifier.preprocessing, to_calibrate(settings.calibrate))
     exits = fit_exits(classifier, images)
     early = exiting(classifier, exits, settings.exit)
-    _log_approximation(settings, f"images end early that are sure by {settings.exit:g}", "exit")
+    _log_approximation(settings, f"images exit early at a probability of {settings.exit:g}", "exit")
     return early
 
 

@@ -82,8 +82,8 @@ class Predictions(Rows, Sequence[Prediction]):
         return status_of(self.unreadable, self.ok_if_unreadable)
 
     def rows(self) -> list[dict]:
-        """One row per image, with the columns of CSV and JSON lines: the image's name, its most likely class
-        with the probability, all listed classes, and the error."""
+        """One row per image, with the columns of CSV and JSON lines: the image's name, its most
+        likely class with the probability, all listed classes, and the error."""
         rows = []
         for answer, extra in zip(self.answers, self.written, strict=True):
             row: dict[str, object] = {"name": answer.name, "label": answer.label}
@@ -96,8 +96,8 @@ class Predictions(Rows, Sequence[Prediction]):
         return rows
 
     def shown(self) -> Iterator[str]:
-        """The predictions (unless the command line has printed them already), the unreadable images, and the
-        notes about written files."""
+        """The predictions (unless the command line has printed them already), the unreadable
+        images, and the notes about written files."""
         if self.answers and self.json:
             yield "\n".join(map(as_json, self.answers, self.written))
         elif self.answers:
@@ -165,8 +165,8 @@ class Taking:
         sorter: Sorter | None = None,
         json: bool = False,
     ):
-        """total: number of images; None if unknown. Opens the output file; raises VitkitError and OSError if
-        it cannot be written."""
+        """total: number of images; None if unknown. Opens the output file; raises VitkitError and
+        OSError if it cannot be written."""
         self.runtime = runtime
         self.progress = ImageCounter(total)
         self.to = to
@@ -265,8 +265,8 @@ class Taking:
     def _sort(
         self, sorter: Sorter, predictions: list[Prediction], extra: list[dict[str, str]]
     ) -> list[Prediction]:
-        """File the images in folders. Returns the predictions, with an error for each image whose file has
-        disappeared."""
+        """File the images in folders. Returns the predictions, with an error for each image whose
+        file has disappeared."""
         filed = []
         for prediction, more in zip(predictions, extra, strict=True):
             path = Path(prediction.name)

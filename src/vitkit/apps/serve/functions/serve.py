@@ -149,7 +149,7 @@ def serve(
             raise BadSettings(f"`{name}` is {seconds:g}; it is a time, from 0 on")
     if most_images > queue:
         raise BadSettings(
-            f"`most_images` is {most_images}, and `queue={queue}`: such a request would never find room"
+            f"`most_images` is {most_images}, and `queue={queue}`: such a request could never be accepted"
         )
     limits = Limits(most_bytes, most_images, seconds)
     limits.check()
@@ -191,8 +191,8 @@ def _check_no_loop() -> None:
 
 @contextmanager
 def limit_of_pixels(most: int) -> Iterator[None]:
-    """A block with a server's pixel limit for images, unless the environment sets one. The limit is in the
-    environment, for the workers; the previous value is restored afterwards."""
+    """A block with a server's pixel limit for images, unless the environment sets one. The limit is
+    in the environment, for the workers; the previous value is restored afterwards."""
     before = os.environ.get(MAX_PIXELS_VARIABLE)
     pixels = Image.MAX_IMAGE_PIXELS
     os.environ.setdefault(MAX_PIXELS_VARIABLE, str(most))
@@ -207,7 +207,8 @@ def limit_of_pixels(most: int) -> Iterator[None]:
 
 @contextmanager
 def _interrupted_as_ended() -> Iterator[None]:
-    """A block in a Python program that Ctrl-C ends normally, since the server handles no signals there."""
+    """A block in a Python program that Ctrl-C ends normally, since the server handles no signals
+    there."""
     try:
         yield
     except KeyboardInterrupt:

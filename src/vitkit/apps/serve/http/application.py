@@ -7,8 +7,8 @@
         GET  /health    whether the process is healthy  GET /ready    whether it accepts requests
         GET  /metrics   for Prometheus                  GET /docs     the API, from /openapi.json
 
-FastAPI makes the OpenAPI page and routes requests, and Starlette parses forms. Bodies are counted while they
-are received (body.py), so that no limit is exceeded.
+FastAPI makes the OpenAPI page and routes requests, and Starlette parses forms. Bodies are counted
+while they are received (body.py), so that no limit is exceeded.
 """
 
 import json

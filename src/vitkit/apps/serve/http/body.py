@@ -63,9 +63,9 @@ def line_of(request: "Request") -> dict[str, Any]:
 
 
 async def let_finish(request: "Request") -> bool:
-    """Read and discard the rest of a refused request, up to THROWN_AWAY bytes and PATIENCE seconds. A client
-    that still sends when the connection is closed would not read the answer. Returns whether the whole
-    body was read."""
+    """Read and discard the rest of a refused request, up to THROWN_AWAY bytes and PATIENCE seconds.
+    A client that still sends when the connection is closed would not read the answer. Returns
+    whether the whole body was read."""
     from starlette.requests import ClientDisconnect
 
     if "expect" in request.headers:  # the client waits for permission before it sends the body
@@ -108,8 +108,8 @@ def kind_of(request: "Request") -> str:
 
 
 async def receive(request: "Request", kind: str, limits: Limits, room: Room) -> list[Sent]:
-    """The images of a request whose body is of this kind. Each takes space in `room`, for one image and the
-    bytes of its file, which the caller has to give back; if this raises, no space is taken.
+    """The images of a request whose body is of this kind. Each takes space in `room`, for one image
+    and the bytes of its file, which the caller has to give back; if this raises, no space is taken.
 
     Raises Refused for a request that is too large, has no or too many images, or is damaged, and while
     the room is full; and starlette's ClientDisconnect for a request that breaks off.
@@ -120,7 +120,7 @@ async def receive(request: "Request", kind: str, limits: Limits, room: Room) -> 
         nonlocal taken
         async for piece in pieces(request, limits.size):
             if not room.take(size=len(piece)):
-                sentence = "the server holds as many images as it can; ask again in a moment"
+                sentence = "the server is full; try again in a moment"
                 raise Refused(503, sentence, BUSY)
             taken += len(piece)
             yield piece
@@ -167,8 +167,8 @@ async def _images_of_form(
     last = b"--" + boundary + b"--"
 
     async def whole() -> AsyncGenerator[bytes, None]:
-        """The stream, checked for completeness: raises Refused if the form breaks off, since Starlette drops
-        an incomplete last part."""
+        """The stream, checked for completeness: raises Refused if the form breaks off, since
+        Starlette drops an incomplete last part."""
         end = b""
         async for piece in stream:
             yield piece

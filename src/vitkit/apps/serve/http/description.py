@@ -26,8 +26,8 @@ class Model:
 class AnswerToImage:
     """The most likely classes of an image, best first; or what is wrong with it, as `error`.
 
-    `unknown` and `possible` are there if the model has limits: whether the image is unlike all that it has
-    learned from, and which classes it leaves open.
+    `unknown` and `possible` are there if the model has limits: whether the image is unlike all that
+    it has learned from, and which classes it leaves open.
     """
 
     name: str
@@ -50,9 +50,9 @@ class Answers:
 class AttentionMap:
     """The attention of the model for an image.
 
-    `weights` has one row per row of patches; `rows` and `columns` are the centres of the patches, as shares
-    of the picture's height and width. `picture` is a JPEG in base64: the part of the image that the model
-    receives, darkened by low attention.
+    `weights` has one row per row of patches; `rows` and `columns` are the centres of the patches,
+    as shares of the picture's height and width. `picture` is a JPEG in base64: the part of the
+    image that the model receives, darkened by low attention.
     """
 
     model: Model
@@ -106,7 +106,8 @@ _REFUSED = {
 
 
 def responses(answer: type, words: str) -> dict[int | str, dict[str, Any]]:
-    """The OpenAPI responses of a path that takes images. answer: type of the answer; words: its description."""
+    """The OpenAPI responses of a path that takes images. answer: type of the answer; words: its
+    description."""
     described: dict[int | str, dict[str, Any]] = {200: {"description": words, "model": answer}}
     for status, reason in _REFUSED.items():
         described[status] = {"description": reason, "model": Error}

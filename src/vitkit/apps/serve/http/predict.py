@@ -80,8 +80,8 @@ def add_attention(app: "FastAPI", service: Service) -> None:
 
 @asynccontextmanager
 async def _in_time(request: "Request", service: Service) -> AsyncIterator[None]:
-    """A context manager that checks the token and limits the time of a request. Raises Refused without the right
-    token, and if receiving or answering the request takes too long."""
+    """A context manager that checks the token and limits the time of a request. Raises Refused
+    without the right token, and if receiving or answering the request takes too long."""
     check_token(request, service.settings.token)
     try:
         async with asyncio.timeout(service.settings.limits.seconds) as deadline:
@@ -176,8 +176,8 @@ def _gone(images: list[Sent], service: Service) -> "Response":
 
 
 async def _unless_gone(request: "Request", futures: list[Future]) -> list[Any] | None:
-    """All results, with exceptions as values; None if the client disconnects first, in which case the futures
-    are cancelled."""
+    """All results, with exceptions as values; None if the client disconnects first, in which case
+    the futures are cancelled."""
     answers = [asyncio.wrap_future(future) for future in futures]
     together = asyncio.gather(*answers, return_exceptions=True)
     gone = asyncio.ensure_future(

@@ -73,8 +73,8 @@ def server_socket(host: str, port: int) -> socket.socket:
 
 
 def prepare_process() -> None:
-    """Settings of a process that only serves: decoder limits apply to all of its threads, and log lines go
-    to standard error."""
+    """Settings of a process that only serves: decoder limits apply to all of its threads, and log
+    lines go to standard error."""
     limit_for_good(max_pixels())
     start_logs()
 
@@ -85,7 +85,8 @@ class Server:
     def __init__(self, plan: StartSettings, bound: socket.socket, tell: Callable[[str], None]):
         """Opens the model, and runs it once to warm it up. Raises the errors of both.
 
-        tell: called with "ready" when the server can answer, and with "reloaded" or "kept" after a SIGHUP.
+        tell: called with "ready" when the server can answer, and with "reloaded" or "kept" after a
+        SIGHUP.
         """
         self.plan = plan
         self.tell = tell
@@ -133,7 +134,7 @@ class Server:
         grace = max(1, round(self.plan.grace))
         config = config_of(self.watch, grace)
         server = uvicorn.Server(config)
-        asyncio.get_running_loop().set_exception_handler(self._log_what_asyncio_says)
+        asyncio.get_running_loop().set_exception_handler(self._handle_loop_exception)
         serving = asyncio.create_task(server.serve(sockets=[self.bound]))
         while not server.started:
             if serving.done():
@@ -149,9 +150,10 @@ class Server:
         await serving
         watching.cancel()
 
-    def _log_what_asyncio_says(self, loop: asyncio.AbstractEventLoop, said: dict[str, Any]) -> None:
-        """Log asyncio's message about waiting connections, once a second. asyncio retries a second later, when the
-        socket may be closed."""
+    def _handle_loop_exception(self, loop: asyncio.AbstractEventLoop, said: dict[str, Any]) -> None:
+        """Exception handler of the event loop. Logs, once a second, that connections wait while the
+        process has no free file descriptor; ignores asyncio's retry on a socket that was closed
+        meanwhile."""
         error = said.get("exception")
         if isinstance(error, OSError) and is_full(error):
             log("connections wait", {"reason": error.strerror}, logging.WARNING)
@@ -159,8 +161,8 @@ class Server:
             loop.default_exception_handler(said)
 
     def _take_signals(self, server: "uvicorn.Server") -> None:
-        """Install signal handlers in place of uvicorn's. Outside of a main thread there are none; on Windows,
-        uvicorn's stay."""
+        """Install signal handlers in place of uvicorn's. Outside of a main thread there are none;
+        on Windows, uvicorn's stay."""
         loop = asyncio.get_running_loop()
         self.loop = loop
         self.server = server
@@ -195,8 +197,8 @@ class Server:
         self.is_asked_again = True
 
     def reload(self) -> None:
-        """Start reloading the model, in the event loop's thread; if a reload is running, start another one
-        after it."""
+        """Start reloading the model, in the event loop's thread; if a reload is running, start
+        another one after it."""
         self.is_asked_again = True
         if self.reloading is None or self.reloading.done():
             self.reloading = asyncio.create_task(self._reload_newest())
@@ -239,15 +241,16 @@ def _logged(open_it: Callable[[], Any]) -> Any:
 
 
 def gets_signals() -> bool:
-    """Whether to install signal handlers: in the main thread, not on Windows, and not in a user's program."""
+    """Whether to install signal handlers: in the main thread, not on Windows, and not in a user's
+    program."""
     if not signals_are_ours():
         return False
     return threading.current_thread() is threading.main_thread() and os.name == "posix"
 
 
 def _raise_cannot_serve(error: BaseException | None, bound: socket.socket) -> None:
-    """Raises VitkitError if another server took the address while this one loaded its model: two sockets can be
-    bound to it until one of them listens. Raises any other error unchanged."""
+    """Raises VitkitError if another server took the address while this one loaded its model: two
+    sockets can be bound to it until one of them listens. Raises any other error unchanged."""
     if error is None:  # ended by a signal
         return
     if not isinstance(error, OSError):

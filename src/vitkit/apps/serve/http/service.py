@@ -75,8 +75,9 @@ class Service:
     def look(
         self, answering: ServedModel, image: Sent, choice: Choice
     ) -> "Future[dict[str, object]]":
-        """The attention of the model for an image, with the fields of `description.AttentionMap` except the
-        names of the model and the image; VitkitError if there is none. The image stays in the room until then.
+        """The attention of the model for an image, with the fields of `description.AttentionMap`
+        except the names of the model and the image; VitkitError if there is none. The image stays
+        in the room until then.
 
         Raises Refused, and releases the image's room, if too many images wait: predictions have priority.
         """

@@ -1,5 +1,5 @@
-"""Telemetry of a server: metrics for Prometheus, and one JSON log line per request. Neither contains images,
-file names or tokens."""
+"""Telemetry of a server: metrics for Prometheus, and one JSON log line per request. Neither
+contains images, file names or tokens."""
 
 import json
 import logging
@@ -82,8 +82,8 @@ class Metrics:
         self.held_bytes.set(size)
 
     def page(self) -> tuple[bytes, str]:
-        """The metrics page for Prometheus, and its content type; summed over all processes of a server if they
-        share counters."""
+        """The metrics page for Prometheus, and its content type; summed over all processes of a
+        server if they share counters."""
         from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
         from prometheus_client.multiprocess import MultiProcessCollector
 

@@ -1,7 +1,8 @@
 """A server of several processes, which share a socket and each have a copy of the model.
 
-The parent computes nothing. It restarts processes that die, and forwards signals: SIGTERM and SIGINT to all
-processes together, SIGHUP to one after the other, so that the others answer meanwhile.
+The parent computes nothing. It restarts processes that die, and forwards signals: SIGTERM and
+SIGINT to all processes together, SIGHUP to one after the other, so that the others answer
+meanwhile.
 """
 
 import logging
@@ -141,8 +142,8 @@ class Workers:
             self.deaths = 1
         if self.deaths > DEATHS:
             raise Unsupported(
-                f"the server's processes die again and again, the last with status {status}; most "
-                "likely the memory is too small for so many `workers`"
+                f"the server's processes die repeatedly, the last with status {status}; most "
+                "likely the memory is too small for this number of `workers`"
             )
         self._start(worker.number)
 
@@ -150,7 +151,8 @@ class Workers:
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """A block in which signals are forwarded to the workers; signals of a user's program are not changed."""
+        """A block in which signals are forwarded to the workers; signals of a user's program are
+        not changed."""
         if not gets_signals():
             yield
             return
@@ -165,8 +167,8 @@ class Workers:
                 signal.signal(number, handler)
 
     def _stop(self, number: int, frame) -> None:
-        """Signal all workers to end. The parent closes its socket first, because connections that it accepts would
-        never be answered."""
+        """Signal all workers to end. The parent closes its socket first, because connections that
+        it accepts would never be answered."""
         self.stopping = True
         self.bound.close()
         for worker in self.workers.values():

@@ -210,8 +210,8 @@ TABLE_7 = {  # average of five transfers in percent: ImageNet, CIFAR-10, CIFAR-1
 
 
 def _optimizer_cells(ask: Ask, steps: int, study_dir: Path) -> list[Cell]:
-    """The runs of both ResNets with both optimisers and every seed: Adam with the recipe's settings, SGD with
-    BiT's learning rate and weight decay."""
+    """The runs of both ResNets with both optimisers and every seed: Adam with the recipe's
+    settings, SGD with BiT's learning rate and weight decay."""
     recipe = for_steps(measured_by(ask.varied, ask.fewshot), steps)
     runs = []
     for model, backbone in RESNETS.items():

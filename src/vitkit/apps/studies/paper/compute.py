@@ -1,6 +1,6 @@
-"""Scaling of training compute: Vision Transformers, hybrids and ResNets, compared by their own accuracy or by
-their accuracy on other data sets after fine-tuning (Figure 5 and Table 6, Section 4.4). A scaling law is
-fitted to each family."""
+"""Scaling of training compute: Vision Transformers, hybrids and ResNets, compared by their own
+accuracy or by their accuracy on other data sets after fine-tuning (Figure 5 and Table 6, Section
+4.4). A scaling law is fitted to each family."""
 
 import math
 from dataclasses import replace
@@ -71,8 +71,8 @@ def _cells(ask: Ask, steps: int, study_dir: Path) -> list[Cell]:
 
 
 def families(base: ViTConfig) -> dict[tuple[str, str], ModelConfig]:
-    """Three Vision Transformers of sizes around the recipe's, two of them on one stage of a ResNet (hybrids),
-    and three ResNets, by family and name."""
+    """Three Vision Transformers of sizes around the recipe's, two of them on one stage of a ResNet
+    (hybrids), and three ResNets, by family and name."""
     vits = {"half": _scaled(base, 1), "base": _scaled(base, 2), "double": _scaled(base, 4)}
     stage = Backbone(units=(1,), width=0.5)
     patch = max(check_square_patches(base) // ROOT, 1)
@@ -102,8 +102,8 @@ def _scaled(base: ViTConfig, halves: int) -> ViTConfig:
 
 
 def _check(ask: Ask) -> None:
-    """Raises VitkitError for a model that is not a plain Vision Transformer, for an image size that is not a
-    multiple of the hybrids' stride, and as `check_targets` does."""
+    """Raises VitkitError for a model that is not a plain Vision Transformer, for an image size that
+    is not a multiple of the hybrids' stride, and as `check_targets` does."""
     check_targets(ask)
     model = ask.varied.model
     if not isinstance(model, ViTConfig) or model.stem is not None:
@@ -118,8 +118,8 @@ def _check(ask: Ask) -> None:
 
 
 def _table(results: Results) -> PaperTable:
-    """Table 6: models, their operations and accuracy, on each target if there are targets; and the paper's
-    values."""
+    """Table 6: models, their operations and accuracy, on each target if there are targets; and the
+    paper's values."""
     on_each = by_target(results, *SETTINGS)
     rows = []
     for setting in dict.fromkeys(setting for runs in on_each.values() for setting in runs):
@@ -163,8 +163,8 @@ def _draw(results: Results) -> Figure:
 
 
 def _predict(results: Results, question: str) -> list[str]:
-    """The predicted accuracy of each family at a number of exaFLOPs; or that of a named model, trained on as
-    many images as the longer runs. Raises VitkitError if `question` is neither."""
+    """The predicted accuracy of each family at a number of exaFLOPs; or that of a named model,
+    trained on as many images as the longer runs. Raises VitkitError if `question` is neither."""
     try:
         spent = float(question)
         asked = list(FAMILIES)

@@ -1,5 +1,6 @@
-"""Scaling of data: accuracy against the number of training images, on the same data (Figure 4) or on other data
-sets after fine-tuning (Figure 3, Section 4.3). A scaling law is fitted to each model."""
+"""Scaling of data: accuracy against the number of training images, on the same data (Figure 4) or
+on other data sets after fine-tuning (Figure 3, Section 4.3). A scaling law is fitted to each
+model."""
 
 import math
 from dataclasses import replace
@@ -49,10 +50,11 @@ FIGURE_3 = {  # Figure 3, from Table 5: ImageNet in percent, by the images of Im
 def _cells(ask: Ask, steps: int, study_dir: Path) -> list[Cell]:
     """The runs of every model on every share of the images with every seed.
 
-    All runs have the same number of steps, so small shares are repeated more often. The weights with the
-    best validation accuracy count (early stopping, Section 4.3), on images that no share contains; each seed
-    draws its own images. With `regularise`, runs with the first seed choose the regularisation for every
-    share but the whole, on held-out images. With targets, every run is then fine-tuned on each of them."""
+    All runs have the same number of steps, so small shares are repeated more often. The weights
+    with the best validation accuracy count (early stopping, Section 4.3), on images that no share
+    contains; each seed draws its own images. With `regularise`, runs with the first seed choose the
+    regularisation for every share but the whole, on held-out images. With targets, every run is
+    then fine-tuned on each of them."""
     grid = []
     base = for_steps(measured_by(ask.varied, ask.fewshot), steps, EVALUATIONS)
     base = replace(base, best="val/top1", data=replace(base.data, parts="three"))
@@ -148,7 +150,8 @@ def _table(results: Results) -> PaperTable:
 
 
 def _chosen(results: Results) -> list[str]:
-    """Sentences about the chosen regularisation of each model at each number of images, if it was chosen."""
+    """Sentences about the chosen regularisation of each model at each number of images, if it was
+    chosen."""
     best: dict[tuple, Row] = {}
     for row in results.rows:
         if not row.primary or "of images" not in row.settings:
@@ -187,8 +190,8 @@ def _draw(results: Results) -> Figure:
 
 
 def _predict(results: Results, question: str) -> list[str]:
-    """The predicted accuracy of each model with a number of images. Raises VitkitError if `question` is not
-    such a number."""
+    """The predicted accuracy of each model with a number of images. Raises VitkitError if
+    `question` is not such a number."""
     try:
         images = float(question.replace(",", ""))
     except ValueError:

@@ -1,5 +1,5 @@
-"""Image sizes: accuracy at other sizes than that of pre-training, with different ways of resampling position
-embeddings (Section 3.2), and the speed of inference (Figure 12, Appendix D.5)."""
+"""Image sizes: accuracy at other sizes than that of pre-training, with different ways of resampling
+position embeddings (Section 3.2), and the speed of inference (Figure 12, Appendix D.5)."""
 
 import os
 from dataclasses import dataclass, replace
@@ -77,8 +77,8 @@ def _resolution_base(ask: Ask, splits: Splits) -> Recipe:
 
 
 def _resolution_cells(ask: Ask, steps: int, study_dir: Path) -> list[Cell]:
-    """For every seed: fine-tuning at every size with every method, and tests at every size with every method of
-    the model that was fine-tuned at its own size."""
+    """For every seed: fine-tuning at every size with every method, and tests at every size with
+    every method of the model that was fine-tuned at its own size."""
     grid = []
     recipe = for_steps(measured_by(ask.varied, ""), steps)
     own = recipe.model.image[0]
@@ -202,8 +202,8 @@ def _speed_cells(ask: Ask, steps: int, study_dir: Path) -> list[Cell]:
 
 
 def _speed_check(ask: Ask) -> None:
-    """Raises VitkitError for an unknown model, for sizes that its patches do not divide, and for more memory
-    than the machine has, where the system would kill other processes."""
+    """Raises VitkitError for an unknown model, for sizes that its patches do not divide, and for
+    more memory than the machine has, where the system would kill other processes."""
     for name in ask.models or MODELS:
         config = named(name)
         for side in ask.sizes or SIDES:

@@ -42,8 +42,8 @@ TABLE_5 = {  # Table 5, ViT-L/16: CIFAR-100 and Pets, by pre-training set
 
 
 def _transfer_cells(ask: Ask, steps: int, study_dir: Path) -> list[Cell]:
-    """Each model from scratch, and pre-trained on every pre-training set; from each of these, runs on every
-    target with every seed. Also from a published model, if one is given."""
+    """Each model from scratch, and pre-trained on every pre-training set; from each of these, runs
+    on every target with every seed. Also from a published model, if one is given."""
     grid = []
     base = for_steps(replace(ask.varied, evals=()), steps)
     for name, recipe in dict(zip(MODELS, (base, resnet_like(base)), strict=True)).items():
@@ -99,8 +99,8 @@ def _targets(
 
 
 def _transfer_check(ask: Ask) -> None:
-    """Raises VitkitError for a model that is not a Vision Transformer, and for targets or pre-training sets
-    with the same name."""
+    """Raises VitkitError for a model that is not a Vision Transformer, and for targets or
+    pre-training sets with the same name."""
     if not isinstance(ask.varied.model, ViTConfig):
         raise BadSettings("transfer compares Vision Transformers; choose a `recipe` that has one")
     check_names(ask.targets, "targets")
@@ -186,8 +186,8 @@ SECTION_4_6 = {SCRATCH: 77.9, MASKED: 79.9, SUPERVISED: 83.9}  # ViT-B/16, Image
 
 
 def _masked_cells(ask: Ask, steps: int, study_dir: Path) -> list[Cell]:
-    """For every seed: pre-training on all images without and with their labels, and fine-tuning with a tenth of
-    the labels, from each of these and from scratch."""
+    """For every seed: pre-training on all images without and with their labels, and fine-tuning
+    with a tenth of the labels, from each of these and from scratch."""
     grid = []
     base = for_steps(replace(ask.varied, evals=()), steps)
     for seed in range(ask.seeds):

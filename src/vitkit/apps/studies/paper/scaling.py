@@ -1,7 +1,7 @@
 """Scaling laws of the studies of data and compute.
 
-The settings that group the runs of such a study begin with the kind of model and end with the number of images
-or exaFLOPs.
+The settings that group the runs of such a study begin with the kind of model and end with the
+number of images or exaFLOPs.
 """
 
 from collections.abc import Sequence
@@ -18,8 +18,8 @@ Points = dict[str, dict[float, list[Metric]]]
 
 
 def drawn(on_each: dict[str, Runs]) -> dict[str, Runs]:
-    """The runs of each panel of the figure, by its title: the average over the targets, if there are several,
-    and the first target, which corresponds to the paper's ImageNet."""
+    """The runs of each panel of the figure, by its title: the average over the targets, if there
+    are several, and the first target, which corresponds to the paper's ImageNet."""
     return dict(list(on_each.items())[:2])
 
 
