@@ -215,7 +215,7 @@ def test_all_broken_is_said_at_the_end(run, folder, monkeypatch):
     broken = folder({f"{i}.jpg": 0 for i in range(5)})
     status, out, err = run(broken)
     assert (status, out) == (3, "")
-    assert err.count("not classified: ") == 3 and "3 more; --to FILE names them all" in err
+    assert err.count("not classified: ") == 3 and "3 more; --to FILE lists them all" in err
 
 
 def test_ten_thousand_classes(folder, tmp_path, capsys):

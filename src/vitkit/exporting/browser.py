@@ -84,7 +84,7 @@ def find_web_runtime(named: Path | None = None) -> WebRuntime:
 
 
 def _checked(folder: Path) -> WebRuntime:
-    """The runtime in a folder with a package.json. Raises VitkitError if it is another package."""
+    """The runtime in a folder with a package.json. Raises VitkitError if it is a different package."""
     try:
         described = parse_json((folder / "package.json").read_text("utf-8"))
         name = described["name"]

@@ -142,7 +142,7 @@ COMPARED = 10_000  # largest number of training images that are compared with ea
 
 NOBODY_KNOWS = (
     "its head is computed in closed form, not trained, from one image, or one burst, of each class: a "
-    "fit without that knows nothing of the class, so how good it is cannot be said"
+    "leave-one-out fit knows nothing of the class, so its accuracy cannot be estimated"
 )
 
 # Names of the main metric: for classes of unequal size, and for other targets

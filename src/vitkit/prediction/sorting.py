@@ -154,7 +154,7 @@ def _is_same(photograph: Path, target: Path) -> bool:
 
 
 def _put(photograph: Path, target: Path, by: By) -> bool:
-    """Make a link or a copy; returns False if `target` is another file. Raises OSError."""
+    """Make a link or a copy; returns False if a different file has that name. Raises OSError."""
     if by == "link":
         try:
             os.link(photograph, target)
@@ -167,7 +167,7 @@ def _put(photograph: Path, target: Path, by: By) -> bool:
 
 
 def _copy(photograph: Path, target: Path) -> bool:
-    """Copy the file atomically; returns False if `target` is another file. Raises OSError."""
+    """Copy the file atomically; returns False if a different file has that name. Raises OSError."""
     new = target.with_name(f".{token_hex(8)}.new")
     try:
         shutil.copyfile(photograph, new)

@@ -94,7 +94,7 @@ def of_run(classifier: Classifier, run_dir: Path, typed: Sequence[str] = ()) -> 
             )
         balanced = run.recipe.get("objective", {}).get("class_weights") == "balanced"
         asked = question("class", learned.labels, balanced)
-        where = f"{len(learned):,} images of {run_dir}, each answered by a fit without it"
+        where = f"{len(learned):,} images of {run_dir}, by leave-one-out predictions"
         return SearchSubject(classifier, learned, learned, asked, where)
 
     # The backbone has learned from the training part, or there are more images than are needed

@@ -212,7 +212,7 @@ class Sitting:
             return answer
 
     def _with_guess(self, answer: Answer) -> Answer:
-        """An answer with the model's prediction for its image. Unchanged if somebody has labelled
+        """An answer with the model's prediction for its image. Unchanged if a person has labelled
         the image, since the model has then learned from it."""
         head, rows = self._questions.solved()
         name = answer.photographs[0]

@@ -132,7 +132,7 @@ class Fit(NamedTuple):
             )
         if math.isnan(self.deviation):
             sentences.append(
-                "one run at each point says nothing about chance: give several `seeds`"
+                "one run at each point does not show the effect of chance: give several `seeds`"
             )
         low, high = self.interval(x)
         if high - low > 0.2:

@@ -47,7 +47,7 @@ def best_and_worst(runs: Runs, families: int = 1) -> list[str]:
     """
     several = {name: of_seed for name, of_seed in runs.items() if len(of_seed) > 1}
     if not several:
-        return ["one run of each kind says nothing about chance: give several `seeds`"]
+        return ["one run of each kind does not show the effect of chance: give several `seeds`"]
 
     # The deviation of runs of one setting
     groups = [np.array([m.value for m in of_seed.values()]) for of_seed in several.values()]

@@ -315,7 +315,7 @@ class Taking:
                 say(f"not classified: {sentence}")
         more = self.progress.unreadable - len(self.errors)
         if more > 0 and not self.json:
-            say(f"not classified: {more:,} more; `to=FILE` names them all")
+            say(f"not classified: {more:,} more; `to=FILE` lists them all")
         if not self.progress.done:
             say("there was no image to classify")
         elif self.progress.done > 1:

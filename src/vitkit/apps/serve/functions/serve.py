@@ -111,7 +111,7 @@ def serve(
         top: Classes to name for an image, unless a request says how many.
         batch: Largest number of images that are computed together.
         delay: Longest time in milliseconds that an image waits for others while the model is free.
-        queue: Largest number of images that a process holds at once; it answers further requests with
+        queue: Largest number of images that a process holds in memory; it answers further requests with
             503.
         most_bytes: Largest request, in bytes.
         most_images: Largest number of images in a request.

@@ -82,14 +82,14 @@ def prepare_process() -> None:
 class Server:
     """The server of one process, which may share its socket with other processes."""
 
-    def __init__(self, plan: StartSettings, bound: socket.socket, tell: Callable[[str], None]):
+    def __init__(self, plan: StartSettings, bound: socket.socket, notify: Callable[[str], None]):
         """Opens the model, and runs it once to warm it up. Raises the errors of both.
 
-        tell: called with "ready" when the server can answer, and with "reloaded" or "kept" after a
+        notify: called with "ready" when the server can answer, and with "reloaded" or "kept" after a
         SIGHUP.
         """
         self.plan = plan
-        self.tell = tell
+        self.notify = notify
         self.is_asked_again = False
         """Whether a reload was requested after the model began to load."""
         if gets_signals():  # without a handler, SIGHUP would end the starting process
@@ -144,7 +144,7 @@ class Server:
         self._take_signals(server)
         watching = asyncio.create_task(close_silent(server, self.plan.settings.limits.seconds))
         log("ready", {"model": self.plan.name, "address": _address(self.bound)})
-        self.tell("ready")
+        self.notify("ready")
         if self.is_asked_again:
             self.reload()
         await serving
@@ -218,7 +218,7 @@ class Server:
         except Exception as error:  # whatever the reason, the current model stays in use
             metrics.models.labels("refused").inc()
             log("model kept", {"error": str(error)}, logging.ERROR)
-            self.tell("kept")
+            self.notify("kept")
             return
         before = self.service.serve(served)
         metrics.models.labels("loaded").inc()
@@ -226,7 +226,7 @@ class Server:
         await asyncio.to_thread(before.close)
         del before
         give_back_memory()
-        self.tell("reloaded")
+        self.notify("reloaded")
 
 
 def _logged(open_it: Callable[[], Any]) -> Any:

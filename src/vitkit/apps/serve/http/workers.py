@@ -211,15 +211,15 @@ def _work(plan: StartSettings, bound: socket.socket, pipe: Connection) -> None:
     )  # Ctrl-C reaches all processes: the parent forwards it
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
-    def tell(word: str) -> None:
+    def notify(word: str) -> None:
         pipe.send_bytes(word.encode())
 
     threading.Thread(target=_end_with_parent, daemon=True).start()
     prepare_process()
     try:
-        Server(plan, bound, tell).run()
+        Server(plan, bound, notify).run()
     except (VitkitError, OSError) as error:
-        tell(str(error))
+        notify(str(error))
         raise SystemExit(1) from None
 
 
