@@ -219,7 +219,7 @@ def refusal(capsys, *words):
 def test_what_cannot_be_taught_is_a_sentence(animals, capsys):
     assert "model remembers no photographs" in refusal(capsys, "model", "--add", "red")
     assert "model remembers no photographs" in refusal(capsys, "model", "./model", "--add", "red")
-    assert "knows no photograph yet" in refusal(capsys, "model", animals)
+    assert "has no photographs yet" in refusal(capsys, "model", animals)
     assert "two classes or more" in refusal(capsys, "model", animals, "--add", "red")
     assert not Path(animals).exists()
     taught("model", animals, "--add", "red", "blue")
@@ -232,7 +232,7 @@ def test_what_cannot_be_taught_is_a_sentence(animals, capsys):
     assert "write CLASS/NAME" in refusal(capsys, animals, "--remove", "3.jpg")
     assert "none of which was learned" in refusal(capsys, animals, "--remove", "more/green")
     assert "OLD=NEW" in refusal(capsys, animals, "--rename", "red")
-    assert "make another one afterwards" in refusal(capsys, animals, "--undo", "--add", "more")
+    assert "make them afterwards" in refusal(capsys, animals, "--undo", "--add", "more")
 
 
 def test_a_broken_photograph_is_left_out_and_named(animals, capsys):

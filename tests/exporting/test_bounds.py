@@ -72,8 +72,10 @@ def test_how_many_images_it_takes():
             scaled = replace(scaled, lost=lost * images / 500, won=won * images / 500)
             assert keeps_accuracy(scaled) == enough
     assert images_needed(agreement(500, 15, 5)) is None
-    assert "more could tell whether it does" in conclusion(agreement(500, 15, 5))
-    assert "nor would more show it, for it loses more" in conclusion(agreement(500, 40, 5))
+    assert "more images could show whether it does" in conclusion(agreement(500, 15, 5))
+    assert "more images would not show it either, because it loses more" in conclusion(
+        agreement(500, 40, 5)
+    )
     assert conclusion(agreement(500, 10, 10, labelled=False)).endswith("with their right answers")
 
 

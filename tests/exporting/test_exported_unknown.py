@@ -206,5 +206,5 @@ def test_a_file_that_says_unknown_of_others_is_refused():
     agreement = Agreement("a", 100, 100, 1.0, 0.0, 0.0, 1.0, unknown=0.2, models_unknown=0.05)
     assert wrong(replace(agreement, same_unknown=0.92), "int8", "softmax", LEAST["int8"]) == ""
     fault = wrong(replace(agreement, same_unknown=0.85), "int8", "softmax", LEAST["int8"])
-    assert fault.startswith("of 85.0% of the images it says as the model does whether they are")
+    assert fault.startswith("it agrees with the model on whether an image is unknown for 85.0% of")
     assert wrong(replace(agreement, same_unknown=0.85), "int8", "softmax", 0) == ""

@@ -64,7 +64,7 @@ def test_it_is_reported_on_as_finetune_wrote_it(model, here, capsys):
     assert main([*words, "--device", "cpu"]) == 1
     assert "holds a run of another recipe" in capsys.readouterr().err
     (run_dir / "recipe.json").unlink()
-    with pytest.raises(ValueError, match="was made by an earlier version, which did not keep"):
+    with pytest.raises(ValueError, match="was made by an earlier version, which did not record"):
         write_page(run_dir)
 
 

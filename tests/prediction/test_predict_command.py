@@ -198,7 +198,7 @@ def test_what_cannot_be_done_is_said_before_it_begins(run, photos, folder, tmp_p
         (photos, "--sort-into", tmp_path / "s", "--sure", 2): "a probability from 0 to 1",
         ("digits", "--sort-into", tmp_path / "s"): "files of this machine",
         ("-", photos): "give it alone",
-        (photos / "1.jpg", "--watch"): "waits for what arrives in one folder",
+        (photos / "1.jpg", "--watch"): "watch one folder",
         (photos, "--json", "--to", tmp_path / "b.csv"): "give one of them",
         (photos, "--top", 0): "--top is 0",
         (photos, "--workers", -2): "--workers is -2",
@@ -215,7 +215,7 @@ def test_all_broken_is_said_at_the_end(run, folder, monkeypatch):
     broken = folder({f"{i}.jpg": 0 for i in range(5)})
     status, out, err = run(broken)
     assert (status, out) == (3, "")
-    assert err.count("not classified: ") == 3 and "3 more; --to FILE names them all" in err
+    assert err.count("not classified: ") == 3 and "3 more; --to FILE lists them all" in err
 
 
 def test_ten_thousand_classes(folder, tmp_path, capsys):

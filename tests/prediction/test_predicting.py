@@ -47,7 +47,7 @@ def test_signals_are_the_programs_while_answers_are_written(classifier, tmp_path
 @pytest.mark.parametrize(
     ("function", "error", "sentence"),
     [
-        (vitkit.sort, ValueError, "files of this machine are sorted"),
+        (vitkit.sort, ValueError, "image files on this machine can be sorted"),
         (vitkit.watch, TypeError, "it takes a path"),
         (vitkit.batch, TypeError, "it takes text"),
     ],

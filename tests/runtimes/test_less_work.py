@@ -74,7 +74,7 @@ def test_images_end_early_if_that_is_asked_for(classifier, tmp_path, capsys):
     assert "give one of them" in said(capsys, *one, "--merge", "3")
     given = (*one, "--calibrate", "digits")
     assert "is computed by PyTorch" in said(capsys, *given, "--runtime", "onnx")
-    assert "draws the whole model's" in said(capsys, *given, "--attention", tmp_path / "maps")
+    assert "needs the whole model" in said(capsys, *given, "--attention", tmp_path / "maps")
     assert "goes with --exit" in said(capsys, "predict", model, photo, "--calibrate", "digits")
 
 

@@ -1,5 +1,5 @@
-"""Applications: each is a package of its own with its logic, function, page and texts. The core imports none of them,
-and none imports another."""
+"""Applications: each is a package of its own with its logic, function, page and texts. The core
+does not import any application, and applications do not import each other."""
 
 import lazy_loader
 

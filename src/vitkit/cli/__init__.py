@@ -1,5 +1,5 @@
-"""The command line: words that a person types become a call of a function, its result is printed, and
-there is an exit status. A function's signature and docstring give its options and their help.
+"""The command line: parses the words of a command, calls its function, prints the result, and returns an
+exit status. A function's signature and docstring define its options and their help.
 """
 
 from vitkit.cli.entry import main

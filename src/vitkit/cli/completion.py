@@ -1,4 +1,4 @@
-"""Completion of vitkit's words in a shell: a script of bash's, which zsh reads too."""
+"""Shell completion: a script for bash, which zsh can also run."""
 
 import shlex
 from collections.abc import Iterable, Iterator
@@ -42,7 +42,7 @@ complete -F _vitkit vitkit
 
 
 def completion(words: list[str]) -> str:
-    """The script for the shell that words name. Raises WrongWords for another."""
+    """The completion script for the given shell. Raises WrongWords for an unknown shell."""
     if words[:1] not in [[shell] for shell in SHELLS]:
         raise WrongWords(
             f"which shell is to complete words? vitkit completion {' or '.join(SHELLS)} prints its "
@@ -65,19 +65,19 @@ def completion(words: list[str]) -> str:
 
 
 def _case(of: str, words: Iterable[str]) -> str:
-    """A line of a case of the script: what is proposed."""
+    """A line of a `case` statement in the script: the words proposed after `of`."""
     return f"      {shlex.quote(of)}) words={shlex.quote(' '.join(words))} ;;"
 
 
 def _second_words(first: str) -> Iterator[str]:
-    """What follows the first word of commands of two, such as `data`."""
+    """The second words of two-word commands, such as those after `data`."""
     for command in COMMANDS:
         if command.name.startswith(f"{first} "):
             yield command.name.split()[1]
 
 
 def _flags(command: Command) -> tuple[list[str], dict[str, list[str]]]:
-    """The options of a command, and by the word before them the values of those that have a few."""
+    """The options of a command; and the values of options with a few choices, by the word before them."""
     flags = ["--help"]
     values = {}
     if command.words.startswith("RECIPE"):
@@ -93,7 +93,7 @@ def _flags(command: Command) -> tuple[list[str], dict[str, list[str]]]:
 
 
 def _choices(kind: Any) -> list[str]:
-    """The words that a value may be, if its type names some."""
+    """The words that a value of this type may be, if it is one of a few choices."""
     if get_origin(kind) is Literal:
         return list(map(str, get_args(kind)))
     return [choice for inner in get_args(kind) for choice in _choices(inner)]

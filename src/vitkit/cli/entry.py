@@ -1,7 +1,6 @@
-"""The `vitkit` command: from the words that are typed to a function's settings, and to an exit
-status.
+"""The `vitkit` command: parses the words, calls the command's function, and returns an exit status.
 
-Nothing heavy is imported before it is needed, so that help is there at once.
+Nothing heavy is imported before it is needed, so that help appears immediately.
 """
 
 import gc
@@ -19,14 +18,14 @@ from vitkit.system.environment import MAX_PIXELS_VARIABLE, TRACEBACK_VARIABLE, m
 from vitkit.system.errors import VitkitError
 from vitkit.system.functions.words import DATA, MODEL
 
-# Exit status of a run that was asked to stop and has saved itself: EX_TEMPFAIL, run it again
+# Exit status of a run that saved itself after a signal: EX_TEMPFAIL, run the command again
 STOPPED = 75
 FAILED = 1
 WRONG_WORDS = 2
 BUG = 70  # EX_SOFTWARE
-INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+INTERRUPTED = 130  # 128 + SIGINT, the convention of shells
 HELP = ("-h", "--help")
-HELP_ALL = "--help-all"  # every setting of a command, where --help shows some
+HELP_ALL = "--help-all"  # all settings of a command; --help shows the common ones
 VERSION = ("--version", "-V", "version")
 COMPLETION = ("completion", "--print-completion", "--show-completion")
 MAX_PIXELS = "--max-pixels"
@@ -36,32 +35,32 @@ TRACEBACK = "--traceback"
 def main(argv: list[str] | None = None) -> int:
     """Run a command; returns its exit status.
 
-    An error that a user can put right is one sentence and status 1, or 2 for a wrong command line. Anything
-    else is a bug: a traceback and status 70.
+    A VitkitError, or an OSError about a file, is printed as one sentence, with status 1 (2 for a
+    wrong command line). Anything else is a bug: a traceback and status 70.
     """
     own_process = argv is None
     if argv is None:
         argv = sys.argv[1:]
         sys.unraisablehook = _interrupt_again
-        # A million objects come with PyTorch and stay. Searching them for garbage, again and again
-        # while it is imported and twice at the end, takes a third of the time that importing does
+        # PyTorch creates a million objects that are never freed. Collecting garbage during its import and
+        # at exit would take a third of the time of the import
         gc.disable()
     try:
         status = _main(list(argv))
     except BrokenPipeError:  # `vitkit models | head`
         sys.stderr.close()
         return 1
-    except KeyboardInterrupt:  # a second Ctrl-C, while the first one's end was prepared
+    except KeyboardInterrupt:  # a second Ctrl-C, while the first one was being handled
         status = INTERRUPTED
     if own_process:
-        # A second Ctrl-C would print a traceback of Python's own clearing up
+        # A second Ctrl-C would print a traceback from the interpreter's shutdown
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        if "triton" in sys.modules:  # it came with --compile, and complains of what is not cleared
+        if "triton" in sys.modules:  # imported by --compile; it warns about objects left at exit
             gc.unfreeze()
         else:
             gc.freeze()
     if own_process and status == STOPPED:
-        # A second signal, as SLURM sends it, must not end the process with another status
+        # A second signal, as SLURM sends it, must not change the exit status
         for name in ("SIGTERM", "SIGUSR1", "SIGUSR2"):
             if hasattr(signal, name):  # Windows has the first alone
                 signal.signal(getattr(signal, name), signal.SIG_IGN)
@@ -69,10 +68,10 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _interrupt_again(unraisable: "sys.UnraisableHookArgs") -> None:
-    """What Python does with an exception in a destructor. It would print that a Ctrl-C was ignored
-    there, and ignore it: raise it once more, a moment later, where the program can stop."""
+    """Hook for an exception in a destructor, which Python prints and ignores. A Ctrl-C must not be
+    ignored, so it is raised again shortly afterwards, where the program can stop."""
     if unraisable.exc_type is KeyboardInterrupt:
-        again = threading.Timer(0.05, interrupt_main)  # not at once: this hook could not raise it
+        again = threading.Timer(0.05, interrupt_main)  # later, because a hook cannot raise
         again.daemon = True
         again.start()
     else:
@@ -85,9 +84,9 @@ def _main(words: list[str]) -> int:
     try:
         max_pixels()
     except VitkitError as error:
-        return _complain(str(error), WRONG_WORDS)
+        return _print_error(str(error), WRONG_WORDS)
 
-    # What needs no command
+    # Words that need no command
     if words[:1] == ["help"] and len(words) > 1:  # `vitkit help train`
         words = [*words[1:], "--help"]
     if not words or words[0] in (*HELP, HELP_ALL, "help"):
@@ -104,14 +103,14 @@ def _main(words: list[str]) -> int:
         try:
             print(completion(words[1:]), end="")
         except WrongWords as error:
-            return _complain(str(error), WRONG_WORDS)
+            return _print_error(str(error), WRONG_WORDS)
         return 0
 
-    # Which command
+    # The command
     name, words = _split(words)
     command = {command.name: command for command in COMMANDS}.get(name)
     group = [command for command in COMMANDS if command.name.startswith(f"{name} ")]
-    if group:  # `vitkit data`, without saying which of the commands for data
+    if group:  # `vitkit data` without its second word
         print(overview(group))
         return 0 if words else WRONG_WORDS
     if command is None:
@@ -121,7 +120,7 @@ def _main(words: list[str]) -> int:
         try:
             other = other_command(name, words)
         except WrongWords as answer:
-            return _complain(str(answer), WRONG_WORDS)
+            return _print_error(str(answer), WRONG_WORDS)
         if other is None:
             print(f"vitkit: {printable(_unknown(name))}", file=sys.stderr)
             return WRONG_WORDS
@@ -134,8 +133,8 @@ def _main(words: list[str]) -> int:
 
 
 def _take_common_options(words: list[str]) -> list[str]:
-    """The other words. --max-pixels and --traceback go with every command: they are kept in the
-    environment, where worker processes find them too."""
+    """Remove --max-pixels and --traceback, which every command accepts; returns the other words.
+    Their values go into environment variables, which worker processes inherit."""
     others = []
     waiting = iter(words)
     for word in waiting:
@@ -151,8 +150,8 @@ def _take_common_options(words: list[str]) -> list[str]:
 
 
 def overview(commands: Sequence[Command] = COMMANDS) -> str:
-    """What `vitkit` says without a command: these commands, from the table; all of them in groups by
-    task."""
+    """The overview that `vitkit` prints without a command: the given commands, in groups by task if
+    all are given."""
     from vitkit.system.console.text import fill, titled, two_columns
 
     # The commands
@@ -166,7 +165,7 @@ def overview(commands: Sequence[Command] = COMMANDS) -> str:
     if len(commands) == len(COMMANDS):
         lines = titled(groups)
 
-    # What their words mean
+    # Options of every command
     limit = "the largest image to decode, with any command; 178,956,970 pixels by default"
     rows = [
         ("MODEL", MODEL),
@@ -180,7 +179,7 @@ def overview(commands: Sequence[Command] = COMMANDS) -> str:
 
 
 def _split(words: list[str]) -> tuple[str, list[str]]:
-    """The command's name, of one word or of two ("data stats"), and the words that follow it."""
+    """The command's name, of one or two words ("data stats"), and the words that follow it."""
     first = words[0]
     has_second_word = len(words) > 1 and words[1] not in (*HELP, HELP_ALL)
     if has_second_word and any(command.name.startswith(f"{first} ") for command in COMMANDS):
@@ -189,7 +188,7 @@ def _split(words: list[str]) -> tuple[str, list[str]]:
 
 
 def _unknown(name: str) -> str:
-    """A sentence that there is no such command, with the nearest name, or what to do with a file."""
+    """A message for an unknown command, with the nearest name, or with what to do with a file."""
     from difflib import get_close_matches
 
     import vitkit.cli.other_tools as other_tools
@@ -207,8 +206,8 @@ def _unknown(name: str) -> str:
 
 
 def _run_and_report(command: Command, words: list[str]) -> int:
-    """Run a command; returns its exit status. Errors that a user can put right are printed as a
-    sentence, and bugs with their traceback."""
+    """Run a command; returns its exit status. Errors that a user can fix are printed as a sentence,
+    bugs with their traceback."""
     from vitkit.cli.spelling import as_command, as_options
     from vitkit.system.console.messages import spelled
     from vitkit.system.errors import Interrupted, PeerFailed
@@ -218,7 +217,7 @@ def _run_and_report(command: Command, words: list[str]) -> int:
         with spelled(as_options), steps_as(as_command):
             return _run(command, words)
     except WrongWords as error:
-        return _complain(str(error), WRONG_WORDS)
+        return _print_error(str(error), WRONG_WORDS)
     except WordsMissing as usage:
         print(as_options(str(usage)))
         asked_for_help = any(word in (*HELP, HELP_ALL) for word in words)
@@ -227,22 +226,22 @@ def _run_and_report(command: Command, words: list[str]) -> int:
         return STOPPED
     except PeerFailed:
         return FAILED
-    except KeyboardInterrupt:  # outside of a training run, where there is nothing to save
+    except KeyboardInterrupt:  # outside of a training run, so nothing has to be saved
         return INTERRUPTED
-    except BrokenPipeError:  # no mistake of the user's, though an OSError
+    except BrokenPipeError:  # an OSError, but not a user's mistake
         raise
-    except Exception as error:  # printed as what it is
+    except Exception as error:  # reported by kind
         sentence = _sentence_of(error)
         if sentence is None:
             return _report_bug(error)
         if os.environ.get(TRACEBACK_VARIABLE):
             _print_traceback(error)
-        return _complain(sentence)
+        return _print_error(sentence)
 
 
 def _sentence_of(error: Exception) -> str | None:
-    """What a user can do about an error, in a sentence; None for a bug."""
-    if type(error).__name__ == "OutOfMemoryError":  # torch's, named without importing torch
+    """The message for an error that a user can fix, with advice; None for a bug."""
+    if type(error).__name__ == "OutOfMemoryError":  # PyTorch's, by name to avoid importing PyTorch
         advice = "out of memory: use a smaller --micro-batch, or --recompute"
         return f"{advice} ({str(error).splitlines()[0]})"
     is_the_systems = isinstance(error, OSError) and (error.errno or error.filename)
@@ -255,15 +254,15 @@ def _sentence_of(error: Exception) -> str | None:
 
 
 def _report_bug(error: Exception) -> int:
-    """Print a traceback, and whose mistake it is; returns the exit status."""
+    """Print a traceback, and whether the bug is vitkit's or the user's; returns the exit status."""
     _print_traceback(error)
     place = _outside_of_vitkit(error)
     if place is not None:
-        _complain(f"{type(error).__name__} in your own code: {place}")
+        _print_error(f"{type(error).__name__} in your own code: {place}")
         return BUG
     from vitkit import __version__
 
-    _complain(
+    _print_error(
         f"this is a bug of vitkit {__version__}; please report it, with the lines above and the command"
     )
     return BUG
@@ -276,8 +275,8 @@ def _print_traceback(error: Exception) -> None:
 
 
 def _outside_of_vitkit(error: Exception) -> str | None:
-    """The innermost place of a traceback in a file of the user's: neither vitkit's nor an installed
-    package's; None if there is none."""
+    """The innermost frame of a traceback in the user's own code, which is neither vitkit's nor an
+    installed package's; None if there is none."""
     import sysconfig
 
     packages = [Path(__file__).parents[1], Path(sys.prefix)]
@@ -293,7 +292,7 @@ def _outside_of_vitkit(error: Exception) -> str | None:
     return place
 
 
-def _complain(sentence: str, status: int = 1) -> int:
+def _print_error(sentence: str, status: int = 1) -> int:
     """Print one sentence in red; returns the exit status."""
     from rich.console import Console
 
@@ -306,19 +305,19 @@ def _complain(sentence: str, status: int = 1) -> int:
 
 
 def _run(command: Command, words: list[str]) -> int:
-    """Read the settings of a command from its words, and run it."""
+    """Parse the settings of a command, and run it."""
     from vitkit.cli.guesses import meant
     from vitkit.cli.help import has_two_levels
     from vitkit.cli.parsing import check_options, read_settings
 
-    # In vitkit's own words, if they are another tool's or in another order
+    # Translate words of other tools, and correct their order
     words = meant(command, words)
     if has_two_levels(command) and any(word in HELP for word in words):
         print(_everyday_help(command, words))
         return 0
     words = ["--help" if word == HELP_ALL else word for word in words]
 
-    # The defaults, which may follow from the first words
+    # Defaults, which may depend on the first words
     program, defaults, words = _read_first_words(command, words)
 
     # The other words change settings
@@ -326,7 +325,7 @@ def _run(command: Command, words: list[str]) -> int:
     values = read_settings(command.load_function(), program, words, defaults.settings)
     values |= defaults.read
 
-    # From here on there is garbage, but none in what was imported (see main)
+    # Freeze the imported objects, and collect garbage from here on (see main)
     if not gc.isenabled():
         gc.freeze()
         gc.enable()
@@ -334,8 +333,8 @@ def _run(command: Command, words: list[str]) -> int:
 
 
 def _read_first_words(command: Command, words: list[str]) -> tuple[str, Defaults, list[str]]:
-    """What was typed up to the options, the settings that follow from it if they do, and the other
-    words."""
+    """The words before the options, joined with the program's name; the defaults that they
+    determine; and the other words."""
     program = f"vitkit {command.name}"
     read_first_words = command.load_defaults()
     if read_first_words is None:
@@ -346,7 +345,7 @@ def _read_first_words(command: Command, words: list[str]) -> tuple[str, Defaults
 
 
 def _everyday_help(command: Command, words: list[str]) -> str:
-    """The settings that people use; with their values, if the first words can be read."""
+    """The help with the common settings, and their values if the first words can be read."""
     from vitkit.cli.help import short_help
     from vitkit.cli.spelling import as_options
 

@@ -1,8 +1,8 @@
-"""What is meant by words that are not vitkit's own: of other tools, in the other order, or of the
-first guess.
+"""Corrections of command lines: names from other tools, arguments in another order, and common first
+attempts.
 
-Where that is certain, the words are taken for it, and the standard error says so. Else WrongWords
-names the right ones.
+If the meaning is certain, the words are replaced, with a message on standard error. Otherwise WrongWords
+names the correct command.
 """
 
 import re
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import vitkit.cli.other_tools as other_tools
 from vitkit.cli.table import Command, WrongWords
-from vitkit.cli.translation import leading, slots_of, tell, translated
+from vitkit.cli.translation import leading, print_correction, slots_of, translated
 from vitkit.system.console.text import as_word
 from vitkit.system.functions.words import (
     ARCHIVES,
@@ -29,39 +29,39 @@ RENAMED = {
     "watch": {"--watch": ""},
     "sort": {"--sort-into": "--into", "--sort-by": "--by"},
 }
-"""What options of `predict` are called in the commands that do this now."""
+"""Former options of `predict`, by the commands that replaced them."""
 OF_A_RUN = ("--workdir", "--device", "--patience")
-"""Options of `train` that a plan has no use for."""
+"""Options of `train` that `plan` does not need."""
 
 
-# Which command
+# The command
 
 
 def other_command(name: str, words: list[str]) -> list[str] | None:
-    """The words of the command that an unknown name must mean; None if it is none for certain. Raises
-    WrongWords, with what to do, for one that there is none of."""
+    """The words of the command that an unknown name certainly means; None if it is not certain. Raises
+    WrongWords, with advice, for a name of something that vitkit does not do."""
     answer = other_tools.COMMAND_ANSWERS.get(other_tools.SAME_COMMAND.get(name, name))
     if answer is not None:
         raise WrongWords(_with_words(answer, list(leading(words))))
     if name in other_tools.COMMANDS:
         meant = other_tools.COMMANDS[name]
-        tell(name, f"vitkit {meant}")
+        print_correction(name, f"vitkit {meant}")
         return [*meant.split(), *words]
     first, _, second = name.partition(" ")
     if first == "data" and is_images(second):
-        tell(f"data {as_word(second)}", f"vitkit data stats {as_word(second)}")
+        print_correction(f"data {as_word(second)}", f"vitkit data stats {as_word(second)}")
         return ["data", "stats", second, *words]
     return None
 
 
 def _with_words(answer: str, named: list[str]) -> str:
-    """An answer with the words that follow the name in its slots: {MODEL} is the one that is a model, and
-    {DATA} the others. A slot that is the only one takes any words, and one without words keeps its
-    name."""
+    """An answer with the words after the name filled in: {MODEL} is the word that is a model,
+    {DATA} the other words. A placeholder without words stays; the only placeholder of an answer
+    takes any words."""
     slots = set(re.findall(r"{(.*?)}", answer))
     models = [word for word in named if is_model(word)][:1]
     if not models and len(named) > 1 and not is_images(named[0]):
-        models = named[:1]  # such as a name that is misspelt
+        models = named[:1]  # perhaps a misspelt name
     others = [word for word in named if word not in models]
     filled = {"MODEL": models, "DATA": others, "RUN": named}
     if len(slots) == 1:
@@ -71,12 +71,12 @@ def _with_words(answer: str, named: list[str]) -> str:
 
 
 def own_command(name: str, words: list[str]) -> tuple[str, list[str]]:
-    """The command that does what an option of `predict` once did, and its words: predict MODEL
-    IMAGE... --sort-into DIR is sort MODEL IMAGE... --into DIR. Others as they are."""
+    """The command that replaced an option of `predict`, and its words: predict MODEL IMAGE...
+    --sort-into DIR becomes sort MODEL IMAGE... --into DIR. Other words are unchanged."""
     if name == "train":
-        name, words = _trained(words)
+        name, words = _finetune_for_train(words)
     if "--dry-run" in words:
-        return _only_said(name, words)
+        return _dry_run(name, words)
     if name != "predict":
         return name, words
     options = {word.partition("=")[0] for word in words}
@@ -91,21 +91,21 @@ def own_command(name: str, words: list[str]) -> tuple[str, list[str]]:
         first, equals, value = word.partition("=")
         if first in renamed:
             word = f"{renamed[first]}{equals}{value}"
-        if word:  # an option that the command is itself has no name there
+        if word:  # "" for an option that became the command itself
             others.append(word)
-    tell(f"predict {option}", f"vitkit {command}")
+    print_correction(f"predict {option}", f"vitkit {command}")
     return command, others
 
 
-def _only_said(name: str, words: list[str]) -> tuple[str, list[str]]:
-    """The command that says what another would do, where it takes the same words: plan for train, and a
-    review without --yes. Else the words as they are, which get an answer."""
+def _dry_run(name: str, words: list[str]) -> tuple[str, list[str]]:
+    """The command that replaces --dry-run, if it takes the same words: plan for train, and a review
+    without --yes. Otherwise the words are unchanged, and a message follows later."""
     others = [word for word in words if word != "--dry-run"]
     if name == "train" and any(leading(others)):
-        tell("train --dry-run", "vitkit plan")
+        print_correction("train --dry-run", "vitkit plan")
         return "plan", _without(others, OF_A_RUN)
     if name == "data review" and "--yes" not in words:
-        tell("--dry-run", "data review without --yes")
+        print_correction("--dry-run", "data review without --yes")
         return name, others
     return name, words
 
@@ -123,8 +123,8 @@ def _without(words: list[str], options: Sequence[str]) -> list[str]:
     return others
 
 
-def _trained(words: list[str]) -> tuple[str, list[str]]:
-    """train --data photos/, as other tools have it, is finetune photos/; with a recipe it is train."""
+def _finetune_for_train(words: list[str]) -> tuple[str, list[str]]:
+    """train --data photos/, as in other tools, becomes finetune photos/; with a recipe it stays train."""
     if not words or any(leading(words)):
         return "train", words
     option, equals, value = words[0].partition("=")
@@ -136,7 +136,7 @@ def _trained(words: list[str]) -> tuple[str, list[str]]:
     ] or not is_images(value):
         return "train", words
     data = as_word(value)
-    tell(f"train {option} {data}", f"vitkit finetune {data}")
+    print_correction(f"train {option} {data}", f"vitkit finetune {data}")
     return "finetune", [value, *others]
 
 
@@ -164,37 +164,39 @@ def not_a_command(name: str) -> str:
     )
 
 
-# What its words are
+# The arguments
 
 
 def meant(command: Command, words: list[str]) -> list[str]:
-    """The words that follow a command's name, in its own options and order.
+    """The words after a command's name, translated to its own options and order.
 
     Raises WrongWords if a word has no counterpart, or is missing.
     """
     refuse_two_numbers(words)
     if command.name == "export":
-        words = _exported(words)
+        words = _export_words(words)
     words, placed = translated(command, words)
-    words = _placed(command, words, placed)
+    words = _with_arguments_in_place(command, words, placed)
     words = _names_first(command, words)
     words = _in_order(command, words)
     if command.name == "doctor":
-        words = _examined(words)
+        words = _doctor_words(words)
     _check_words(command, words)
     return words
 
 
-# In which order
+# The order
 
 
 def _required(command: Command) -> list[str]:
-    """Those that it cannot do without."""
+    """The positional arguments that are not optional."""
     return [slot for slot in slots_of(command) if f"[{slot}" not in command.words]
 
 
-def _placed(command: Command, words: list[str], placed: dict[str, str]) -> list[str]:
-    """The words with what was given by a foreign option in its place among the first ones."""
+def _with_arguments_in_place(
+    command: Command, words: list[str], placed: dict[str, str]
+) -> list[str]:
+    """The words with positional arguments that were given as options moved to their positions."""
     if not placed:
         return words
     named = list(leading(words))
@@ -213,8 +215,8 @@ def _placed(command: Command, words: list[str], placed: dict[str, str]) -> list[
 
 
 def _names_first(command: Command, words: list[str]) -> list[str]:
-    """The words with models and images before the options, for a command whose settings follow from
-    them, if they were given after the options: `vitkit finetune --minutes 1 photos/`."""
+    """The words with models and images moved before the options: `vitkit finetune --minutes 1
+    photos/`. For commands whose settings depend on these arguments."""
     if command.load_defaults() is None or not words or not words[0].startswith("-"):
         return words
     from vitkit.system.functions.parameters import options
@@ -233,7 +235,7 @@ def _names_first(command: Command, words: list[str]) -> list[str]:
 
 
 def _in_order(command: Command, words: list[str]) -> list[str]:
-    """The words with MODEL before DATA, if they were given the other way round for certain."""
+    """The words with MODEL before DATA, if they are certainly in the other order."""
     named = list(leading(words))
     slots = slots_of(command)
     if len(named) < 2 or slots[:1] != ["MODEL"] or slots[1:2] not in (["DATA"], ["IMAGE"]):
@@ -241,30 +243,32 @@ def _in_order(command: Command, words: list[str]) -> list[str]:
     data, model = named[:2]
     if not is_images(data) or not is_model(model):
         return words
-    tell(shlex.join([data, model]), f"vitkit {command.name} {shlex.join([model, data])}")
+    print_correction(
+        shlex.join([data, model]), f"vitkit {command.name} {shlex.join([model, data])}"
+    )
     return [model, data, *words[2:]]
 
 
-def _examined(words: list[str]) -> list[str]:
-    """The words of `vitkit doctor`, with the options that those without one belong to."""
+def _doctor_words(words: list[str]) -> list[str]:
+    """The words of `vitkit doctor`, with the matching option before each positional argument."""
     named = list(leading(words))
     others = []
     for word in named:
         option = "--data"
         if is_model(word):
             option = "--run" if (Path(word) / "metrics.jsonl").exists() else "--model"
-        tell(as_word(word), f"{option} {as_word(word)}")
+        print_correction(as_word(word), f"{option} {as_word(word)}")
         others += [option, word]
     return [*others, *words[len(named) :]]
 
 
 EXPORTED = {"onnx": ".onnx", "openvino": ".xml", "torch": ".pt2", "torchscript": ".pt2"}
-"""The formats of exported files, each with the ending that says so."""
+"""File suffixes of the export formats."""
 
 
-def _exported(words: list[str]) -> list[str]:
-    """The words of `vitkit export`, with a name for the file that begins as the model's, if its format
-    alone is given: --format onnx, or onnx as a second word; or with -o before a file's name."""
+def _export_words(words: list[str]) -> list[str]:
+    """The words of `vitkit export`, with the output named after the model if only its format is given
+    (--format onnx, or onnx as the second word), or with -o before a file's name."""
     model, *rest = words or [""]
     if any(word.partition("=")[0] in ("-o", "--output") for word in words):
         return words
@@ -282,12 +286,12 @@ def _exported(words: list[str]) -> list[str]:
         file = typed = rest[0]
     else:
         return words
-    tell(typed, f"-o {as_word(file)}")
+    print_correction(typed, f"-o {as_word(file)}")
     return [model, "-o", file, *rest[len(typed.split()) :]]
 
 
 def _check_words(command: Command, words: list[str]) -> None:
-    """Raises WrongWords if one of a command's words is certain to be missing, or to be an archive."""
+    """Raises WrongWords if an argument is certainly missing, is one too many, or is an archive."""
     named = list(leading(words))
     required = _required(command)
     usage = f"vitkit {command.name} {command.words}"
@@ -299,7 +303,7 @@ def _check_words(command: Command, words: list[str]) -> None:
                 f"{word} is an archive; unpack it, and give the folder that comes out of it"
             )
 
-    # An image or a folder of them where a model belongs
+    # An image or a folder of images in place of a model
     example = own_run() or "google/vit-base-patch16-224"
     if required[:1] == ["MODEL"] and named and is_images(named[0]) and not is_model(named[0]):
         raise WrongWords(
@@ -307,7 +311,7 @@ def _check_words(command: Command, words: list[str]) -> None:
             f"{example} {shlex.join(named)}"
         )
 
-    # Too many words
+    # Too many arguments
     words_taken = command.words.partition(" -")[0]
     if len(named) > len(slots_of(command)) and "..." not in words_taken:
         if command.name in other_tools.TOO_MANY_WORDS:
@@ -316,7 +320,7 @@ def _check_words(command: Command, words: list[str]) -> None:
             raise WrongWords(answer.format(model=model, name=name, rest=rest))
         raise WrongWords(f"{as_word(named[len(slots_of(command))])} is one word too many: {usage}")
 
-    # Too few words, and no options among which one might be
+    # Too few arguments, and no options, whose values might be arguments
     if len(named) == len(words) < len(required) and command.name not in ("train", "plan"):
         missing = required[len(named)]
         sentence = f"{missing} is missing: {usage}"
@@ -328,11 +332,11 @@ def _check_words(command: Command, words: list[str]) -> None:
         raise WrongWords(sentence)
 
 
-# What is here
+# Examples for messages
 
 
 def own_run() -> str:
-    """The newest run with a finished model, in the usual place or in this folder; "" if there is
+    """The newest run with a finished model, in `runs/` or in the current folder; "" if there is
     none."""
     finished = []
     for path in (*Path("runs").glob("*/model/config.json"), *Path().glob("*/model/config.json")):
@@ -343,7 +347,8 @@ def own_run() -> str:
 
 
 def refuse_two_numbers(words: list[str]) -> None:
-    """Raises WrongWords for a shard of two words: "--shard 0 4", as `vitkit suite` once had it."""
+    """Raises WrongWords for a shard given as two words: "--shard 0 4", a former syntax of `vitkit
+    suite`."""
     for option, first, second in zip(words, words[1:], words[2:], strict=False):
         if option == "--shard" and first.isdigit() and second.isdigit():
             raise WrongWords(

@@ -1,6 +1,6 @@
-"""Help in two levels: --help shows the settings that people use, --help-all every one.
+"""Help in two levels: --help shows the common settings, --help-all shows all of them.
 
-Commands with a few settings have one level: they are not in the table.
+Commands with few settings are not in the table and have one level.
 """
 
 from typing import Any
@@ -96,28 +96,28 @@ EVERYDAY: dict[str, dict[str, tuple[str, ...]]] = {
         "how": ("device NAME", "image SIDE"),
     },
 }  # fmt: skip
-"""The settings that people use, by command and by a title; each with what is typed after it."""
+"""The common settings by command and title, each with a placeholder for its value."""
 
 
 def has_two_levels(command: Command) -> bool:
-    """Whether --help leaves settings of this command to --help-all."""
+    """Whether --help omits some settings of this command, which --help-all shows."""
     return command.name in EVERYDAY
 
 
 def short_help(command: Command, program: str, settings: Owner, default: Any = None) -> str:
-    """The settings that people use, with their values if `default` has them. `program` is what was
-    typed up to the options, such as "vitkit train digits"."""
+    """The help with the common settings, and their values if `default` has them. program: the words typed
+    before the options, such as "vitkit train digits"."""
     every = list(options(settings, default))
     named = {option.name: option for option in every if not option.is_word}
     shows_values = default is not None or not command.defaults
 
-    # What it does, and the words that are still to be typed
+    # The command's purpose, and the positional arguments that are not yet typed
     typed = len(program.split()) - len(command.name.split()) - 1
     every_word = command.words.split(" -")[0].split()
     required = [word for word in every_word if not word.startswith("[")]
     words = every_word[typed:]
     if typed >= len(required):
-        # An optional word may come first, and be left out: then the required ones are typed already
+        # An optional argument may come first and be omitted: then the required ones are already typed
         words = [word for word in words if word.startswith("[")]
     usage = " ".join(["usage:", program, *words, "[--setting value]"])
     lines = [fill(usage), "", fill(as_options(paragraphs(purpose_of(settings)).split("\n\n")[0]))]
@@ -132,7 +132,7 @@ def short_help(command: Command, program: str, settings: Owner, default: Any = N
     if described and words:
         lines += ["", *two_columns(described[-len(words) :])]
 
-    # Its settings, by title
+    # The settings by title
     groups = {}
     for title, entries in EVERYDAY[command.name].items():
         rows = []
@@ -147,7 +147,7 @@ def short_help(command: Command, program: str, settings: Owner, default: Any = N
 
 
 def _first_sentence(option: Option, shows_value: bool) -> str:
-    """What a setting is, in one sentence, and its value."""
+    """The first sentence of a setting's help, and its value."""
     text = (as_options(option.help) if option.of_function else option.help).split("\n\n")[0]
     sentence = text.partition(". ")[0].rstrip(".")
     value = _text(option.value)
@@ -157,7 +157,7 @@ def _first_sentence(option: Option, shows_value: bool) -> str:
 
 
 def _text(value: Any) -> str:
-    """A value as it would be typed; "" if there is none."""
+    """A value as typed on the command line; "" if there is none."""
     if value in (MISSING, None, "", ()) or isinstance(value, bool):
         return ""
     if isinstance(value, Span):

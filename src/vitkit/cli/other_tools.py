@@ -1,7 +1,8 @@
-"""What other tools call the commands and settings of vitkit: one table of each, by which words that
-mean something certain are taken for it (guesses.py).
+"""Names of commands and options in other tools, as tables of their vitkit counterparts. guesses.py and
+translation.py replace words that have one certain meaning.
 
-The names are those of timm's train.py, Transformers' run_image_classification.py, ultralytics and
+The names come from timm's train.py, Transformers' run_image_classification.py, ultralytics and
+torchvision's references.
 torchvision's references.
 """
 
@@ -69,10 +70,10 @@ COMMANDS = {
     "tidy": "data review",
     "data tidy": "data review",
 }
-"""Commands of other names."""
+"""Names of commands in other tools, by vitkit's command."""
 
-# {MODEL}, {DATA} and {RUN} stand for the words that follow the name, or for themselves if there are none;
-# of an answer with both, {MODEL} is the word that is a model, and {DATA} the others
+# {MODEL}, {DATA} and {RUN} are replaced by the words that follow the name, or stay if there are
+# none. In an answer with both, {MODEL} is the word that is a model, and {DATA} the other words
 COMMAND_ANSWERS = {
     "resume": "the same command again continues a run, in its --workdir if it was given one; "
     "recipe.json of a run says what it was begun with",
@@ -102,7 +103,7 @@ COMMAND_ANSWERS = {
     "tokens merged or in int8, that loses no more accuracy than you allow",
     "install": "vitkit doctor says what is there and what is missing, each with its pip install",
 }
-"""Commands that there are none of, each with what to do instead."""
+"""Messages for names of commands that vitkit does not have, with what to do instead."""
 
 SAME_COMMAND = {
     "continue": "resume",
@@ -141,11 +142,11 @@ SAME_COMMAND = {
     "plot": "dashboard",
     "setup": "install",
 }
-"""Other names of commands that COMMAND_ANSWERS has."""
+"""Synonyms of the names in COMMAND_ANSWERS."""
 
-# A value is put for {}, and {answers.csv} gives an example of one; two numbers, or one twice, for {size};
-# cuda:0 or cuda for {gpu}. The first of a line that the command has is taken: an option, or one of its
-# words such as MODEL
+# {} is replaced by the value, and {answers.csv} also gives an example of one; {size} by two
+# numbers, or by one number twice; {gpu} by cuda:0 or cuda. The first entry of a line that the
+# command has is used: an option, or a positional argument such as MODEL
 _DATA = ("DATA {}", "--data.source {}", "IMAGE {}", "--data {}")
 _MODEL = ("--model {}", "MODEL {}")
 _LENGTH = ("--length {}epochs", "--epochs {}")
@@ -160,7 +161,7 @@ _BFLOAT16 = ("--precision bfloat16",)
 _FASTEST = ("--precision auto",)
 
 SETTINGS = {
-    # What, and on what
+    # Model and data
     "data": _DATA,
     "data-dir": _DATA,
     "data-path": _DATA,
@@ -181,7 +182,7 @@ SETTINGS = {
     "checkpoint": ("MODEL {}", "--init {}"),
     "initial-checkpoint": ("MODEL {}", "--init {}"),
     "recipe": ("RECIPE {}",),
-    # How long, how fast, in what portions
+    # Length, learning rate and batch size
     "epochs": _LENGTH,
     "epoch": _LENGTH,
     "num-epochs": _LENGTH,
@@ -221,7 +222,7 @@ SETTINGS = {
     "per-device-eval-batch-size": _BATCH,
     "train-batch-size": _BATCH,
     "validation-batch-size": _BATCH,
-    # The images, and regularisation
+    # Images and regularisation
     "image": _SIZE,
     "img-size": _SIZE,
     "image-size": _SIZE,
@@ -244,7 +245,7 @@ SETTINGS = {
     "random-erase": ("--data.augmentation.erase {}",),
     "model-ema-decay": ("--average {}",),
     "split-seed": ("--data.split-seed {}",),
-    # The machine
+    # Hardware
     "j": _WORKERS,
     "workers": _WORKERS,
     "num-workers": _WORKERS,
@@ -266,7 +267,7 @@ SETTINGS = {
     "grad-checkpointing": ("--recompute",),
     "gradient-checkpointing": ("--recompute",),
     "full-determinism": ("--deterministic",),
-    # What is written, and where
+    # Output
     "o": _WHERE,
     "out": _WHERE,
     "output": _WHERE,
@@ -303,18 +304,19 @@ SETTINGS = {
     "topk": ("--top {}",),
     "top-k": ("--top {}",),
 }
-"""Settings of other names, without their dashes; those of one command alone after its name."""
+"""vitkit's settings for names of options in other tools, without dashes. A key with two words is a
+command and an option of this command alone."""
 
 TOO_MANY_WORDS = {
     "teach": "photographs to learn follow --add, each class as CLASS=PATH: vitkit teach {model} DIR --add "
     "{name}={rest}",
 }
-"""What a command says of more words than it takes, where it is likely what they mean. {model} stands for
-the first, {name} for the second, {rest} for the third."""
+"""Messages for commands with too many positional arguments, where their meaning is likely. {model}
+is the first argument, {name} the second, {rest} the third."""
 
 WORDS = {"data.source": ("DATA {}",)}
-"""Settings of vitkit's own that are also one of a command's words: they decide other settings, so they are
-given there."""
+"""Settings that are also positional arguments of a command: other settings depend on them, so they
+must be given as these arguments."""
 
 ANSWERS = {
     "conf": "every image gets its likeliest classes, each with its probability; vitkit sort --sure {} "
@@ -342,8 +344,8 @@ ANSWERS = {
     "val-split": "--data.split-seed draws the images that are held out if DATA has no test or val "
     "part, a fifth of every class; leave out --val-split",
 }
-"""Settings that have no counterpart, or none in a command that SETTINGS names one for, each with what
-to do instead. {leading} stands for the words before the options."""
+"""Messages for options without a counterpart, or without one in a command to which SETTINGS does
+not apply, with what to do instead. {leading} is replaced by the words before the options."""
 
 SAME_ANSWER = {
     "num-gpus": "gpus",
@@ -369,7 +371,7 @@ SAME_ANSWER = {
     "min-confidence": "conf",
     "threshold": "conf",
 }
-"""Other names of settings that ANSWERS and SETTINGS have."""
+"""Synonyms of the names in ANSWERS and SETTINGS."""
 
 EXAMPLES = {
     "--optim.name": "adamw",
@@ -384,11 +386,11 @@ EXAMPLES = {
     "--model": "MODEL",
     "--init": "WEIGHTS",
 }
-"""Values of options that take no number, for a sentence that one is missing."""
+"""Example values of options that do not take a number, for the message that a value is missing."""
 
 
 def _joined_names() -> dict[str, str]:
-    """The names of settings that have hyphens, by what they are without: {"batchsize": "batch-size"}."""
+    """Names of settings with hyphens, by the same names without them: {"batchsize": "batch-size"}."""
     names = {}
     for name in (*SETTINGS, *ANSWERS, *SAME_ANSWER):
         if "-" in name and " " not in name:

@@ -1,7 +1,8 @@
-"""How tyro reads a command's settings from the words that are typed, after a look at the words.
+"""Parsing of a command's settings from its words with tyro, after checks that give better messages.
 
-tyro makes options and help from any dataclass. Two rules tell it what it does not know: how a Span
-is written, and that a docstring's line ends are those of the source, not those of the help.
+tyro makes options and help from any dataclass. It is extended by rules for Span values, for
+optional values, and for docstrings, whose line breaks come from the source and must not appear in
+the help.
 """
 
 import dataclasses
@@ -43,26 +44,25 @@ from vitkit.system.functions.parameters import (
 from vitkit.system.span import Span
 from vitkit.system.values import WORDS, alternatives, bare, choices_of
 
-SIZES = ("--image", "--stride")  # options of one number or two
+SIZES = ("--image", "--stride")  # options that take one or two numbers
 
 
 def read_settings(settings: Owner, program: str, words: list[str], default: Any = None) -> Any:
-    """The settings of a command, from its words. Prints help and leaves for --help."""
+    """The settings of a command, parsed from its words. For --help, prints the help and exits."""
     return _read(settings, program, words, default, all_words=True)
 
 
 def read_some(
     function: Any, program: str, words: list[str], defaults: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The arguments of a function, from words that may have other options too; those are left
-    unread."""
+    """The arguments of a function, parsed from words that may contain unknown options, which are
+    ignored."""
     known, _ = _read(function, program, words, defaults, all_words=False)
     return known
 
 
 def _read(settings: Owner, program: str, words: list[str], default: Any, all_words: bool) -> Any:
-    """What tyro makes of the words: settings; or, unless all words must be known, the settings and
-    the unknown words."""
+    """The parsed settings; unless all_words, a pair of the settings and the unknown words."""
     registry = ConstructorRegistry()
     registry.primitive_rule(_optional)
     registry.primitive_rule(_span)
@@ -79,7 +79,7 @@ def _read(settings: Owner, program: str, words: list[str], default: Any, all_wor
                 ),
                 args=_sizes_last(words),
                 default=tyro.MISSING_NONPROP if default is None or not is_class else default,
-                # tyro would make a subcommand of a setting that may be absent, such as a hybrid's stem
+                # tyro would make a subcommand of an optional setting such as a hybrid's stem
                 config=(tyro.conf.AvoidSubcommands,),
                 return_unknown_args=not all_words,
             )
@@ -90,7 +90,7 @@ def _read(settings: Owner, program: str, words: list[str], default: Any, all_wor
 
 
 def _sentence(complaint: str, program: str) -> str:
-    """What tyro complains of, in a frame of its own, as a sentence."""
+    """tyro's error message, which it prints in a frame, as one sentence."""
     lines = []
     for line in complaint.splitlines():
         line = line.strip(f"{string.whitespace}│|")
@@ -115,7 +115,7 @@ def _sentence(complaint: str, program: str) -> str:
 
 
 def _of_part(part: str, complaint: str) -> str:
-    """What the dataclass of a part complains of, with its settings as options: "lr is 0" of recipe.optim is
+    """The message of a nested dataclass, with its settings as options: "lr is 0" of recipe.optim becomes
     "--optim.lr is 0"."""
     options = part.removeprefix("recipe.").replace("_", "-")
     match = re.match(r"`?([a-z_]+(?:\.[a-z_]+)*)`? is ", complaint)
@@ -126,8 +126,8 @@ def _of_part(part: str, complaint: str) -> str:
 
 
 def _sizes_last(words: list[str]) -> list[str]:
-    """The words with the options of SIZES and their numbers at the end. tyro would take an image's
-    name after them for another number."""
+    """The words with the options of SIZES and their numbers moved to the end. Otherwise tyro would
+    take an image's name after them for another number."""
     rest = []
     sizes = []
     in_size = False
@@ -141,7 +141,7 @@ def _sizes_last(words: list[str]) -> list[str]:
 
 
 def _span(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec | None:
-    """A Span is one word, as in --length 10epochs, or "none" if it may be absent."""
+    """Parse a Span from one word, as in --length 10epochs, or from "none" if it is optional."""
     if info.type not in (Span, Span | None):
         return None
     optional = info.type is not Span
@@ -161,8 +161,7 @@ def _span(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec | None:
 
 
 def _optional(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec | None:
-    """A setting that may be absent is written as one that may not, and "none" stands for its
-    absence."""
+    """Parse an optional setting like a required one, with "none" for None."""
     kinds = get_args(info.type)
     if info.type_origin not in (Union, UnionType) or NoneType not in kinds or Span in kinds:
         return None
@@ -206,8 +205,8 @@ def purpose_of(settings: Any) -> str:
 
 
 def _struct(info: StructTypeInfo, function: Any, defaults: Any) -> StructConstructorSpec | None:
-    """A dataclass, or the function of the command, with the texts of its parameters as help, each
-    paragraph on one line. A function becomes the dict of its arguments."""
+    """A dataclass, or the function of a command, as tyro's structure, with the parameters' texts as
+    help, one line per paragraph. A function yields a dict of its arguments."""
     is_function = info.type is function and not isinstance(function, type)
     if not is_function and not dataclasses.is_dataclass(info.type):
         return None
@@ -222,22 +221,24 @@ def _struct(info: StructTypeInfo, function: Any, defaults: Any) -> StructConstru
 
 
 def _field_of(parameter: Parameter, of_function: bool) -> StructFieldSpec:
-    """A parameter as tyro reads it."""
+    """A parameter as a field of tyro's structure."""
     kind = parameter.annotation
     help_text = parameter.help or None
     if help_text is None and dataclasses.is_dataclass(bare(kind)):
         help_text = paragraphs(bare(kind).__doc__)
     if help_text is not None:
-        if of_function:  # fields of a part are called otherwise on the command line
+        if of_function:  # nested fields have other names on the command line
             help_text = as_options(help_text)
-        help_text = re.sub(r"\bNone\b(?! of)", "none", help_text)  # as it is typed
+        help_text = re.sub(
+            r"\bNone\b(?! of)", "none", help_text
+        )  # the spelling on the command line
     default = parameter.default
     if default is MISSING:
         default = tyro.MISSING_NONPROP
     marks: dict[str, Any] = {"help_behavior_hint": partial(_default_text, help_text)}
     metavar = metavar_of(parameter)
     if of_function:
-        kind = _kind_in_words(parameter)
+        kind = _command_line_type(parameter)
         marks["name"] = function_option(parameter)
         marks["aliases"] = ALIASES.get(parameter.name)
         marks["metavar"] = metavar
@@ -250,38 +251,38 @@ def _field_of(parameter: Parameter, of_function: bool) -> StructFieldSpec:
     return StructFieldSpec(name=parameter.name, type=typed, default=default, helptext=help_text)
 
 
-def _kind_in_words(parameter: Parameter) -> Any:
-    """The type of a function's parameter as words give it: an object of a program, such as a model, by
-    its name."""
+def _command_line_type(parameter: Parameter) -> Any:
+    """The type of a function's parameter on the command line, where the name of an object, such as
+    a model, replaces the object."""
     if dataclasses.is_dataclass(parameter.default):
         return type(parameter.default)
-    return _in_words(parameter.annotation)
+    return _with_names(parameter.annotation)
 
 
-def _in_words(kind: Any) -> Any:
-    """A type in which names stand for objects, also for each of several."""
+def _with_names(kind: Any) -> Any:
+    """A type in which str replaces objects, also inside sequences."""
     kind = bare(kind)
     if kind is Any:
         return str
     if get_origin(kind) is tuple:
-        of_each = tuple(each if each is Ellipsis else _in_words(each) for each in get_args(kind))
+        of_each = tuple(each if each is Ellipsis else _with_names(each) for each in get_args(kind))
         return GenericAlias(tuple, of_each)
     return kind
 
 
 def _default_text(help_text: str | None, default: str) -> str:
-    """What help says of a default; nothing of an empty one, or if the text says it already."""
+    """The text that help appends for a default; "" for an empty default, or if the help text has it."""
     if default in ("", "''", "none") or "Default:" in (help_text or ""):
         return ""
     return f"(default: {default})"
 
 
-# Before tyro: options that do not exist, and values that an option does not take
+# Checks before tyro: unknown options, and invalid values
 
 
 def check_options(settings: Owner, default: Any, words: Sequence[str], program: str) -> None:
-    """Raises WrongWords, with the nearest name, if a command does not have an option, or if a value is
-    not a number where the option takes one, or is not among its choices."""
+    """Raises WrongWords, with the nearest name, for an unknown option, and for a value that is not
+    a number where the option takes one, or not among its choices."""
     names = {"help"}
     kinds: dict[str, Any] = {}
     owners = set()
@@ -335,14 +336,14 @@ def _check_value(name: str, kind: Any, value: str) -> None:
 
 
 def _needs_value(kind: Any, following: str | None) -> bool:
-    """Whether an option's value is missing: nothing follows it, or another option does."""
+    """Whether an option's value is missing: it is the last word, or another option follows."""
     if kind is bool or get_origin(kind) is tuple or kind is Any:
         return False
     return following is None or following.startswith("--")
 
 
 def _check_pair(name: str, kind: Any, values: Sequence[str]) -> None:
-    """Raises WrongWords if an option of two whole numbers, such as a size, has not got two."""
+    """Raises WrongWords if an option of two whole numbers, such as a size, does not have two."""
     if get_origin(kind) is not tuple or get_args(kind) != (int, int):
         return
     first, second = [*values, ""][:2]
@@ -353,5 +354,5 @@ def _check_pair(name: str, kind: Any, values: Sequence[str]) -> None:
 
 
 def _ending(name: str, names: Iterable[str]) -> list[str]:
-    """The longer names that end in a name, up to two, such as "model.width" for "width"."""
+    """Up to two longer names that end in a name, such as "model.width" for "width"."""
     return sorted(each for each in names if each.endswith(f".{name}"))[:2]

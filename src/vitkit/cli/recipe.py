@@ -1,9 +1,9 @@
-"""The settings of `vitkit train` and `vitkit plan`, which follow from the recipe that the first word
+"""The settings of `vitkit train` and `vitkit plan`, which depend on the recipe that the first word
 names, and those of `vitkit finetune [MODEL] DATA`.
 
-Two options decide which settings there are, so they are read before tyro reads all words: --model
-(a ResNet has other settings than a Vision Transformer) and --evals (each evaluator has its own). So
-is --length, because the warm-up follows it.
+Some options decide which other settings exist, so they are read before tyro parses all words: --model (a
+ResNet has other settings than a Vision Transformer) and --evals (each evaluator has its own). --length is
+read first too, because the default warm-up depends on it.
 """
 
 import sys
@@ -25,32 +25,32 @@ from vitkit.training import recipe_on_images
 HELP = ("-h", "--help")
 READ_FIRST = {"data": READ, "length": READ}
 APPLIED = {"data": "", "model": "", "evaluators": (), "length": None}
-"""Arguments that the recipe has already, as the first words and a few options gave them."""
+"""Arguments that the recipe already contains, from the first words and a few options."""
 
 
 def train(words: list[str]) -> Defaults:
-    """Every setting of a run, from the recipe and the images that the first words name."""
+    """Defaults of all settings of a run, from the recipe and the images that the first words name."""
     recipe, count = first_recipe("train", words)
     return Defaults({"recipe": recipe} | READ_FIRST, count, APPLIED)
 
 
 def plan(words: list[str]) -> Defaults:
-    """Every setting of a plan, as those of a run, and those of the machine."""
+    """Defaults of all settings of a plan: those of a run, and the hardware."""
     recipe, count = first_recipe("plan", words, "--gpus N --memory GIB --examples N")
     return Defaults({"recipe": recipe} | READ_FIRST, count, APPLIED)
 
 
 def finetune(words: list[str]) -> Defaults:
-    """Every setting of a run, from the model, the data and the preset.
+    """Defaults of all settings of a run, from the model, the data and the preset.
 
-    The words are read twice:
+    The words are parsed twice:
 
-    1. Here, for what decides the recipe: MODEL, DATA, --preset, --data.columns and what is said of MODEL.
-    2. By the command line, for all settings, which begin as the recipe has them.
+    1. Here, for what decides the recipe: MODEL, DATA, --preset, --data.columns and overrides of MODEL.
+    2. By the command line, for all settings, with the recipe's values as defaults.
 
-    If the words do not begin with DATA, --help is answered in the first pass.
+    If there is no MODEL or DATA, --help is answered in the first pass.
     """
-    # Imported here: the quick way comes with them, which `train` and `plan` can do without.
+    # Imported here because `train` and `plan` do not need the quick preset's modules
     from vitkit.finetuning import beginning
     from vitkit.finetuning import finetune as function
     from vitkit.training import regularisation
@@ -64,9 +64,9 @@ def finetune(words: list[str]) -> Defaults:
     without_recipe = {"recipe": READ}
     help_only = {"recipe": READ, "length": READ}
     if not names:
-        read_some(function, "vitkit finetune", words, help_only)  # leaves
+        read_some(function, "vitkit finetune", words, help_only)  # exits
     asks_for_help = any(word in HELP for word in words)
-    named = [*names, ""][:2]  # without it, tyro would take the value of an option for DATA
+    named = [*names, ""][:2]  # without the "", tyro would take the value of an option for DATA
     rest = [word for word in words[len(names) :] if word not in HELP]
     first = read_some(function, "vitkit finetune", [*named, *rest], without_recipe)
     values = [first[name] for name in ("weight_decays", "dropouts", "label_smoothings")]
@@ -93,18 +93,18 @@ def finetune(words: list[str]) -> Defaults:
         print(
             f"Without the settings of a run, which follow from MODEL and DATA, because {as_options(str(error))}\n"
         )
-        read_some(function, "vitkit finetune", ["--help"], help_only)  # leaves
+        read_some(function, "vitkit finetune", ["--help"], help_only)  # exits
         raise
     settings = first | {"recipe": begun.recipe}
-    settings |= dict.fromkeys(("model", "data", "columns", "length"), READ)  # which the recipe has
+    settings |= dict.fromkeys(("model", "data", "columns", "length"), READ)  # part of the recipe
     read = {"model": begun.model, "data": begun.data, "preset": begun.preset}
     return Defaults(settings, len(names), read)
 
 
 def first_recipe(command: str, words: list[str], options: str = "") -> tuple[Recipe, int]:
-    """The recipe that the first word names, on the images that the second one does, if that is no
-    option, with the model of --model and the evaluators of --evals; and how many words these were.
-    `options` are the command's own, for its usage.
+    """The recipe that the first word names, with the images of the second word unless that is an
+    option, the model of --model and the evaluators of --evals; and the number of words read.
+    options: the command's own options, for its usage.
 
     Raises WordsMissing, with a list of recipes, if the first word is not a name; VitkitError for an
     unknown recipe.
@@ -117,7 +117,7 @@ def first_recipe(command: str, words: list[str], options: str = "") -> tuple[Rec
             f"{fill(f'vitkit {command} RECIPE --help says more.')}"
         )
 
-    # What decides the others
+    # Options that decide which settings exist
     name = _recipe_word(command, words)
     images = ""
     count = 1
@@ -134,14 +134,14 @@ def first_recipe(command: str, words: list[str], options: str = "") -> tuple[Rec
 
 
 def _recipe_word(command: str, words: list[str]) -> str:
-    """The first word, or what it must mean: a file of one's own with one function is that function.
-    Raises VitkitError, with the right words, for images in the place of a recipe."""
+    """The name of the recipe: the first word, or for the user's file with a single function
+    FILE:FUNCTION. Raises VitkitError, with the correct command, for images in place of a recipe."""
     first = words[0]
     path = Path(first)
     if first in RECIPES:
         return first
 
-    # A file of recipes, without a function of it
+    # A file of recipes, without the name of a function
     if path.suffix == ".py" and kind_of(first) == "file":
         names = functions_of(path)
         if len(names) == 1:
@@ -150,7 +150,7 @@ def _recipe_word(command: str, words: list[str]) -> str:
         choices = " or ".join(f"{first}:{name}" for name in names) or "a function that returns one"
         raise BadSettings(f"{first} is a file, and a recipe is a function of it: say {choices}")
 
-    # Images
+    # Images in place of a recipe
     if kind_of(first):
         images = as_word(first)
         others = [word for word in words[1:2] if word in RECIPES]
@@ -167,7 +167,7 @@ def _recipe_word(command: str, words: list[str]) -> str:
 
 
 def asked_length(words: Sequence[str]) -> Span | None:
-    """The value of --length; None if it is missing, or not a duration, which tyro will refuse."""
+    """The value of --length; None if it is missing or not a duration, which tyro rejects later."""
     length = option_words("--length", words)
     if not length:
         return None
@@ -184,9 +184,8 @@ def given_options(words: Sequence[str]) -> frozenset[str]:
 
 
 def option_words(option: str, words: Sequence[str]) -> list[str] | None:
-    """The words that belong to an option: those up to the next option, or the word in
-    "--option=word". If the option is there twice, the last one counts. None if it does not
-    exist."""
+    """The values of an option: the words up to the next option, or the word in "--option=word". If the
+    option is given twice, the last one counts. None if it is not given."""
     values = None
     in_option = False
     for word in words:

@@ -1,7 +1,7 @@
-"""Settings in messages, as the command line spells them: `heads=12` becomes --heads 12.
+"""Spelling of settings in messages for the command line: `heads=12` becomes --heads 12.
 
-A message of vitkit names settings and arguments in backquotes, as they are in Python. The command line alone
-knows that they are options.
+Messages of vitkit name settings and arguments in backquotes, spelt as in Python. Only the command
+line knows that they are options.
 """
 
 import re
@@ -14,16 +14,16 @@ from vitkit.system.functions.parameters import ALIASES, NAMES
 from vitkit.system.functions.steps import Placeholder, changed_fields, is_settings
 
 SETTING = re.compile(r"`([a-z_]\w*(?:\.\w+)*)(?:=([^`]+))?`")
-"""A setting in a message, and its value if it has one."""
+"""Matches a setting in a message, with its value if it has one."""
 FUNCTION = re.compile(r"`vitkit\.(\w+)`")
-"""A public function in a message."""
+"""Matches a public function in a message."""
 COMMAND_OF = {
     "stats": "data stats",
     "pack": "data pack",
     "review": "data review",
     "list_models": "models",
 }
-"""Commands that are not called as their functions."""
+"""Commands whose names differ from their functions'."""
 PLACES = {
     "images": "IMAGE...",
     "data": "DATA",
@@ -32,12 +32,13 @@ PLACES = {
     "directory": "DIR",
     "file": "FILE",
 }
-"""Arguments that a user fills in, as usage writes them."""
+"""Placeholder arguments, as in usage messages."""
 
 
 def as_options(message: str) -> str:
-    """A message about settings as one about options: `on_bad_image='skip'` becomes --on-bad-image skip,
-    `image=(384, 384)` --image 384 384, `compile=False` --no-compile, and `vitkit.stats` vitkit data stats."""
+    """A message with settings spelt as options: `on_bad_image='skip'` becomes --on-bad-image skip,
+    `image=(384, 384)` --image 384 384, `compile=False` --no-compile, and `vitkit.stats` vitkit data
+    stats."""
     message = FUNCTION.sub(_command, message)
     return SETTING.sub(_option, message)
 
@@ -47,15 +48,15 @@ def _command(match: re.Match) -> str:
 
 
 def as_command(name: str, args: tuple, settings: dict[str, Any]) -> str:
-    """A call of a function as a command: ("stats", ("photos/",), {"json": True}) is "vitkit data stats
-    photos/ --json", and the setting data__source is --data.source."""
+    """A function call as a command: ("stats", ("photos/",), {"json": True}) becomes "vitkit data stats
+    photos/ --json", and the setting data__source becomes --data.source."""
     words = ["vitkit", COMMAND_OF.get(name, name)]
     for each in args:
         if isinstance(each, Placeholder):
             words.append(PLACES.get(each, each.upper()))
         elif isinstance(each, str | Path):
             words.append(as_word(each))
-        else:  # a model in memory
+        else:  # a model object in memory
             words.append("MODEL")
     for setting, value in settings.items():
         option = f"--{_name(setting.replace('__', '.'))}"
@@ -75,7 +76,7 @@ def as_command(name: str, args: tuple, settings: dict[str, Any]) -> str:
 
 
 def _name(setting: str) -> str:
-    """The name of a setting's option, without its dashes: "split-seed", "data.columns.label"."""
+    """The name of a setting's option without its dashes: "split-seed", "data.columns.label"."""
     first, dot, rest = setting.partition(".")
     return f"{NAMES.get(first, first)}{dot}{rest}".replace("_", "-")
 
@@ -92,7 +93,7 @@ def _option(match: re.Match) -> str:
 
 
 def _words(value: str) -> str:
-    """A value in Python as words of a command; what is no value, such as DATA, as it is."""
+    """A Python value as words of a command; a placeholder such as DATA is unchanged."""
     try:
         read = literal_eval(value)
     except (ValueError, SyntaxError):

@@ -1,4 +1,4 @@
-"""`vitkit study NAME`: its help says what the study is."""
+"""`vitkit study NAME`: help that begins with a description of the named study."""
 
 from vitkit.apps.studies import STUDIES, study_description
 from vitkit.cli.spelling import as_options
@@ -8,7 +8,7 @@ HELP = ("-h", "--help", "--help-all")
 
 
 def defaults(words: list[str]) -> Defaults:
-    """The settings at their defaults. If help is asked for, what the named study is comes first."""
+    """The settings at their defaults. For --help, prints a description of the named study first."""
     asks_for_help = any(word in HELP for word in words)
     named = [word for word in words[:1] if word in STUDIES]
     if asks_for_help and named:

@@ -1,7 +1,7 @@
-"""The table of commands: the name, the function of the same name, half a line, and the group in which
-`vitkit` alone shows it.
+"""The table of commands: name, arguments, summary, and the group in which the overview of `vitkit`
+lists it.
 
-The function is imported when its command is run, so `vitkit --help` imports no PyTorch.
+A command's function is imported when the command runs, so `vitkit --help` does not import PyTorch.
 """
 
 import inspect
@@ -11,43 +11,43 @@ from typing import Any, NamedTuple
 
 from vitkit.system.functions.words import DATA, MODEL
 
-# Smallest similarity (difflib) of a misspelt name and the one that is suggested
+# Smallest similarity (difflib) of a misspelt name to a name that is suggested
 NEAR = 0.75
-FUNCTIONS = {"models": "list_models"}  # commands that are called otherwise in Python
+FUNCTIONS = {"models": "list_models"}  # commands whose functions have another name
 
 
 class Command(NamedTuple):
-    """A line of the table."""
+    """A row of the table."""
 
     name: str
-    """What is typed after `vitkit`."""
+    """Name of the command, one or two words after `vitkit`."""
     words: str
-    """The words that follow it, for the overview."""
+    """Arguments, as the overview shows them."""
     summary: str
-    """What it does, in half a line."""
+    """What the command does, as a short phrase."""
     group: str
-    """The task that it is for: a key of GROUPS."""
+    """Task of the command: a key of GROUPS."""
     defaults: str = ""
-    """For a command whose defaults depend on its first words (a recipe, a model): the function that
-    reads those words, as "module.function"."""
+    """Function "module.function" that reads the first words, for a command whose defaults depend on
+    them (a recipe, a model); "" for other commands."""
     narrates: bool = False
-    """Whether messages while it works are the command's output too, as those of a run."""
+    """Whether log messages count as output of the command, such as those of a run."""
 
     def load_function(self) -> Callable[..., Any]:
-        """The function, in Python."""
+        """Import the command's function."""
         import vitkit
 
         return getattr(vitkit, self.function)
 
     @property
     def function(self) -> str:
-        """The name of the function: "data stats" is stats, and models, a package's name, is
-        list_models."""
+        """The name of the function: `stats` for "data stats", and `list_models` for "models", which
+        is the name of a package."""
         last = self.name.split()[-1]
         return FUNCTIONS.get(last, last)
 
     def run(self, values: dict[str, Any]) -> int:
-        """Call the function, and print what it returns; returns the exit status.
+        """Call the function and print its result; returns the exit status.
 
         Args:
             values: The arguments by name.
@@ -74,15 +74,15 @@ class Command(NamedTuple):
         return returned.status
 
     def load_defaults(self) -> Callable[[list[str]], "Defaults"] | None:
-        """The function that reads the first words; None if the defaults do not depend on them."""
+        """Import the function that reads the first words; None if the defaults do not depend on them."""
         if not self.defaults:
             return None
         return _function(self.defaults)
 
 
 def called(function: Callable[..., Any], values: dict[str, Any]) -> Any:
-    """What a function returns for the values of its parameters. Its decorators are for programs: here the
-    values have been read already, and signals are the command's to handle."""
+    """Call a function without its decorators, which are for Python callers: the values are already
+    parsed, and the command line handles signals."""
     from vitkit.system.functions.parameters import parameters
 
     function = inspect.unwrap(function)
@@ -98,7 +98,7 @@ def called(function: Callable[..., Any], values: dict[str, Any]) -> Any:
             args.append(values[name])
         elif each.kind is each.KEYWORD_ONLY:
             named[name] = values[name]
-    for override in parameters(function):  # of **overrides, those that are given
+    for override in parameters(function):  # only given ones go into **overrides
         is_override = override.name in values and override.name not in own
         if is_override and values[override.name] != override.default:
             named[override.name] = values[override.name]
@@ -106,27 +106,27 @@ def called(function: Callable[..., Any], values: dict[str, Any]) -> Any:
 
 
 class Defaults(NamedTuple):
-    """The defaults that follow from the first words after a command's name."""
+    """The defaults that the first words after a command's name determine."""
 
     settings: Mapping[str, Any] | None
-    """The arguments of the function by name, at their defaults; READ for those that the words have given.
-    None if no words decide any."""
+    """Default arguments of the function by name; READ for arguments that the words have given. None if no
+    words determine any."""
     words: int
-    """How many words were read; those that follow change settings."""
+    """Number of words that were read; the following ones change settings."""
     read: Mapping[str, Any] = MappingProxyType({})
-    """Arguments of the function that those words gave."""
+    """Arguments of the function that the words have given, by name."""
 
 
 class WordsMissing(Exception):
-    """A command's first words are missing; the text says what to type."""
+    """The first words of a command are missing; the message is its usage."""
 
 
 class WrongWords(Exception):
-    """Words that mean nothing here; the text is a sentence that names the right ones."""
+    """The command line is wrong; the message is a sentence with the correct words."""
 
 
 def _function(name: str) -> Callable:
-    """A function of this package by "module.function"."""
+    """Import a function of this package by "module.function"."""
     from importlib import import_module
 
     module, function = name.split(".")
@@ -142,7 +142,7 @@ GROUPS = {
     "research": "train, and repeat the paper",
     "machines": "machines",
 }
-"""The titles of the groups in which `vitkit` alone shows the commands, by task."""
+"""The titles of the groups in the overview of `vitkit`."""
 COMMANDS = (
     Command("finetune", "[MODEL] DATA",
             "make a classifier of your own photographs, in seconds and in minutes",

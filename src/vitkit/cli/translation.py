@@ -1,4 +1,4 @@
-"""The options of other tools as vitkit calls them, by the table in other_tools.py."""
+"""Translation of other tools' options to vitkit's, by the tables in other_tools.py."""
 
 import re
 import shlex
@@ -16,8 +16,9 @@ DATA_SIZE = "data.preprocessing.size"
 
 
 def translated(command: Command, words: list[str]) -> tuple[list[str], dict[str, str]]:
-    """The words with their options as vitkit calls them, and those that belong without an option,
-    by name: {"DATA": "photos"}. Raises WrongWords for an option that has no counterpart."""
+    """The words with their options translated to vitkit's, and the positional arguments that were
+    given as options, by name: {"DATA": "photos"}. Raises WrongWords for an option without a
+    counterpart."""
     others = []
     placed: dict[str, str] = {}
     own: set[str] | None = None
@@ -36,24 +37,24 @@ def translated(command: Command, words: list[str]) -> tuple[list[str], dict[str,
             (form,) = other_tools.WORDS[name]
             text = _filled(form, _values(word, form, value, waiting))
             _place(placed, text[0], text[1])
-            tell(f"--{name} {text[1]}", " ".join(text))
+            print_correction(f"--{name} {text[1]}", " ".join(text))
             continue
         name = _name_in(command, name)
         if name not in other_tools.SETTINGS and name not in other_tools.ANSWERS:
             others.append(word)
             continue
 
-        # An option of the command's own, as it is
+        # One of the command's own options: unchanged
         if own is None:
             own = _own_options(command)
         typed_name = word.partition("=")[0].lstrip("-").replace("_", "-")
         if name in own or typed_name in own:
-            if not word.startswith("-"):  # epochs=5, as ultralytics has it
+            if not word.startswith("-"):  # epochs=5, the syntax of ultralytics
                 word = f"--{word}"
             others.append(word)
             continue
 
-        # One that nothing has, or only other commands, which is the parser's to refuse
+        # An unknown option, or one of other commands only: the parser reports it
         template = _template(command, name, own)
         if template is None and name in other_tools.ANSWERS:
             _refuse(command, name, value or next(iter(waiting), ""), words)
@@ -61,9 +62,9 @@ def translated(command: Command, words: list[str]) -> tuple[list[str], dict[str,
             others.append(word)
             continue
         if name == "model.image" and any(_option(word)[0] == DATA_SIZE for word in words):
-            template = "--model.image {size}"  # the data's is given too
+            template = "--model.image {size}"  # the data's image size is also given
 
-        # One that it has by another name
+        # An option that has another name in vitkit
         following = list(waiting)
         values = _values(word, template, value, waiting)
         if values and "{" not in template and values[0].lower() in NO:  # --fp16 False
@@ -74,14 +75,15 @@ def translated(command: Command, words: list[str]) -> tuple[list[str], dict[str,
         else:
             _place(placed, text[0], text[1])
         typed = [word, *following[: len(following) - len(waiting)]]
-        square = [*typed, typed[-1]]  # of an option of vitkit's own, and one number of its two
+        square = [*typed, typed[-1]]  # one of vitkit's own options, with one number for its two
         if text not in (typed, square):
-            tell(shlex.join(typed), shlex.join(text))
+            print_correction(shlex.join(typed), shlex.join(text))
     return others, placed
 
 
 def _name_in(command: Command, name: str) -> str:
-    """The name of a foreign setting in the tables: after the command's, if it is one of its own."""
+    """The key of another tool's option in the tables: with the command's name if it has an entry of
+    its own."""
     own = f"{command.name} {name}"
     if own in other_tools.SETTINGS or own in other_tools.ANSWERS:
         return own
@@ -89,9 +91,9 @@ def _name_in(command: Command, name: str) -> str:
 
 
 def _option(word: str) -> tuple[str, str]:
-    """The name of an option in any way of writing it, and the value that is written with it:
-    ("batch-size", "") of --batch_size, ("epochs", "5") of --epochs=5 and of epochs=5. ("", "") for
-    another word."""
+    """The name of an option in any spelling, and the value that is attached to it: ("batch-size",
+    "") for --batch_size, ("epochs", "5") for --epochs=5 and for epochs=5. ("", "") for a word that
+    is no option."""
     name, equals, value = word.partition("=")
     is_negative_number = name.lstrip("-")[:1].isdigit()
     has_dashes = name.startswith("-") and not is_negative_number
@@ -104,18 +106,18 @@ def _option(word: str) -> tuple[str, str]:
 
 
 def _device(word: str, value: str, waiting: list[str]) -> list[str]:
-    """--device with its value, a GPU's number as PyTorch names it."""
+    """--device with its value, where a GPU's number becomes PyTorch's name."""
     given = value or next(iter(waiting), "")
     if not given.isdigit():
         return [word]
     if not value:
         waiting.pop(0)
-    tell(f"--device {given}", f"--device cuda:{given}")
+    print_correction(f"--device {given}", f"--device cuda:{given}")
     return ["--device", f"cuda:{given}"]
 
 
 def _own_options(command: Command) -> set[str]:
-    """The names of a command's options, with a dot at the end of those that stand for others."""
+    """The names of a command's options. Prefixes of nested settings end with a dot."""
     from vitkit.system.functions.parameters import options
 
     names = set()
@@ -128,9 +130,10 @@ def _own_options(command: Command) -> set[str]:
 
 
 def _template(command: Command, name: str, own: set[str]) -> str | None:
-    """The first of vitkit's words for a foreign name that the command has; None if it has none.
+    """The first of vitkit's counterparts of another tool's option that the command has; None if
+    there is none.
 
-    own: the names of the command's options, as `_own_options` gives them.
+    own: names of the command's options, as returned by `_own_options`.
     """
     slots = slots_of(command)
     for template in other_tools.SETTINGS.get(name, ()):
@@ -146,34 +149,34 @@ def _template(command: Command, name: str, own: set[str]) -> str | None:
 
 
 def _place(placed: dict[str, str], slot: str, value: str) -> None:
-    """Take a value as DATA, say. Raises WrongWords if another one is that already."""
+    """Use a value as a positional argument such as DATA. Raises WrongWords if that is already given."""
     if placed.get(slot, value) != value:
         raise WrongWords(f"{placed[slot]} and {value} are both {slot}; give one of them")
     placed[slot] = value
 
 
 def _has_owner(option: str, own: set[str]) -> bool:
-    """Whether an option such as model.image belongs to settings that follow from a value."""
+    """Whether an option such as model.image belongs to nested settings that depend on a value."""
     owner, dot, _ = option.partition(".")
     return bool(dot) and f"{owner}." in own
 
 
 def _refuse(command: Command, name: str, value: str, words: list[str]) -> None:
-    """Raises WrongWords for an option that has no counterpart."""
+    """Raises WrongWords, with advice, for an option without a counterpart."""
     answer = other_tools.ANSWERS[name].replace("{words}", f"{command.name} ...")
     answer = answer.replace("{leading}", shlex.join(leading(words)))
     raise WrongWords(answer.replace("{}", value or "N"))
 
 
 def _values(word: str, template: str, value: str, waiting: list[str]) -> list[str]:
-    """The values of a foreign option: the one that is written with it, or those that are taken from
-    the words that follow it. Raises WrongWords if they are missing."""
+    """The values of another tool's option: the attached one, or those taken from the following words.
+    Raises WrongWords if they are missing."""
     if "{size}" in template:
         return _sizes(word, template, value, waiting)
     if value:
         return [value]
     following = waiting[0] if waiting else ""
-    if "{" not in template:  # a switch, which some tools write with true or false
+    if "{" not in template:  # a switch, which some tools write with a value of true or false
         if following.lower() in YES | NO:
             return [waiting.pop(0)]
         return []
@@ -185,7 +188,7 @@ def _values(word: str, template: str, value: str, waiting: list[str]) -> list[st
 
 
 def _sizes(word: str, template: str, value: str, waiting: list[str]) -> list[str]:
-    """The numbers of a size, one or two: 224, 224 224, 224x224. Raises WrongWords for anything else."""
+    """The numbers of a size, one or two: 224, 224 224, 224x224. Raises WrongWords for other values."""
     following = waiting[0] if waiting else ""
     if not value and (not following or following.startswith("--")):
         raise WrongWords(f"{word} needs a value, as in {_example(template, word)}")
@@ -201,9 +204,11 @@ def _sizes(word: str, template: str, value: str, waiting: list[str]) -> list[str
 
 
 def _filled(template: str, values: list[str]) -> list[str]:
-    """A template's words with the values put in."""
+    """The words of a template with the values filled in."""
     size = values
-    if len(size) == 1 and "--image" not in template.split():  # which takes one for a square
+    if (
+        len(size) == 1 and "--image" not in template.split()
+    ):  # --image takes one number for a square
         size = size * 2
     words = []
     for word in template.split():
@@ -217,7 +222,7 @@ def _filled(template: str, values: list[str]) -> list[str]:
 
 
 def _gpu(values: list[str]) -> str:
-    """A GPU as PyTorch names it: cuda:0 for 0."""
+    """A GPU by PyTorch's name: cuda:0 for 0."""
     if not values:
         return "cuda"
     if values[0].isdigit():
@@ -226,8 +231,8 @@ def _gpu(values: list[str]) -> str:
 
 
 def _example(template: str, typed: str) -> str:
-    """The first option of a template with an example where its values go; of a word without an option, what
-    was typed with the word's name: --data DATA."""
+    """An example of the first option of a template with its value. For a positional argument, the
+    option as typed with the argument's name: --data DATA."""
     option, _, values = template.split(" --")[0].partition(" ")
     if not option.startswith("--"):
         return f"{typed} {option}"
@@ -237,7 +242,7 @@ def _example(template: str, typed: str) -> str:
 
 
 def slots_of(command: Command) -> list[str]:
-    """The words that a command takes without an option, by name: ["MODEL", "DATA"]."""
+    """The names of a command's positional arguments: ["MODEL", "DATA"]."""
     slots = []
     for word in command.words.split():
         if word.startswith(("-", "[-")):
@@ -254,6 +259,6 @@ def leading(words: Sequence[str]) -> Iterator[str]:
         yield word
 
 
-def tell(typed: str, taken: str) -> None:
+def print_correction(typed: str, taken: str) -> None:
     """Print how typed words were understood."""
     print(printable(f"took {typed} for {taken}"), file=sys.stderr)

@@ -1,4 +1,5 @@
-"""Trained models as files for other programs, measured on real images before they get their name."""
+"""Exporting models as files for other programs, with a check on real images before a file gets its
+name."""
 
 import lazy_loader
 

@@ -1,7 +1,7 @@
-"""How far an exported file agrees with its model, on real images; and which images it is tried on, and
-calibrated with.
+"""Agreement of an exported file with its model on real images; and the images for checking and for
+calibrating it.
 
-Legend: B images of a batch, K classes, h w pixels of what the model gets.
+Legend: B images of a batch, K classes, h w pixels of the model's input.
 """
 
 from collections.abc import Sequence
@@ -25,34 +25,33 @@ from vitkit.system.console.text import counted
 from vitkit.system.errors import BadData
 from vitkit.weights import activate_array
 
-CROPS = 64  # of scikit-learn's two photographs
-TRIED = 500  # images to try a file on, at most
+CROPS = 64  # crops of scikit-learn's two photographs
+TRIED = 500  # largest number of images for checking a file
 
 
 class Trial(NamedTuple):
-    """The images on which an exported file is checked."""
+    """The images for checking an exported file, and those for calibrating it."""
 
     name: str
-    """Where they are from, for people."""
+    """Description of where the images come from, for messages."""
     items: Sequence[Item]
-    """With the names of their classes, as the model has them, if they are known."""
+    """Images to check the file on, with true classes by the model's names where known."""
     for_calibration: Sequence[Item]
-    """Others, to calibrate with."""
+    """Other images, for calibration."""
     photographs: int | None = None
-    """Of how many photographs they are parts; None if they are whole."""
+    """Number of photographs that the images were cropped from; None for whole images."""
     learned: bool = False
-    """Whether the model has learned from those to calibrate with."""
+    """Whether the calibration images are training images of the model."""
 
 
 def trial_on(
     data: str, labels: Sequence[str], tried: int = TRIED, calibrate: str | None = ""
 ) -> Trial:
-    """The test part of a data set, whose name a person typed, to try a file on, and images to calibrate
-    with.
+    """The test part of the data set that a user named, for checking a file, and images for calibration.
 
-    calibrate: another data set, whose training part, or all of which, is for that; None is nothing.
-    By default it is the training part of `data`, and every second image if `data` has but one part:
-    then it is tried on the others.
+    calibrate: another data set for calibration, of which the training part is used if there is one;
+    None for no calibration. By default calibration uses the training part of `data`, or every second
+    image if `data` has only one part: then the file is checked on the other images.
     """
     source = source_at(data, typed=True)
     items = items_of_source(source, labels)
@@ -69,8 +68,8 @@ def trial_on(
 def own_trial(
     left_out: Source, learned: Source, labels: tuple[str, ...], name: str, tried: int = TRIED
 ) -> Trial:
-    """The images of a model's own run: those that it left out to try a file on, and those that it learned
-    from to calibrate with."""
+    """The images of a model's own run: held-out images for checking a file, training images for
+    calibration."""
     return Trial(
         f"images of {name} that its run left out",
         spread(items_of_source(left_out, labels), tried),
@@ -80,7 +79,7 @@ def own_trial(
 
 
 def sample_trial() -> Trial:
-    """Parts of two photographs that come with scikit-learn: a temple and a flower."""
+    """Crops of two photographs that come with scikit-learn: a temple and a flower."""
     from sklearn.datasets import load_sample_images
 
     photographs = load_sample_images().images
@@ -103,8 +102,8 @@ def sample_trial() -> Trial:
 
 BATCH = 32
 
-# Largest difference of two probabilities, as a share of the larger, that the arithmetic of a precision cannot
-# tell apart. Of the shorter numbers it is their spacing; int8 has as many bits as bfloat16
+# Largest relative difference of two probabilities that is within a precision's rounding. For the short
+# floating-point formats it is their spacing; int8 has as many bits as bfloat16
 TOLERANCE: dict[Weights, float] = {
     "float32": TIED,
     "float16": 1e-3,
@@ -115,67 +114,66 @@ TOLERANCE: dict[Weights, float] = {
 
 @dataclass(frozen=True)
 class Agreement:
-    """The agreement of a file's answers with its model's."""
+    """The agreement of a file's predictions with its model's."""
 
     data: str
-    """Where the images are from."""
+    """Where the images come from."""
     images: int
-    """How many there are."""
+    """Number of images."""
     photographs: int
-    """How many of them are no copy, or nearly a copy, of another one, nor parts of one photograph."""
+    """Number of independent images: near-duplicates, and crops of one photograph, count once."""
     same: float
-    """The share of images with the same most likely class; a tie counts as the same."""
+    """Share of images with the same most likely class; a tie counts as the same."""
     largest: float
-    """The largest difference of two probabilities, or of two outputs that are none."""
+    """Largest difference of two probabilities, or of two outputs that are not probabilities."""
     mean: float
-    """The mean difference."""
+    """Mean difference of probabilities or outputs."""
     scale: float
-    """The largest output of the model."""
+    """Largest output of the model."""
     cost: float = 0.0
-    """Accuracy that the other answers cost by the model's own probabilities: the mean of what it
-    gives to its answer less what it gives to the file's. An image between two classes counts
-    little, whichever the file says, so a few hundred images tell a loss of half a point."""
+    """Accuracy that the changed predictions cost by the model's own probabilities: the mean of the
+    probability of the model's class minus that of the file's class. An image between two classes counts
+    little, so a few hundred images can show a loss of half a point."""
     accuracy: float | None = None
-    """How often the file is right; None if that is not known."""
+    """Accuracy of the file; None if the true classes are unknown."""
     models_accuracy: float | None = None
-    """How often the model is."""
+    """Accuracy of the model; None if the true classes are unknown."""
     labelled: int = 0
-    """Images whose right answer is known."""
+    """Number of images with a known true class."""
     lost: int = 0
-    """Images that the model alone is right on, without those of which float32 cannot tell two classes
-    apart."""
+    """Number of images that only the model classifies correctly, without exact ties."""
     won: int = 0
-    """Images that the file alone is right on, without the same."""
+    """Number of images that only the file classifies correctly, without exact ties."""
     unknown: float | None = None
-    """The share of images that the file calls unknown; None without limits for that."""
+    """Share of images that the file rejects as unknown; None without rejection thresholds."""
     models_unknown: float | None = None
-    """The share that the model does."""
+    """Share of images that the model rejects as unknown; None without rejection thresholds."""
     same_unknown: float | None = None
-    """The share of which both say the same; images at the limit itself, to `tolerance`, count as
-    the same."""
+    """Share of images on whose rejection file and model agree; images at the threshold, within
+    `tolerance`, count as agreement."""
     ties: int = 0
-    """Images for which the file names another class than the model, which gives both classes the
-    same probability, to `tolerance`."""
+    """Number of images for which the file's class differs from the model's, and the model's probabilities
+    of the two classes are equal within `tolerance`."""
     exact_ties: int = 0
-    """Ties that float32 cannot tell apart either: no loss, whichever class is right."""
+    """Number of ties within the rounding of float32; such a tie never counts as a loss."""
     tolerance: float = TIED
-    """Largest difference of two probabilities that counts as a tie, as a share of the larger."""
+    """Largest relative difference of two probabilities that counts as a tie."""
 
     @property
     def interval_of_same(self) -> tuple[float, float]:
-        """The interval at 95 % of the share of images with the same most likely class. Copies of a
-        photograph count as one image here."""
+        """The 95 % confidence interval of the share of images with the same most likely class.
+        Copies of a photograph count as one image here."""
         return wilson(self.same * self.photographs, self.photographs)
 
     @property
     def unchanged(self) -> float:
-        """The share of images whose answer can be no loss. A tie may be one, unless it is exact."""
+        """The share of images whose predictions cannot be a loss: unchanged ones, and exact ties."""
         return self.same - (self.ties - self.exact_ties) / self.images
 
     @property
     def interval_of_loss(self) -> tuple[float, float]:
-        """The interval at 95 % of the accuracy that the file loses. Without right answers it is as
-        wide as the share of changed answers, for each of them may be a loss or a gain."""
+        """The 95 % confidence interval of the accuracy that the file loses. Without true classes it is as
+        wide as the share of changed predictions, because each of them may be a loss or a gain."""
         if not self.labelled:
             most = 1 - wilson(self.unchanged * self.photographs, self.photographs)[0]
             return -most, most
@@ -192,7 +190,7 @@ class Agreement:
         return text
 
     def ties_text(self) -> str:
-        """What `same` counts as ties, as text in parentheses; "" if there are none."""
+        """The number of ties that `same` includes, as text in parentheses; "" if there are none."""
         if not self.ties:
             return ""
         return (
@@ -201,7 +199,7 @@ class Agreement:
         )
 
     def __str__(self) -> str:
-        """All of it in a sentence."""
+        """All figures in a sentence."""
         low, high = self.interval_of_same
         text = (
             f"{self.same:.1%} of {self.images_text()} have the same class, {100 * low:.1f} to {high:.1%} "
@@ -225,12 +223,12 @@ class Agreement:
 
 
 def agree(model: Runtime, file: Runtime, trial: Trial, precision: Weights = "float32") -> Agreement:
-    """Compute all images by a model and by an exported file, or another runtime. Images that cannot be
-    read are left out.
+    """Compare an exported file, or another runtime, with a model on the trial's images. Unreadable images
+    are left out.
 
-    precision: that of the file's arithmetic, which decides what is a tie.
+    precision: of the file's arithmetic; it determines what counts as a tie.
 
-    Raises VitkitError if none can be.
+    Raises VitkitError if no image is readable.
     """
     tolerance = TOLERANCE[precision]
     items = trial.items
@@ -292,14 +290,14 @@ def agree(model: Runtime, file: Runtime, trial: Trial, precision: Weights = "flo
 def picture_answers(
     file: FileRuntime, items: Sequence[Item]
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """The answers of a file that prepares images itself: it gets each picture as it is. Probabilities
-    (N, K), and how strange each is, (N,), if the file says that."""
+    """The predictions of a file with built-in preprocessing, which receives unprepared pictures of any
+    size: probabilities (N, K), and out-of-distribution scores (N,) if the file computes them."""
     probabilities = []
     strangeness = []
-    for item in items:  # one by one, as their sizes differ
+    for item in items:  # one by one, because their sizes differ
         picture = pixels_of(item)
-        assert picture is not None  # it is a readable one
-        # From such a file come probabilities, where others give logits
+        assert picture is not None  # the caller passes readable items only
+        # Such a file returns probabilities where others return logits
         of_one, strange = logits_and_strangeness(file, picture[None])
         probabilities.append(of_one)
         if strange is not None:
@@ -317,8 +315,8 @@ def compared(
     data: str,
     tolerance: float = TIED,
 ) -> Agreement:
-    """Two tables of probabilities, (N, K) each, side by side, of N images that are not alike. Classes
-    whose probabilities differ by the tolerance at most are ties."""
+    """Compare two tables of probabilities, (N, K) each, of N independent images. Classes of which the
+    relative difference in probability is at most `tolerance` are ties."""
     difference = np.abs(expected - given)
     likeliest = given.argmax(-1)  # (N,)
     models_likeliest = expected.argmax(-1)
@@ -333,7 +331,7 @@ def compared(
     right = _right(likeliest, truths, labels)
     models_right = _right(models_likeliest, truths, labels)
     exact_ties = tied_answers(expected, likeliest)
-    decided = ~exact_ties[is_labelled]  # the others are right or wrong by rounding alone
+    decided = ~exact_ties[is_labelled]  # rounding decides the predictions of exact ties
     accuracy = None
     models_accuracy = None
     if len(right):
@@ -362,8 +360,8 @@ def compared(
 def _right(
     likeliest: np.ndarray, truths: Sequence[str | None], labels: Sequence[str]
 ) -> np.ndarray:
-    """Whether the most likely class, (N,), is the true one, bool, of the images whose true class is one
-    of the labels."""
+    """Whether the most likely class is the true one, bool, of those images whose true class is one of the
+    labels. likeliest: class numbers, (N,)."""
     known = set(labels)
     right = []
     for k, truth in zip(likeliest, truths, strict=True):

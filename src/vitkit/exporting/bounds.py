@@ -1,9 +1,9 @@
-"""What is asked of an exported file, and what so many images can tell about it.
+"""Acceptance bounds for an exported file, and the number of images that is needed to verify them.
 
-A file is refused for what the images show: other answers, and accuracy that is lost beyond chance. That
-it keeps its accuracy is another claim, one of non-inferiority: it is made if the interval of the loss
-ends below MARGIN, and not because no loss was seen. Between the two there are too few images to say, and
-then it is said how many it takes.
+A file is refused if the images show too many changed predictions, or a statistically significant loss of
+accuracy. That a file keeps its accuracy is a separate claim, one of non-inferiority: it is made if the
+confidence interval of the loss ends below MARGIN, not if merely no loss was seen. Otherwise there are too
+few images for either conclusion, and the message says how many would suffice.
 """
 
 import math
@@ -12,23 +12,23 @@ from vitkit.evaluation import tango
 from vitkit.exporting.agreement import Agreement
 from vitkit.weights import Activation
 
-# The least share of images with the same likeliest class. Of float32 a few may be even between two
+# Smallest share of images with the same most likely class. Even in float32 a few are ties of two classes
 LEAST = {"float32": 0.99, "float16": 0.99, "bfloat16": 0.95, "int8": 0.9}
 
-# The largest difference of a number that is not a probability, as a share of the largest number
+# Largest difference of an output that is not a probability, relative to the largest output
 LARGEST_SHARE = {"float32": 1e-3, "float16": 0.01, "bfloat16": 0.05, "int8": 0.2}
 
-# Accuracy that may be lost: as the model's own probabilities judge the other answers, and as the right
-# answers show beyond chance
+# Largest loss of accuracy: estimated by the model's own probabilities, and measured with true classes at
+# the lower end of the confidence interval
 LOST = {"float32": 0.0005, "float16": 0.001, "bfloat16": 0.003, "int8": 0.006}
 
-MARGIN = 0.01  # of accuracy: a file that loses less is said to keep it
+MARGIN = 0.01  # of accuracy: a file that is shown to lose less keeps its accuracy
 FEW = 20  # photographs: fewer are no evidence of any accuracy
-MOST = 10_000_000  # images that somebody is asked for
+MOST = 10_000_000  # largest number of images that a message suggests
 
 
 def wrong(agreement: Agreement, precision: str, activation: Activation, least: float) -> str:
-    """A sentence about values below their bounds; "" if there are none."""
+    """A sentence about violated bounds; "" if there are none."""
     if activation == "none":
         share = LARGEST_SHARE[precision]
         if agreement.largest > share * agreement.scale:
@@ -39,21 +39,21 @@ def wrong(agreement: Agreement, precision: str, activation: Activation, least: f
         return ""
     if not agreement.same >= least:
         return (
-            f"{agreement.same:.1%} of its answers are the model's, and {least:.1%} is the least that "
-            "is accepted (`agreement`)"
+            f"{agreement.same:.1%} of its answers are the model's, and at least {least:.1%} is "
+            "required (`agreement`)"
         )
     if least == 0:
         return ""
     accepted = LOST[precision]
     if not agreement.cost <= accepted:
         return (
-            f"its other answers cost {agreement.cost:.2%} of accuracy by the model's own "
+            f"its changed answers cost {agreement.cost:.2%} of accuracy by the model's own "
             f"probabilities, and {accepted:.2%} is accepted (`agreement=0` accepts anything)"
         )
     if agreement.same_unknown is not None and agreement.same_unknown < least:
         return (
-            f"of {agreement.same_unknown:.1%} of the images it says as the model does whether they are "
-            f"unknown, and {least:.1%} is the least that is accepted (`agreement`)"
+            f"it agrees with the model on whether an image is unknown for {agreement.same_unknown:.1%} of "
+            f"the images, and at least {least:.1%} is required (`agreement`)"
         )
     if agreement.accuracy is None:
         return ""
@@ -74,11 +74,11 @@ def keeps_accuracy(agreement: Agreement) -> bool:
 
 
 def images_needed(agreement: Agreement) -> int | None:
-    """How many images would show it, to two digits, if the file did on all as it does on these; None
-    if no number would, for it seems to lose as much."""
+    """The number of images, rounded to two digits, that would show this if the file's results stay
+    the same; None if no number would, because the loss seems to be MARGIN or more."""
     from scipy.optimize import brentq
 
-    # The shares of images that are lost and won; of other answers whose worth is unknown, half each
+    # Shares of lost and gained images; changed predictions of unknown correctness count half to each
     lost = (1 - agreement.unchanged) / 2
     won = lost
     if agreement.labelled:
@@ -86,7 +86,7 @@ def images_needed(agreement: Agreement) -> int | None:
         won = agreement.won / agreement.labelled
 
     def above(log_count: float) -> float:
-        """How far the interval of so many images ends above the margin."""
+        """How far the interval for this number of images ends above the margin."""
         count = math.exp(log_count)
         return tango(lost * count, won * count, count)[1] - MARGIN
 
@@ -98,7 +98,7 @@ def images_needed(agreement: Agreement) -> int | None:
 
 
 def conclusion(agreement: Agreement) -> str:
-    """A sentence about what the images show of a file's accuracy."""
+    """A sentence with the conclusion about a file's accuracy."""
     images = agreement.images_text()
     loss = f"{100 * MARGIN:g} point of accuracy"
     if agreement.photographs < FEW:
@@ -108,9 +108,9 @@ def conclusion(agreement: Agreement) -> str:
     sentence = f"that it loses less than {loss} is not shown by {images}"
     needed = images_needed(agreement)
     if needed is None and agreement.interval_of_loss[0] >= MARGIN:
-        return f"{sentence}; nor would more show it, for it loses more"
+        return f"{sentence}; more images would not show it either, because it loses more"
     if needed is None:
-        return f"{sentence}; more could tell whether it does (`data`, `limit`)"
+        return f"{sentence}; more images could show whether it does (`data`, `limit`)"
     what = "" if needed > agreement.photographs else " different photographs"
     sentence += f"; about {needed:,}{what} could (`data`, `limit`)"
     if not agreement.labelled:

@@ -1,10 +1,10 @@
-"""A model as one page of HTML that answers photographs in a browser, without a server and without the
-network: the model as ONNX, and onnxruntime-web, which computes it, are in the page.
+"""A model as a single HTML page that classifies photographs in a browser, without a server or a network:
+the page contains the model as ONNX, and onnxruntime-web, which runs it.
 
-A page that is opened by a double click may not fetch anything, not even a file beside it, so all of it is
-in one file: the program as text that is packed (gzip, base64), and unpacked by the page's own script. Its
-Content-Security-Policy lets nothing out and nothing in. Pixels are prepared by preprocessing.js, since no
-browser resizes as the pipelines do that models are trained with.
+A page opened by a double click may not fetch anything, not even a file beside it, so everything is in one
+file: the model and the program as text (gzip, base64), which the page's own script unpacks. The page's
+Content-Security-Policy forbids all connections. preprocessing.js prepares the pixels, since no browser
+resizes images as the training pipelines of the models do.
 """
 
 import base64
@@ -29,17 +29,17 @@ from vitkit.system.storage.files import MARK, parse_json
 
 PARTS = Path(__file__).with_name("browser_page")
 PACKAGE = "onnxruntime-web"
-OLDEST = (1, 30)  # earlier ones (1.19 to 1.22 were tried) do not start from within a page
+OLDEST = (1, 30)  # earlier versions (1.19 to 1.22 were tested) do not start from within a page
 PROGRAM = "ort.wasm.min.js"
 GLUE = "ort-wasm-simd-threaded.mjs"
 WASM = "ort-wasm-simd-threaded.wasm"
-LARGEST_FILE = 50 * 2**20  # bytes of a photograph, as `vitkit app` has it
-LARGEST_PIXELS = 100 * 10**6  # a browser decodes all of it, four bytes a pixel
-LONGEST_SIDE = 16384  # of a canvas, in every browser
-LARGEST_NETWORK = 256 * 2**20  # bytes of weights: a browser has them as text, and twice
-LARGEST_PROGRAM = 128 * 2**20  # bytes of one file of onnxruntime-web
+LARGEST_FILE = 50 * 2**20  # of a photograph, bytes; the limit of `vitkit app`
+LARGEST_PIXELS = 100 * 10**6  # of a photograph; a browser decodes it to four bytes per pixel
+LONGEST_SIDE = 16384  # of a canvas that every browser supports, pixels
+LARGEST_NETWORK = 256 * 2**20  # of weights, bytes; a browser holds them twice, as text and unpacked
+LARGEST_PROGRAM = 128 * 2**20  # of one file of onnxruntime-web, bytes
 
-# The terms of onnxruntime-web: its package names them, and does not hold their text
+# The licence of onnxruntime-web, whose package names it without including its text
 NOTICE = """\
 This page contains ONNX Runtime Web {version}.
 Copyright (c) Microsoft Corporation. All rights reserved.
@@ -64,8 +64,8 @@ THE USE OR OTHER DEALINGS IN THE SOFTWARE.
 
 
 def find_web_runtime(named: Path | None = None) -> WebRuntime:
-    """onnxruntime-web in the folder that somebody names, or in a node_modules here or above. Raises
-    VitkitError, with a sentence, if it does not exist or has an unknown version."""
+    """The onnxruntime-web in a given folder, or in node_modules of this folder or one above. Raises
+    VitkitError if there is none, or if its version is unsupported."""
     if named is not None:
         candidates = [named, named / PACKAGE, named / "node_modules" / PACKAGE]
     else:
@@ -84,7 +84,7 @@ def find_web_runtime(named: Path | None = None) -> WebRuntime:
 
 
 def _checked(folder: Path) -> WebRuntime:
-    """A folder with a package.json. Raises VitkitError if that is of something else."""
+    """The runtime in a folder with a package.json. Raises VitkitError if it is a different package."""
     try:
         described = parse_json((folder / "package.json").read_text("utf-8"))
         name = described["name"]
@@ -116,8 +116,8 @@ def page(
     runtime: WebRuntime,
     about: list[tuple[str, str]],
 ) -> str:
-    """The HTML of the page. network: the .onnx file. about: names and texts, for those who ask what
-    it is."""
+    """The HTML of the page. network: the .onnx file. about: pairs of a name and a text for the page's
+    details."""
     data = page_data(title, exported, runtime, about)
     packed = {
         "program": runtime.read(PROGRAM),
@@ -126,19 +126,19 @@ def page(
         "model": network,
     }
 
-    # All that is not markup goes into elements whose text is never read as such
+    # Everything but markup goes into script elements, whose text is never parsed as markup
     script = "\n".join(_part(name) for name in ("preprocessing.js", "page.js"))
     style = working_style() + _part("page.css")
     body = [_part("page.html")]
     for name, content in packed.items():
         text = base64.b64encode(gzip.compress(content, mtime=0)).decode()
         body.append(f"<script type=application/octet-stream id={name}>{text}</script>")
-    # Within a script element "<" could begin its end; JSON has another way to write it
+    # "<" could begin the end tag of a script element; JSON can express it by an escape
     text = json.dumps(data, allow_nan=False).replace("<", "\\u003c")
     body.append(f"<script type=application/json id=data>{text}</script>")
     body.append(f"<script>{script}</script>")
 
-    # Nothing is loaded, but what the script itself has unpacked
+    # The page loads nothing except what its own script has unpacked
     allowed = (
         f"default-src 'none'; script-src {_digest(script)} 'wasm-unsafe-eval' blob:; "
         f"style-src {_digest(style)}; img-src blob: data:; base-uri 'none'; form-action 'none'"
@@ -185,20 +185,21 @@ def page_data(
 
 
 def tall_by_columns() -> bool:
-    """Whether Pillow, as it is installed here, resizes the columns of tall images before their rows, as it
-    does from version 13 on: levels of some pixels differ, and the page shall have the model's own."""
+    """Whether the installed Pillow resizes the columns of tall images before their rows, as version
+    13 and later do. Some pixels differ by a level, and the page must prepare exactly the model's
+    pixels."""
     tall = np.array([[78, 28], [64, 166], [121, 89], [170, 233]], np.uint8)
     (level,) = Image.fromarray(tall).resize((1, 1), Image.Resampling.BILINEAR).tobytes()
-    return level == 118  # rows first, it is 117
+    return level == 118  # with rows first it would be 117
 
 
 def _part(name: str) -> str:
-    """A file of the page, without the end of an element that it would stand in."""
+    """The text of one of the page's files, checked not to contain the end tag of its element."""
     text = (PARTS / name).read_text("utf-8")
     assert name.endswith(".html") or not re.search("</(script|style)|<!--", text, re.IGNORECASE)
     return text
 
 
 def _digest(text: str) -> str:
-    """What a Content-Security-Policy allows a script or a style by."""
+    """The hash by which a Content-Security-Policy allows a script or a style."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

@@ -1,7 +1,8 @@
-"""Export: a classifier as a file for another program, measured on real images before it gets its name.
+"""Export: a classifier as a file for another program, checked on real images before the file gets
+its name.
 
-It is written to a folder beside that name, tried there, and only then moved: a file that falls short
-is removed, and what was there before stays.
+The file is written to a temporary folder, checked there, and only then moved: a file that fails the check
+is removed, and an existing file of that name stays.
 """
 
 import platform
@@ -37,11 +38,11 @@ from vitkit.system.storage.files import (
 from vitkit.system.storage.private import public
 from vitkit.weights import Classifier, check_answers
 
-# What can be asked for, and what is refused before anything is computed
+# Supported settings, and checks before any computation
 
+TITLED = 3  # largest number of classes in the title of a page
 
-# What each format has, beside float32, and why not the others
-TITLED = 3  # classes in the title of a page
+# Precisions of each format
 PRECISIONS = {
     "onnx": ("float32", "float16", "bfloat16", "int8"),
     "openvino": ("float32", "float16", "bfloat16", "int8"),
@@ -49,11 +50,11 @@ PRECISIONS = {
     "page": ("float16", "float32", "int8"),
 }
 
-BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}  # of a weight
+BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}  # per weight
 
 
 def check(classifier: Classifier, path: Path, wanted: Export) -> None:
-    """Raises VitkitError if something cannot be exported, before anything is computed."""
+    """Raises VitkitError, before anything is computed, if the export is impossible."""
     check_answers(classifier)
     check_answer(classifier)
     channels = getattr(classifier.model.config, "channels", 3)
@@ -106,7 +107,7 @@ def check(classifier: Classifier, path: Path, wanted: Export) -> None:
 
 
 def _check_native(classifier: Classifier, wanted: Export) -> None:
-    """Raises VitkitError for images at their own proportions, where that cannot be exported."""
+    """Raises VitkitError if a model of images at their own proportions cannot be exported like this."""
     if wanted.to == "page":
         raise Unsupported(
             "the model reads images at their own proportions, and a page prepares squares and crops: "
@@ -122,12 +123,12 @@ def _check_native(classifier: Classifier, wanted: Export) -> None:
             "`merge` merges as many tokens of every image, and images at their own proportions have "
             "unequally many; leave it out"
         )
-    assert isinstance(classifier.model, VisionTransformer)  # as Classifier has checked
+    assert isinstance(classifier.model, VisionTransformer)  # Classifier requires it
     check_any_grid(classifier.model)
 
 
 def is_as_measured(path: Path) -> bool:
-    """Whether the report beside a file is vitkit's, and the file has the size that it says."""
+    """Whether FILE.json is a report of vitkit, and the file still has the size in it."""
     try:
         written = parse_json(Path(f"{path}.json").read_text())
         return written["made"] == MARK and written["bytes"] == size_of(path)
@@ -149,13 +150,12 @@ def size_of(path: Path) -> int:
 def write_export(
     classifier: Classifier, path: Path | str, wanted: Export, trial: Trial | None = None
 ) -> Agreement:
-    """Write a classifier as a file, try it on real images, and write their agreement beside it, in
-    PATH.json.
+    """Write a classifier as a file, check it on real images, and write the agreement to PATH.json.
 
-    trial: by default the parts of two photographs; `trial_on` makes one of a data set.
+    trial: crops of two photographs by default; `trial_on` makes a trial of a data set.
 
-    Raises VitkitError if the model cannot be exported, and, when nothing has got its name yet, for a file
-    that disagrees with its model.
+    Raises VitkitError if the model cannot be exported, and if the file disagrees with its model; then no
+    file is written.
     """
     path = Path(path)
     trial = trial or sample_trial()
@@ -173,7 +173,7 @@ def write_export(
         write(classifier, exported, wanted, network, calibration_images(exported, wanted, trial))
         file = open_file(network, trusted=True)
         bounds = wanted.precision
-        if wanted.merge:  # is allowed what int8 is
+        if wanted.merge:  # token merging has the bounds of int8
             bounds = "int8"
         agreement = agree(eager(classifier, "cpu"), file, trial, wanted.precision)
         least = wanted.least
@@ -181,11 +181,11 @@ def write_export(
             least = LEAST[bounds]
         if fault := wrong(agreement, bounds, classifier.activation, least):
             sentence = f"{path} was not written: {fault}. On {trial.name}: {agreement}"
-            if trial.photographs is not None:  # parts of the two that come with scikit-learn
+            if trial.photographs is not None:  # crops of the two that come with scikit-learn
                 sentence += ". `data=DATA` tries it on images like yours"
             raise BadSettings(sentence)
         if wanted.to == "page":
-            assert wanted.web_runtime is not None  # as the first lines have checked
+            assert wanted.web_runtime is not None  # checked above
             about = _about(classifier, exported, agreement)
             text = page(
                 _subject(classifier.labels),
@@ -201,7 +201,7 @@ def write_export(
 
 
 def _subject(labels: Sequence[str]) -> str:
-    """What a page tells apart, as its title: "ants, bees or wasps", or the first classes of many."""
+    """The title of a page, from its classes: "ants, bees or wasps", or the first classes of many."""
     if len(labels) > TITLED:
         return f"{', '.join(labels[:TITLED])} and {len(labels) - TITLED:,} more"
     return " or ".join(filter(None, [", ".join(labels[:-1]), labels[-1]]))
@@ -210,7 +210,7 @@ def _subject(labels: Sequence[str]) -> str:
 def _about(
     classifier: Classifier, exported: Exported, agreement: Agreement
 ) -> list[tuple[str, str]]:
-    """What a page says of its model, for those who ask: names and texts."""
+    """Details about the model for its page: pairs of a name and a text."""
     about = [
         ("model", counted(parameters(classifier.model.config), "parameter")),
         ("measured", f"beside the model that it was made of, by vitkit export: {agreement}"),
@@ -222,15 +222,15 @@ def _about(
         about.append(
             (
                 "unknown",
-                f"{exported.limits.rejected:.0%} of known photographs at most are called so",
+                f"{exported.limits.rejected:.0%} of known photographs at most are rejected",
             )
         )
     return about
 
 
 def calibration_images(exported: Exported, wanted: Export, trial: Trial) -> list[np.ndarray]:
-    """Images to calibrate a file with, one at a time as it takes them, (1, ...) each; none if it needs no
-    calibration. Raises BadData if none of the trial's can be read."""
+    """Images for calibrating a file, each as the file takes them, (1, ...); empty if it needs no
+    calibration. Raises BadData if none of the trial's images is readable."""
     if not needs_calibration(wanted):
         return []
     if exported.takes_pictures:
@@ -248,7 +248,7 @@ def calibration_images(exported: Exported, wanted: Export, trial: Trial) -> list
 def report(
     classifier: Classifier, wanted: Export, agreement: Agreement, path: Path, least: float
 ) -> dict:
-    """The report that is written beside the file."""
+    """The report, for FILE.json beside the file."""
     packages = ["torch", *needed(wanted)]
     versions = {package: version(package) for package in packages}
     if wanted.web_runtime is not None:

@@ -1,4 +1,4 @@
-"""A model as a file for another program, tried on real images."""
+"""`vitkit export`: a model as a file for another program, checked on real images."""
 
 from __future__ import annotations
 
@@ -45,28 +45,28 @@ from vitkit.weights import (
 
 @dataclass(frozen=True, repr=False)
 class ExportedModel(MadeModel):
-    """A file for another program, and how far it agrees with its model."""
+    """A file for another program, and its agreement with the model."""
 
     path: Path
     """The file."""
     classifier: Classifier
-    """The model that was written."""
+    """The exported model."""
     format: Literal["onnx", "openvino", "torch", "page"]
     precision: Literal["float32", "float16", "bfloat16", "int8"]
     agreement: Agreement
-    """The file's answers beside the model's."""
+    """The agreement of the file's predictions with the model's."""
     tried_on: str
-    """The images of the comparison."""
+    """Description of the images that the file was checked on."""
     calibrated_on: int
-    """Images that gave the ranges of int8; 0 if none did."""
+    """Number of images that fixed the ranges of int8; 0 if none did."""
     calibrated_with: str
-    """The data set of these images."""
+    """Data set of the calibration images."""
     learned: bool = False
-    """Whether the model has learned from these."""
+    """Whether the calibration images are training images of the model."""
     web_runtime: WebRuntime | None = None
-    """The onnxruntime-web in a page."""
+    """The onnxruntime-web in a page; None for other formats."""
     merge: int = 0
-    """Tokens that are merged in every block."""
+    """Number of tokens that are merged in every block."""
 
     @property
     def made(self) -> str:
@@ -85,7 +85,7 @@ class ExportedModel(MadeModel):
 
     @property
     def measured(self) -> dict:
-        """The measurements that were written beside it as JSON."""
+        """The measurements, as written to FILE.json."""
         return parse_json(Path(f"{self.path}.json").read_text())
 
     def shown(self) -> Iterator[str]:
@@ -93,7 +93,7 @@ class ExportedModel(MadeModel):
         yield f"wrote {self.path}: {self.megabytes:,.1f} MB, {self.precision}"
         if self.merge:
             config = self.classifier.model.config
-            assert isinstance(config, ViTConfig)  # as check_can_merge has checked
+            assert isinstance(config, ViTConfig)  # check_can_merge refuses any other
             left = tokens_left(config, self.merge)
             yield (
                 f"{counted(self.merge, 'token')} at most merged in every block, {left:,} left in "
@@ -112,7 +112,7 @@ class ExportedModel(MadeModel):
             yield _unknown_sentence(self.agreement.same_unknown)
         yield f"wrote {self.path}.json: what was measured"
         if self.web_runtime is not None:
-            # What is in a page, and what to do with it
+            # The content of a page, and what to do with it
             runtime = self.web_runtime
             yield f"it holds the model and onnxruntime-web {runtime.version} of {runtime.folder} (MIT)"
             if self.precision != "int8":
@@ -128,13 +128,13 @@ class ExportedModel(MadeModel):
 
 
 def _unknown_sentence(same: float | None) -> str:
-    """How far the file says of an image that it is unknown, as the model does."""
+    """A sentence on how often file and model agree on whether an image is unknown."""
     sentence = "it says which images are unknown"
     if same is None:
         return sentence
     if same == 1:
-        return f"{sentence}, as the model does of all of these"
-    return f"{sentence}; of {SHARE.text(same)} of these it says as the model does"
+        return f"{sentence}, and agrees with the model on all of these"
+    return f"{sentence}; of {SHARE.text(same)} of these it agrees with the model"
 
 
 @public
@@ -193,7 +193,7 @@ def export(
         BadWeights: If the model cannot be read.
         Unsupported: If the format cannot express the model.
     """
-    # What is wanted
+    # The requested export
     hints = hints_of(overrides)
     kinds = {ending: kind for kind, ending in ENDINGS.items()}
     to = to or kinds.get(output.suffix.lower())
@@ -231,7 +231,7 @@ def export(
     else:
         trial = _trial_without_data(model, wanted, classifier, limit)
 
-    # Write it, and compare
+    # Write the file, and compare it with the model
     tried = counted(len(trial.items), "image")
     say(f"exporting; the file will then be tried on {tried}")
     measured = write(classifier, output, wanted, trial)
@@ -254,7 +254,7 @@ def export(
 
 
 def _digest_if_kept(model: str | Classifier, output: Path, wanted: Export) -> str:
-    """The digest of a run's model, if what is to be written is the file that the run keeps for answers
+    """The digest of a run's model if the export is the ONNX file that the run keeps for predictions
     without PyTorch (runtimes/onnx_of_run.py); "" for any other file."""
     run_dir = run_of(model)
     is_plain = not wanted.preprocessing and not wanted.merge
@@ -268,11 +268,11 @@ def _digest_if_kept(model: str | Classifier, output: Path, wanted: Export) -> st
 def _trial_without_data(
     model: str | Classifier, wanted: Export, classifier: Classifier, limit: int
 ) -> Trial:
-    """The images to try the file on if none are named, and those that give the ranges of int8."""
+    """The images for checking the file if `data` is not given, and those for calibrating int8."""
     if wanted.precision != "int8":
         return sample_trial()
 
-    # For int8 the images of the model's own run, if they are here
+    # For int8 use the images of the model's own run, if available
     why = ""
     run_dir = run_of(model)
     if run_dir is not None:
@@ -285,13 +285,13 @@ def _trial_without_data(
             say(f"tried on parts of two photographs instead of images of the run{why}")
         return sample_trial()
     raise BadSettings(
-        f"ONNX Runtime's int8 is calibrated and judged on images like those to come{why}: name some with "
+        f"ONNX Runtime's int8 is calibrated and checked on images like those to classify{why}: give some with "
         "`data=DATA`"
     )
 
 
 def _own_trial(run: Recorded, classifier: Classifier, tried: int) -> Trial:
-    """The images of a run. Raises VitkitError if they are not there, or are others now; OSError."""
+    """The images of a run. Raises VitkitError if they are missing or have changed; OSError."""
     parts = [name for name in ("test", "val") if name in run.data["counts"]]
     if not parts:
         raise BadSettings("it held out none")

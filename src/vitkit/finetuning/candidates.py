@@ -1,8 +1,8 @@
-"""The models that a folder of photographs can get, and which of them is the best on images that
-none has learned from.
+"""The candidate models for a folder of photographs, and the choice of the best one on held-out images,
+which none of them has learned from.
 
-- closed form: the pre-trained model as it is, with a linear head that is solved for, not trained
-  (evaluation/probes/probe.py, and probing.py for several classes an image and for numbers);
+- closed form: the pre-trained model unchanged, with a linear head in closed form
+  (evaluation/probes/probe.py; probing.py for several classes per image and for numbers);
 - fine-tuned: all weights trained further, from a head of zeros (Section 3.2);
 - average: the mean of the weights of both.
 
@@ -49,17 +49,17 @@ class Candidate(NamedTuple):
     classifier: Classifier
     held_out: Metric
     loss: float
-    """The mean loss there, as training has it: it decides if all else is the same."""
+    """Mean training loss on the held-out images; breaks ties between candidates."""
     losses: np.ndarray
-    """That of each image, float64 (N,)."""
+    """Training loss of each held-out image, float64 (N,)."""
     scores: np.ndarray
-    """How good the answer to each held-out image is, float64 (N,): for one class each 1 if it is
-    right and 0 if not; else the loss, negative."""
+    """Score of each held-out image, float64 (N,): for one class per image 1 if the prediction is correct
+    and 0 if not; else the negative loss."""
 
 
 def question(kind: TargetKind, labels: tuple[str, ...], balanced: bool = False) -> Probing:
-    """What a head for these images answers: about every class, also one that only held-out images
-    have. balanced: whether classes count alike."""
+    """The probing task for targets of this kind: one output per class, also for classes without training
+    images. balanced: whether all classes have equal weight."""
     if kind == "number":
         return Probing(kind, NUMBER, np.zeros(0, np.int64))
     return Probing(kind, labels, np.arange(len(labels)), balanced)
@@ -71,13 +71,13 @@ def solved(
     groups: np.ndarray | None = None,
     products: Tensor | None = None,
 ) -> Probe:
-    """The head in closed form for features (N, D) and targets as `Source.targets_of` gives them. Images
-    of one group, by its number (N,), are left out together. `products`: of each two rows, if they were
-    computed (`row_products`). Raises VitkitError if no head can be fitted to it."""
+    """The closed-form head for features (N, D) and targets as `Source.targets_of` gives them. Images with
+    the same group number, (N,), are left out together. `products`: the row products of the features if
+    they were computed (`row_products`). Raises VitkitError if no head can be fitted."""
     if asked.kind != "classes":
         return asked.fit("linear", learned, groups, products)
 
-    # A class without an example is unlikely everywhere, by the rule of succession: 1 in N + 2
+    # A class without a training image gets a low probability, by the rule of succession: 1 in N + 2
     known = learnable(learned.y, groups)
     fitted = several_probe(learned.x, learned.y[:, known], groups, products)
     count = len(learned.x)
@@ -91,14 +91,14 @@ def solved(
 
 
 def with_head(classifier: Classifier, fitted: Probe, asked: Probing) -> Classifier:
-    """A copy of a classifier, whose model has a head of zeros, with a solved head in it."""
+    """A copy of a classifier with the fitted head in place of its all-zero head."""
     own = replace(classifier, model=deepcopy(classifier.model))
     return with_probe(own, fitted, asked.labels, asked.activation)
 
 
 def answers_of(classifier: Classifier, source: Source) -> Tensor:
-    """The logits of a model, on its device, for every image: float32 (N, K). Nothing is kept in the
-    cache: these are the weights of one run."""
+    """The logits of a model, on its device, for every image: float32 (N, K). Features are not cached,
+    since no other run has these weights."""
     x, _ = compute_features(classifier.for_inference(), source, cached=False)
     return head_on(classifier, x)
 
@@ -111,7 +111,7 @@ def head_on(classifier: Classifier, x: np.ndarray) -> Tensor:
 
 
 def targets_of(source: Source) -> np.ndarray:
-    """The targets of all images: a class each int64 (N,), ones and zeros (N, K), or numbers (N,)."""
+    """The targets of all images: class numbers int64 (N,), zeros and ones (N, K), or numbers (N,)."""
     return source.targets_of(np.arange(len(source)))
 
 
@@ -123,7 +123,7 @@ def candidate(
     y: np.ndarray,
     groups: np.ndarray | None = None,
 ) -> Candidate:
-    """A candidate by its logits (N, K) for held-out images with these targets, and groups, (N,)."""
+    """The candidate with these logits, (N, K), for held-out images. y: their targets. groups: (N,)."""
     losses = _losses(asked.kind, logits.double(), torch.tensor(y))
     scores = -losses
     if asked.kind == "class":
@@ -147,9 +147,9 @@ def _losses(kind: TargetKind, logits: Tensor, y: Tensor) -> np.ndarray:
 def main_metric(
     asked: Probing, part: str, logits: Tensor, y: np.ndarray, groups: np.ndarray | None = None
 ) -> Metric:
-    """The accuracy (the balanced one, of classes of unequal size), the mean average precision or the
-    mean error of logits (N, K), by the kind of targets. Of groups, by their numbers (N,), the interval
-    is as wide as so few that are independent make it."""
+    """The main metric of logits (N, K), by the kind of targets: accuracy (balanced if classes have
+    unequal sizes), mean average precision, or mean error. groups: (N,); the interval counts each
+    group as one independent observation."""
     return next(asked.quality(part, logits, y, groups))
 
 
@@ -160,9 +160,9 @@ def kept_quality(
     y: np.ndarray,
     groups: np.ndarray | None = None,
 ) -> Metric:
-    """The quality on held-out images with these targets if the others choose the model for each.
-    For several classes, and numbers, it is what the chosen one reaches, which is a little too
-    good."""
+    """The cross-fitted quality on held-out images: for each image, the other images choose the model. For
+    several classes per image, and for numbers, the quality of the chosen model, which is slightly
+    optimistic."""
     if asked.kind != "class":
         return chosen.held_out
     weights = image_weights(asked, y)
@@ -175,7 +175,7 @@ def kept_quality(
 
 
 def average(one: Classifier, other: Classifier) -> Classifier:
-    """The second classifier with the mean of the weights of both, which began as the same model."""
+    """The second classifier with the mean of both models' weights; both began as the same model."""
     model = deepcopy(other.model)
     theirs = one.model.state_dict()
     with torch.no_grad():
@@ -186,7 +186,7 @@ def average(one: Classifier, other: Classifier) -> Classifier:
 
 
 def image_weights(asked: Probing, y: np.ndarray) -> np.ndarray:
-    """What each image with these targets counts, (N,): all alike, unless their classes do."""
+    """The weight of each image, (N,): all equal, or such that all classes have equal weight."""
     if asked.kind != "class" or not asked.balanced:
         return np.ones(len(y))
     counts = np.bincount(y, minlength=len(asked.labels))
@@ -198,14 +198,14 @@ def best(
     weights: np.ndarray | None = None,
     groups: np.ndarray | None = None,
 ) -> Candidate:
-    """The one whose answers are the best; of equals the one with the least loss.
+    """The candidate with the best scores; of equal ones the one with the least loss.
 
-    weights: what each held-out image counts, (N,); None for all alike. groups: images with the same number,
-    (N,), are not independent, and their differences are one.
+    weights: the weight of each held-out image, (N,); None for equal weights. groups: images with the same
+    number, (N,), are not independent, and count as one difference.
 
-    Another than the first must be better than it by more than chance gives: the sum of the
-    differences in score by more than its standard error, which is the root of the sum of their
-    squares. The first is the closed form, which is saved with all images learned.
+    A candidate must be better than the first one by more than chance: the sum of the differences in
+    score must exceed its standard error, the root of the sum of their squares. The first candidate is
+    the closed form, whose saved head has learned from all images.
     """
     first = candidates[0]
     if weights is None:
@@ -225,13 +225,12 @@ def best_by_others(
     weights: np.ndarray,
     groups: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Which candidate the images of all other folds choose for each image, by its number: int64 (N,).
+    """For each image, the index of the candidate that the images of all other folds choose: int64 (N,).
 
-    The quality of the best on the images that chose it is too good. The quality of these choices is
-    not: no image influences which model answers it.
+    The quality of the best candidate on the images that chose it is optimistic. The quality of these
+    choices is not: no image influences the choice of the model that classifies it.
 
-    folds: the number of each image's fold, (N,). weights: what each image counts, (N,). groups: as `best`
-    has them.
+    folds: the fold of each image, (N,). weights: the weight of each image, (N,). groups: as in `best`.
     """
     by_others = np.zeros(len(folds), dtype=np.int64)
     for fold in np.unique(folds):
@@ -244,8 +243,9 @@ def best_by_others(
 def answered_by_others(
     whole: Probe, wholes: list[Probe], candidates: list[Candidate], weights: np.ndarray
 ) -> Probe:
-    """One of several heads, whose answer to each image by a fit without it is now that of the head which the
-    images of all other folds choose. The heads are those of the candidates, in their order."""
+    """`whole` with cross-fitted predictions: the left-out prediction for each image comes from the
+    head that the images of all other folds choose. The heads `wholes` belong to `candidates`, in
+    the same order."""
     by_others = best_by_others(candidates, whole.fold.numpy(), weights)
     answers = torch.stack([each.left_out for each in wholes])  # (C, N, K)
     return replace(whole, left_out=answers[by_others, torch.arange(len(by_others))])

@@ -1,7 +1,7 @@
-"""The fine-tuning of the first model: whether it could gain anything, how long it may take, and the run.
+"""The fine-tuning stage: whether it can improve on the first model, how long it may take, and its run.
 
-The paper fine-tunes from a head of zeros (Section 3.2), and so does this: a solved head has a small
-loss at once, so nothing would push the features to where they could be better.
+Fine-tuning starts from an all-zero head, as in the paper (Section 3.2): a closed-form head starts with a
+small loss, so gradients would hardly change the features.
 """
 
 import math
@@ -21,29 +21,29 @@ from vitkit.system.span import Span
 from vitkit.training import Deadline, Ends, run_recipe, seconds_of_a_step
 from vitkit.weights import Classifier, preprocessing_for
 
-RUN = "fine-tuned"  # the directory of the fine-tuning, in that of the answer
-MANY = 100  # held-out images: if all are answered rightly, there is nothing to gain
+RUN = "fine-tuned"  # directory of the fine-tuning, inside the run directory
+MANY = 100  # if at least this many held-out images are all classified correctly, fine-tuning is skipped
 
 
 class Tuning(NamedTuple):
-    """How long to fine-tune."""
+    """The length of the fine-tuning."""
 
     steps: int
-    """As far as is known; 0 if it would make nothing better."""
+    """Number of steps as far as known; 0 if fine-tuning would not improve the model."""
     next_minutes: float
-    """For how long one would do it next."""
+    """Suggested minutes for the next call."""
     deadline: Deadline | None = None
-    """When it ends in any case."""
+    """Time at which the fine-tuning ends in any case."""
 
 
 def tuning_for(work: RunInputs, first: First) -> Tuning:
-    """How long to fine-tune. Says why, if it would make nothing better."""
+    """The length of the fine-tuning. Logs why if fine-tuning would not improve the model."""
     recipe = work.tuning
     photographs = work.photographs
     minutes = work.plan.minutes
     more = 5 * minutes
 
-    # Where it could gain nothing
+    # Where fine-tuning is skipped
     if first.held_out is None:
         work.say(
             "no image can be held out to choose a model, so nothing is fine-tuned: more images would help"
@@ -54,14 +54,14 @@ def tuning_for(work: RunInputs, first: First) -> Tuning:
         work.say("every held-out image is classified correctly: fine-tuning could gain nothing")
         return Tuning(0, more)
 
-    # As the caller says, or as an earlier call decided
+    # A length that was given, or that an earlier call decided
     if recipe.length.n:
         return Tuning(round(recipe.length.steps(recipe.batch, len(photographs.train))), more)
     if work.plan.steps is not None:
         return Tuning(work.plan.steps, more, _deadline(work, work.plan.seconds_of_a_step))
 
-    # What a step takes, and what fits into the time that is left. How many steps it will be is known
-    # only when they are made: the run adapts its schedule to its pace (training/schedule.py)
+    # The steps that fit into the time that is left. Their exact number is known only at the end: the run
+    # adapts its schedule to its pace (training/schedule.py)
     model = first.bare.model
     if recipe.model != work.recipe.model:
         model = pretrained(work, recipe, first.asked.labels).model
@@ -71,9 +71,9 @@ def tuning_for(work: RunInputs, first: First) -> Tuning:
     step = from_rank_0(lambda: seconds_of_a_step(model, recipe, work.device, quick_enough))
     deadline = _deadline(work, step)
     left = from_rank_0(lambda: deadline.at - time.monotonic())
-    # Seconds of these that evaluations on the held-out images take
+    # Time of the evaluations on the held-out images, in seconds
     seconds = max(left, 0)
-    assert photographs.held_out is not None  # else nothing is fine-tuned
+    assert photographs.held_out is not None  # fine-tuning requires held-out images
     held_out = len(photographs.held_out)
     fewest = FEWEST_EVALUATIONS * evaluation_in_steps(recipe, held_out) * step
     evaluations = max(fewest, EVALUATING * seconds)
@@ -94,15 +94,15 @@ def tuning_for(work: RunInputs, first: First) -> Tuning:
 
 
 def _deadline(work: RunInputs, step: float) -> Deadline:
-    """When fine-tuning by steps of so many seconds has to end, so that what follows it fits into the
-    time too: the answers of two models to the held-out images, and of one to those to test on."""
+    """The time at which fine-tuning must end, so that the predictions after it fit into the time too: of
+    two models for the held-out images, and of one for the test images. step: seconds per step."""
     photographs = work.photographs
-    assert photographs.held_out is not None  # else nothing is fine-tuned
+    assert photographs.held_out is not None  # fine-tuning requires held-out images
     answered = 2 * len(photographs.held_out)
     if photographs.test is not None:
         answered += len(photographs.test)
     afterwards = evaluation_in_steps(work.tuning, answered) * step
-    # Steps at most, however much time there is
+    # The largest number of steps, however much time is left
     learned = len(photographs.train)
     epochs = Span(EPOCHS, "epochs").steps(work.tuning.batch, learned)
     most = max(FEWEST, int(epochs))
@@ -111,7 +111,7 @@ def _deadline(work: RunInputs, step: float) -> Deadline:
 
 def fine_tuned(work: RunInputs, tuning: Tuning) -> Classifier:
     """The fine-tuned model; continues the run if it was interrupted."""
-    assert work.photographs.held_out is not None  # else nothing is fine-tuned
+    assert work.photographs.held_out is not None  # fine-tuning requires held-out images
     recipe = with_steps(work.tuning, tuning.steps, len(work.photographs.held_out))
     steps = counted(tuning.steps, "step")
     if tuning.deadline is not None:
@@ -125,29 +125,29 @@ def fine_tuned(work: RunInputs, tuning: Tuning) -> Classifier:
     return run_recipe(recipe, work.run_dir / RUN, work.device.type, ends=ends)
 
 
-# How long it takes on this machine, how many steps fit into a time, and when it pays to make twice as
-# many of images half as large
+# Time per step on this machine, the number of steps that fit, and the smaller image size for images of
+# few pixels
 
-FEW_PIXELS = 128  # the side of a square that has more pixels than a small image,
-SMALL = 160  # and the side at which it is fine-tuned: half the work of 224 a step
-FEWEST_EVALUATIONS = 4  # during the fine-tuning,
-MOST_EVALUATIONS = 10  # so that it can end early,
-EVALUATING = 0.05  # and the share of the time that they may take
-EPOCHS = 20  # at most, however much time there is
-FEWEST = 200  # steps that it may always have
-TOO_FEW = 25  # steps that make nothing better
+FEW_PIXELS = 128  # side of a square; images of at most as many pixels are small
+SMALL = 160  # image size for fine-tuning small images: half the computation of 224
+FEWEST_EVALUATIONS = 4  # during the fine-tuning
+MOST_EVALUATIONS = 10  # during the fine-tuning, for early stopping
+EVALUATING = 0.05  # largest share of the time for evaluations
+EPOCHS = 20  # largest number of epochs, however much time is left
+FEWEST = 200  # steps that are always allowed, whatever EPOCHS gives
+TOO_FEW = 25  # fewer steps than this improve nothing
 
 
 def for_few_pixels(recipe: Recipe, images: Source) -> Recipe:
-    """The recipe at a smaller image size, if the images have so few pixels that the model's own size
-    is mostly enlargement. Twice as many steps fit into the same time, and they gain more than the
-    larger size does. It is not for a head in closed form, which is worse at the smaller size."""
+    """The recipe at a smaller image size, if the images have so few pixels that the model's own size is
+    mostly upsampling. Twice as many steps fit into the same time, which improves the model more than
+    the larger size would. Not for the closed-form head, which is worse at the smaller size."""
     image = recipe.model.fitting((SMALL, SMALL))
     if min(recipe.model.image) <= min(image) or not few_pixels(images, FEW_PIXELS):
         return recipe
     try:
         model = recipe.model.resized(image)
-    except VitkitError:  # its positions have a meaning at one size only
+    except VitkitError:  # position embeddings that cannot be interpolated
         return recipe
     preprocessing = preprocessing_for(recipe.data.preprocessing, image)
     return replace(recipe, model=model, data=replace(recipe.data, preprocessing=preprocessing))
@@ -160,8 +160,8 @@ def evaluation_in_steps(recipe: Recipe, held_out: int) -> float:
 
 
 def with_steps(recipe: Recipe, steps: int, held_out: int) -> Recipe:
-    """The recipe for so many steps, with as many evaluations as are cheap; spans that were given
-    stay."""
+    """The recipe for this number of steps, with as many evaluations as are cheap; explicitly given
+    spans are kept."""
     affordable = int(EVALUATING * steps / evaluation_in_steps(recipe, held_out))
     evaluations = min(max(affordable, FEWEST_EVALUATIONS), MOST_EVALUATIONS)
     if not recipe.optim.warmup.n:
@@ -175,7 +175,7 @@ def with_steps(recipe: Recipe, steps: int, held_out: int) -> Recipe:
 
 
 def time_text(minutes: float) -> str:
-    """A time as people say it: "2 minutes", or "30 seconds"."""
+    """A duration as text: "2 minutes", or "30 seconds"."""
     if minutes < 1:
         return f"{60 * minutes:.0f} seconds"
     if minutes == 1:

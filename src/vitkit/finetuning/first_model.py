@@ -1,5 +1,5 @@
-"""The first model of a folder of photographs, seconds after the command: a head in closed form on the
-features of a pre-trained model."""
+"""The first model for a folder of photographs, made in seconds: a closed-form head on the features of a
+pre-trained model."""
 
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -35,26 +35,26 @@ class First:
 
     asked: Probing
     bare: Classifier
-    """The pre-trained model with a head of zeros."""
+    """The pre-trained model with an all-zero head."""
     classifier: Classifier
-    """With the head that all images to learn from give."""
+    """The model with the head fitted to all training images, including held-out ones."""
     left_out: Metric
     held_out: Candidate | None
-    """How good its answers to the held-out images are, each by a fit without it; with a model that has
-    learned from none of them. None if nothing is held out."""
+    """Leave-one-out quality on the held-out images, with a model fitted to none of them. None if no
+    images are held out."""
     test_logits: Tensor | None
-    """Of the images to test on, (N, K), if there are some;"""
+    """Logits of the test images, (N, K); None without test images."""
     test: Metric | None
-    """and how good they are."""
+    """Quality on the test images; None without test images."""
 
 
 def closed_form(work: RunInputs, reading: FittedHead, is_saved: bool) -> First:
-    """The model with the closed-form head, and its quality, which is printed. It is saved if no
-    model is."""
+    """Make the model with the closed-form head, log its quality, and save it unless a model is
+    already saved."""
     photographs = work.photographs
     asked, bare, learned, whole = reading
 
-    # Each image answered by a fit without it
+    # Leave-one-out predictions
     groups = photographs.learned.groups
     left_out = next(asked.left_out_quality(whole, learned.y, groups))
     classifier = with_origin(work, with_head(bare, whole, asked), CLOSED_FORM, left_out)
@@ -70,7 +70,7 @@ def closed_form(work: RunInputs, reading: FittedHead, is_saved: bool) -> First:
     if not is_saved:
         from_rank_0(lambda: _save_first(work, classifier, learned))
         work.say(f"after {work.seconds()} a first model is in {work.run_dir / MODEL}")
-    seen = _of_last_token(bare, learned)
+    seen = _last_class_token(bare, learned)
     sentences = [NOBODY_KNOWS]
     if whole.known.any():
         sentences = left_out_sentences(asked, left_out, seen, photographs.learned)
@@ -83,7 +83,7 @@ def closed_form(work: RunInputs, reading: FittedHead, is_saved: bool) -> First:
         if few is not None:
             work.say(few)
 
-    # On the images to test on
+    # On the test images
     test_logits = None
     test = None
     if photographs.test is not None:
@@ -91,16 +91,18 @@ def closed_form(work: RunInputs, reading: FittedHead, is_saved: bool) -> First:
         test_logits = whole.logits(torch.tensor(given.x))
         groups_of_test = photographs.test.groups
         test = main_metric(asked, photographs.test_name, test_logits, given.y, groups_of_test)
-        for sentence in test_sentences(asked, test, seen, _of_last_token(bare, given), photographs):
+        for sentence in test_sentences(
+            asked, test, seen, _last_class_token(bare, given), photographs
+        ):
             work.say(sentence)
 
-    # How good it is on the held-out images, each by a fit without it; and the head that has learned
-    # from none of them, for the average
+    # Leave-one-out quality on the held-out images; and the head fitted to none of them, for the average
+    # of weights
     held_out = None
     if photographs.held_out is not None:
         count = len(photographs.train)
         averaged = classifier
-        if reading.kind in (None, OF_THE_PAPER):  # of another reading there is no average
+        if reading.kind in (None, OF_THE_PAPER):  # no average for other feature sets
             train = Features(learned.x[:count], learned.y[:count])
             alone = solved(asked, train, photographs.train.groups)
             averaged = with_head(bare, alone, asked)
@@ -111,9 +113,9 @@ def closed_form(work: RunInputs, reading: FittedHead, is_saved: bool) -> First:
     return First(asked, bare, classifier, left_out, held_out, test_logits, test)
 
 
-def _of_last_token(bare: Classifier, found: Features) -> Features:
-    """What tells whether two images look the same: the class token of the last block, of features of
-    several. To middle blocks many are alike."""
+def _last_class_token(bare: Classifier, found: Features) -> Features:
+    """The features for finding look-alike images: the class token of the last block, of features
+    with several blocks. In middle blocks many different images have similar features."""
     place = last_token(bare)
     if place is None:
         return found
@@ -122,28 +124,28 @@ def _of_last_token(bare: Classifier, found: Features) -> Features:
 
 
 def _save_first(work: RunInputs, first: Classifier, learned: Features) -> None:
-    """Save the model with the solved head, and what it has learned from, for `vitkit teach`."""
+    """Save the model with the fitted head and, for `vitkit teach`, its training features."""
     folder = work.run_dir / MODEL
     source = work.photographs.learned
     save(first.to("cpu"), folder)
-    is_here = not is_elsewhere(source)  # else every image would have to be fetched again
+    is_here = not is_elsewhere(source)  # else `teach` would have to fetch every image again
     if is_here and work.photographs.target_kind == "class":
         memory = remembered(source, learned, first.labels, work.plan.precision)
         write_memory(folder, memory, first)
 
 
-# What is said of it
+# Messages about the first model
 
-VERY_FEW = 4  # images of a class, below which one more makes a fit much better
-FEW = 15  # images a class, up to which one more makes a fit better by a point or so
-COMPARED = 10_000  # images to learn from that are compared with each other
+VERY_FEW = 4  # images per class, below which one more makes a fit much better
+FEW = 15  # images per class, up to which one more makes a fit better by about a point
+COMPARED = 10_000  # largest number of training images that are compared with each other
 
 NOBODY_KNOWS = (
     "its head is computed in closed form, not trained, from one image, or one burst, of each class: a "
-    "fit without that knows nothing of the class, so how good it is cannot be said"
+    "leave-one-out fit knows nothing of the class, so its accuracy cannot be estimated"
 )
 
-# What the main metric is called: of classes of unequal size, and of other targets
+# Names of the main metric: for classes of unequal size, and for other targets
 BALANCED = "balanced accuracy (the mean of the classes' own)"
 MEANS = {"classes": "mean average precision", "number": "mean error"}
 
@@ -151,8 +153,8 @@ MEANS = {"classes": "mean average precision", "number": "mean error"}
 def left_out_sentences(
     asked: Probing, metric: Metric, learned: Features, source: Source
 ) -> list[str]:
-    """How good the solved head is by fits without each image, or without its group; and what makes it look
-    better than it is. source: the images that it has learned from."""
+    """Sentences about the leave-one-out quality of the head (leave-one-group-out with groups), and about
+    anything that makes it optimistic. source: the training images."""
     groups = source.groups
     if asked.balanced:
         how_good = f"in cross-validation it has a {BALANCED} of {metric.text()}"
@@ -162,12 +164,12 @@ def left_out_sentences(
         how_good = f"in cross-validation it has a {MEANS[asked.kind]} of {metric.text()}"
     sentences = [f"its head is computed in closed form, not trained: {how_good}"]
     if asked.kind == "class":
-        sentences[0] += _of_few(np.bincount(learned.y))
+        sentences[0] += _pessimism_of_few(np.bincount(learned.y))
     blind = guess(asked, learned.y)
     if blind is not None and blind.explains(metric):
         sentences.append(
             f"that is not clearly better than a guess ({blind.words}): the features of these weights "
-            "hardly know the classes"
+            "hardly distinguish the classes"
         )
     if len(learned.x) <= COMPARED:
         alike = look_alikes(learned.x, groups=groups)
@@ -178,8 +180,8 @@ def left_out_sentences(
 def _about_alike(
     what: str, alike: np.ndarray, looked_at: Source, learned: Source, consequence: str
 ) -> list[str]:
-    """A sentence about images that look the same as others, by number, -1 for none, as `look_alikes` has
-    them; none if there are no such. what: what the images are for."""
+    """At most one sentence about images that look the same as training images. alike: for each image the
+    index of its look-alike, -1 for none, as `look_alikes` returns. what: the use of the images."""
     repeated = np.flatnonzero(alike >= 0)
     if not len(repeated):
         return []
@@ -194,9 +196,9 @@ def _about_alike(
     ]
 
 
-def _of_few(counts: np.ndarray) -> str:
-    """What it means that a fit without an image has one of each class less, if classes have so many,
-    (K,)."""
+def _pessimism_of_few(counts: np.ndarray) -> str:
+    """A clause about the pessimism of leave-one-out fits, which lack one image per class, if classes are
+    small. counts: images per class, (K,)."""
     least = counts[counts > 1].min()
     if least < VERY_FEW:
         return (
@@ -218,8 +220,8 @@ def test_sentences(
     given: Features,
     photographs: Photographs,
 ) -> list[str]:
-    """How good the solved head is on images to test on, and how many of those are also learned from,
-    for all that the model can see."""
+    """Sentences about the quality of the head on the test images, and about test images that look the
+    same as training images."""
     count = len(given.y)
     if asked.balanced:
         sentences = [f"on the {count:,} images to test on it has a {BALANCED} of {metric.text()}"]
@@ -236,32 +238,33 @@ def test_sentences(
         sentences = [f"on the {count:,} test images it has a {mean} of {metric.text()}"]
     alike = look_alikes(learned.x, given.x)
     of_these = "of these"
-    assert photographs.test is not None  # the metric is of its images
+    assert photographs.test is not None  # else `metric` would not exist
     sentences += _about_alike(
         of_these, alike, photographs.test, photographs.learned, "that is too good"
     )
     return sentences
 
 
-# What is reached without a look at an image, and whether a model is better than that
+# The accuracy of constant guesses, and whether a model is better
 
 
 ERRORS = 2  # standard errors above a guess up to which chance explains an accuracy
 
 
 class Guess(NamedTuple):
-    """The best answer to images of one class each that needs no look."""
+    """The best constant prediction, which ignores the image, for targets of one class each."""
 
     value: float
-    """The accuracy that it reaches; where classes count alike, the balanced one."""
+    """The accuracy of the guess; balanced accuracy if classes have equal weight."""
     error: float
-    """The standard error of what guesses reach on so many images."""
+    """The standard error of a guess's accuracy on this number of images."""
     words: str
-    """What it is, and what it reaches."""
+    """A description of the guess with its accuracy."""
 
     def explains(self, metric: Metric) -> bool:
-        """Whether a model that reaches this may know nothing. Of so few images that a model which is
-        right on all of them may, nothing is said."""
+        """Whether chance explains the metric, so the model may have learned nothing. False if even
+        a model that is always correct could not be told from a guess, because there are too few
+        images."""
         bound = self.value + ERRORS * self.error
         return bound < 1 and metric.value <= bound
 

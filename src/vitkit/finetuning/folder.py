@@ -1,5 +1,4 @@
-"""What a folder of photographs holds, and how it is divided: to learn from, to choose by, to test
-on."""
+"""The images of a folder of photographs, and their division into training, held-out and test images."""
 
 import hashlib
 from collections.abc import Sequence
@@ -29,53 +28,53 @@ from vitkit.system.machine import cpus
 from vitkit.system.processes.ranks import from_rank_0
 from vitkit.training import divide
 
-NAMED = 5  # classes whose names are said
-MEASURED = 32  # images whose size is looked at
-LOOK_ALIKE = 0.995  # cosine of features from which two images are the same to the eye
+NAMED = 5  # largest number of classes that are named in a message
+MEASURED = 32  # largest number of images whose sizes are read
+LOOK_ALIKE = 0.995  # smallest cosine similarity of the features of look-alike images
 READ_AGAIN = (
-    20_000  # images of shards and the like, up to which files are looked for that are there twice
+    20_000  # largest number of images in shards and the like that are searched for duplicate files
 )
-COMPARED = 1 << 24  # similarities at once
+COMPARED = 1 << 24  # similarities that are computed in one matrix product
 
 
 @dataclass(frozen=True)
 class Photographs:
-    """The images of a data set, without the broken ones."""
+    """The readable images of a data set."""
 
     train: Source
-    """To learn from."""
+    """Training images."""
     held_out: Source | None
-    """To choose by, from the same part; None if no class has two images."""
+    """Images for choosing the model, from the training part; None if no class has two images."""
     test: Source | None
-    """To measure the chosen model on."""
+    """Test images, for measuring the chosen model."""
     test_name: str
-    """The part that `test` is: "test", or "val" if there is no other."""
+    """Name of the part in `test`: "test", or "val" if there is no test part."""
     labels: tuple[str, ...]
-    """The names of the classes; none if the targets are not classes."""
+    """Class names; empty if the targets are not classes."""
     target_kind: TargetKind
     made_fingerprint: str | None
-    """By what a test part that was made is recognised."""
+    """Fingerprint of a test part that was split off; None if the data set has a test part of its own."""
     notes: tuple[str, ...]
-    """What was decided and found on the way, a sentence each."""
+    """Sentences about decisions and findings."""
     counts: dict[str, int]
-    """How many images each part has, broken ones too, by its name."""
+    """Number of images of each part by name, including unreadable ones."""
     fingerprints: dict[str, str]
-    """A digest of each part, broken ones too."""
+    """Digest of each part by name, including unreadable images."""
     skipped: dict[str, list[tuple[int, str]]]
-    """The broken images of parts that have some: which they are, and what is wrong."""
+    """Unreadable images by part: index and error message. Parts without any are absent."""
 
     @property
     def learned(self) -> Source:
-        """All images but those to test on; the held-out ones come last."""
+        """All images but the test images; the held-out ones come last."""
         if self.held_out is None:
             return self.train
         return merge_parts(self.train, self.held_out)
 
 
 def open_photographs(data: Data) -> Photographs:
-    """Open a data set, whose name a person typed, decode every image once, and divide it. Raises
-    VitkitError if there is nothing to learn from."""
-    # The parts that are there
+    """Open the data set that a user named, decode every image once, and divide it. Raises VitkitError if
+    there are no training images."""
+    # The given parts
     splits = splits_at(data.source, data.columns, data.split_seed, data.groups, True, typed=True)
     notes = list(splits.notes)
     if data.exclude and splits.train is not None:
@@ -90,15 +89,15 @@ def open_photographs(data: Data) -> Photographs:
         test_name = "val"
         test = splits.val
 
-    # To learn from, and to choose by
+    # Training and held-out images
     try:
         parts = divide(splits, data)
     except VitkitError:
-        # Nothing can be held out; what else is wrong is said here
+        # Nothing can be held out; any other fault is raised here
         parts = {"train": divide(splits, replace(data, parts="given"))["train"]}
     sources = {"train": parts["train"], "held out": parts.get("val"), test_name: test}
 
-    # Without the broken ones
+    # Without unreadable images
     counts = {}
     fingerprints = {}
     skipped = {}
@@ -136,7 +135,7 @@ def open_photographs(data: Data) -> Photographs:
 
 
 def _check_classes(train: Source, data: Data) -> None:
-    """Raises VitkitError, with its name, for a class without an image to learn from."""
+    """Raises VitkitError, with the class's name, for a class without a training image."""
     if train.target_kind != "class":
         return
     counts = np.bincount(train.target_array, minlength=len(train.labels))
@@ -149,7 +148,7 @@ def _check_classes(train: Source, data: Data) -> None:
 
 
 def _intact(source: Source) -> tuple[Source, list[tuple[int, str]]]:
-    """The images that can be decoded; and which the others are, with a sentence about each."""
+    """The images that can be decoded; and the index and error message of each other image."""
     broken = from_rank_0(lambda: dict(check_images(source, cpus())))
     if not broken:
         return source, []
@@ -158,8 +157,8 @@ def _intact(source: Source) -> tuple[Source, list[tuple[int, str]]]:
 
 
 def _same_files(photographs: Photographs, where: str) -> list[str]:
-    """Sentences about files that are there twice, to the byte: with different targets, and both to learn
-    from and to test on. where: the name of the data set."""
+    """Sentences about byte-identical files: with different targets, or in both the training and the test
+    images. where: the name of the data set."""
     learned = photographs.learned
     test = photographs.test
     examples = [(learned, i) for i in range(len(learned))]
@@ -195,8 +194,7 @@ def _same_files(photographs: Photographs, where: str) -> list[str]:
 
 
 def _identical(examples: Sequence[tuple[Source, int]]) -> list[list[int]]:
-    """Which of these images have the same bytes: groups of several, in order. Files of another size are
-    not read."""
+    """Groups of byte-identical images, as indices in order. Only files of equal size are read."""
     by_size: dict[str, list[int]] = {}
     for k, (source, i) in enumerate(examples):
         by_size.setdefault(_size(source, i), []).append(k)
@@ -213,14 +211,14 @@ def _identical(examples: Sequence[tuple[Source, int]]) -> list[list[int]]:
 
 
 def _size(source: Source, i: int) -> str:
-    """The bytes of a file, as text; empty for an image of another kind, whose size is not known."""
+    """The size of an image's file in bytes, as text; "" for an image whose file size is unknown."""
     if not isinstance(source.store, Files):
         return ""
     return str(Path(source.name(i)).stat().st_size)
 
 
 def look(photographs: Photographs) -> list[str]:
-    """A description of the data, in sentences."""
+    """Sentences that describe the data."""
     parts = [f"{counted(len(photographs.train), 'image')} to learn from"]
     if photographs.held_out is not None:
         parts.append(f"{len(photographs.held_out):,} held out to choose the model")
@@ -233,7 +231,7 @@ def look(photographs: Photographs) -> list[str]:
 
 
 def _sizes(source: Source) -> str:
-    """How large some of the images are."""
+    """The range of image sizes in a sample, as text."""
     count = min(len(source), MEASURED)
     sizes = []
     for i in np.linspace(0, len(source) - 1, count).astype(int).tolist():
@@ -247,7 +245,7 @@ def _sizes(source: Source) -> str:
 
 
 def _classes(photographs: Photographs) -> list[str]:
-    """How many classes, and of how many images; and whether that is uneven."""
+    """Sentences about the classes, their numbers of images, and class imbalance."""
     labels = photographs.labels
     counts = np.bincount(photographs.learned.target_array, minlength=len(labels))
     order = np.argsort(-counts, kind="stable")
@@ -260,20 +258,20 @@ def _classes(photographs: Photographs) -> list[str]:
     if fewest == 1:
         alone = ", ".join(labels[k] for k in order[counts[order] == 1][:NAMED])
         sentences.append(
-            f"one image alone of {alone}: a fit without it cannot know it, and nothing of it can be "
+            f"one image alone of {alone}: a leave-one-out fit has no image of it, and none can be "
             "held out. Two or more would help"
         )
     if unbalanced(counts):
         sentences.append(
             f"unbalanced: {labels[order[0]]} has {most / max(fewest, 1):.0f} times the images of "
-            f"{labels[order[-1]]}. Classes count alike: models are judged by balanced accuracy, the mean "
+            f"{labels[order[-1]]}. All classes have equal weight: models are compared by balanced accuracy, the mean "
             "of the classes' own"
         )
     return sentences
 
 
 def _named(label: str, count: int) -> str:
-    """A class and its images; a class that is called by a number is marked as its name."""
+    """A class name with its number of images; a name that is a number is marked as a name."""
     if label[-1:].isdigit():
         return f'"{label}" {count:,}'
     return f"{label} {count:,}"
@@ -282,11 +280,11 @@ def _named(label: str, count: int) -> str:
 def look_alikes(
     learned: np.ndarray, others: np.ndarray | None = None, groups: np.ndarray | None = None
 ) -> np.ndarray:
-    """The image to learn from that each image looks the same as, by its number, int64; -1 if there is none.
+    """For each image, the index of a training image that looks the same, int64; -1 if there is none.
 
-    learned: the features of the images that it learns from, (N, D). others: those of the images that are
-    looked at, (M, D); returns (M,). Without others, each of the learned images is compared with those
-    before it that are not of its group; returns (N,). groups: the numbers of their groups, (N,).
+    learned: features of the training images, (N, D). others: features of the images to look up, (M, D);
+    returns (M,). Without `others`, each training image is compared with earlier training images of other
+    groups; returns (N,). groups: group numbers of the training images, (N,).
     """
     rows_of = _unit_rows(learned if others is None else others)
     learned = _unit_rows(learned)

@@ -1,6 +1,6 @@
-"""From a folder of photographs to a model. A head in closed form comes first, seconds after the
-command (`first_model.py`); then all weights are fine-tuned for as long as held-out images gain and there is
-time (`fine_tuning.py`); the best on held-out images is kept.
+"""From a folder of photographs to a model. A closed-form head is ready in seconds
+(`first_model.py`); then all weights are fine-tuned while held-out images improve and time is left
+(`fine_tuning.py`); the best candidate on held-out images is kept.
 """
 
 import math
@@ -51,7 +51,7 @@ from vitkit.training import locked, to_json
 from vitkit.training.state.checkpoints import MODEL
 from vitkit.weights import Classifier, adopt, save
 
-ANSWER = "answer.json"  # in its directory: what each candidate reached
+ANSWER = "answer.json"  # in the run directory: the results of the candidates
 
 
 @dataclass(frozen=True)
@@ -59,24 +59,23 @@ class FolderResult:
     """The result for a folder of photographs."""
 
     chosen: str
-    """The name of the model that is saved."""
+    """Name of the saved model."""
     classifier: Classifier
     """That model."""
     candidates: tuple[Candidate, ...]
-    """All that were tried, as they did on held-out images; none if nothing could be held out."""
+    """All candidates, as measured on held-out images; empty if nothing could be held out."""
     left_out: Metric
-    """How good the closed form's answers to each image by a fit without it are."""
+    """Leave-one-out quality of the closed form."""
     held_out: Metric | None
-    """How good the saved model is on held-out images: for each of them the others chose it. None if
-    nothing could be held out."""
+    """Cross-fitted quality of the saved model on held-out images. None if nothing could be held out."""
     photographs: Photographs
     """The images."""
     minutes: float
-    """For how long one would fine-tune next."""
+    """Suggested minutes for the next call."""
     test: dict[str, Metric] = field(default_factory=dict)
-    """By the names of the models that were tested, what they reached on images to test on."""
+    """Metric on the test images, by model name, for each tested model."""
     test_logits: Tensor | None = None
-    """What the chosen one answered to those: (N, K)."""
+    """Logits of the chosen model for the test images, (N, K)."""
 
 
 def answer(
@@ -89,14 +88,13 @@ def answer(
     portable: bool = False,
     native: bool | None = None,
 ) -> FolderResult:
-    """Make the best model for the recipe's images that the minutes allow, and save it in
-    `run_dir`/model; returns it, with what it and the others reached. A model is there from the first
-    seconds on. The same call continues one that was killed.
+    """Make the best model for the recipe's images that the time allows, and save it in `run_dir`/model;
+    returns it with the results of all candidates. A first model is saved within seconds. A repeated
+    call continues one that was killed.
 
-    The recipe is that of the fine-tuning. Its spans may be 0: then they follow from the time. Images
-    of few pixels are fine-tuned at a smaller size than the recipe's, unless `keep_size`. A head may
-    read more of the model than other libraries can, unless it is to be `portable`. Where most images are
-    not square it may read them whole, at their own proportions; not if `native` is False.
+    recipe: of the fine-tuning; spans of 0 are derived from `minutes`. keep_size: do not fine-tune images
+    of few pixels at a smaller size. portable: limit the head to features that other libraries support.
+    native: False forbids the use of uncropped images where most are not square.
 
     Raises VitkitError if no classifier can be made of the images, and for a directory of another
     run; Interrupted after SIGTERM.
@@ -106,14 +104,14 @@ def answer(
     check_packages(recipe)
     began = time.monotonic()
     with locked(run_dir):
-        # What there is
+        # The data
         photographs = open_photographs(recipe.data)
         _check(photographs, recipe)
         plan = earlier_plan(run_dir, recipe, photographs, minutes, portable)
         for sentence in look(photographs):
             say(sentence)
 
-        # What is decided once
+        # Decisions that are made once
         if plan is None:
             precision = from_rank_0(lambda: pick_precision(recipe.precision, device)).precision
             images = fingerprint(photographs.learned)
@@ -134,7 +132,7 @@ def answer(
         if not keep_size:
             tuned = for_few_pixels(tuned, photographs.train)
 
-        # The models, and the best of them
+        # The candidates, and the best of them
         work = RunInputs(recipe, tuned, run_dir, photographs, plan, device, say, began)
         if plan.native:
             work = with_own_proportions(work)
@@ -143,8 +141,8 @@ def answer(
         work = settle_reading(work, reading)
         first = closed_form(work, reading, is_saved=bool(earlier))
 
-        # The same on whole images, if most are not square and that is no worse; a finished run keeps what it
-        # has decided
+        # The closed form on uncropped images, if most are not square and it is better; a finished
+        # run keeps its decision
         whole = None
         if not earlier:
             work, whole = chosen_proportions(work, reading)
@@ -153,13 +151,13 @@ def answer(
             first = closed_form(work, whole, is_saved=False)
         tuning = tuning_for(work, first)
         if not tuning.steps:
-            return _end(work, _only(work, first, tuning.next_minutes))
-        tried = _tried(work, first, tuning)
-        return _end(work, _best_of(work, first, tried, earlier, tuning.next_minutes))
+            return _record_result(work, _without_fine_tuning(work, first, tuning.next_minutes))
+        tried = _held_out_candidates(work, first, tuning)
+        return _record_result(work, _best_of(work, first, tried, earlier, tuning.next_minutes))
 
 
 def _check(photographs: Photographs, recipe: Recipe) -> None:
-    """Raises VitkitError if the images teach nothing."""
+    """Raises VitkitError if the images cannot train a classifier."""
     source = recipe.data.source
     if photographs.target_kind == "none":
         raise BadData(
@@ -169,20 +167,22 @@ def _check(photographs: Photographs, recipe: Recipe) -> None:
         )
     if photographs.target_kind == "class" and len(photographs.labels) < 2:
         raise BadData(
-            f"{source} has one class, {', '.join(photographs.labels)}; a classifier tells two or "
-            "more apart: add a folder with photographs of something else"
+            f"{source} has one class, {', '.join(photographs.labels)}; a classifier needs at "
+            "least two: add a folder with photographs of something else"
         )
 
 
-def _tried(work: RunInputs, first: First, tuning: Tuning) -> list[Candidate]:
-    """The solved head, the fine-tuned model, and the average of both if they read the same, on the held-out
-    images."""
+def _held_out_candidates(work: RunInputs, first: First, tuning: Tuning) -> list[Candidate]:
+    """The closed form, the fine-tuned model, and the average of both if their heads have the same feature
+    set, measured on the held-out images."""
     held_out = work.photographs.held_out
-    assert held_out is not None and first.held_out is not None  # else nothing is fine-tuned
+    assert (
+        held_out is not None and first.held_out is not None
+    )  # fine-tuning requires held-out images
     tuned = fine_tuned(work, tuning).to(work.device)
     models = {FINE_TUNED: tuned}
     resized, _ = adopt(first.held_out.classifier, image=work.tuning.model.image)
-    if resized.model.config == tuned.model.config:  # both heads read the same
+    if resized.model.config == tuned.model.config:  # the same architecture and feature set
         models[AVERAGE] = average(resized, tuned)
     tried = [first.held_out]
     for name, each in models.items():
@@ -195,12 +195,12 @@ def _tried(work: RunInputs, first: First, tuning: Tuning) -> list[Candidate]:
 def _best_of(
     work: RunInputs, first: First, tried: list[Candidate], earlier: str, minutes: float
 ) -> FolderResult:
-    """The best model on held-out images, saved in the place of the first unless it is that."""
+    """The result with the best candidate on held-out images, which replaces the first model on disk."""
     photographs = work.photographs
     held_out = photographs.held_out
-    assert held_out is not None  # else nothing is fine-tuned
+    assert held_out is not None  # fine-tuning requires held-out images
     weights = image_weights(first.asked, targets_of(held_out))
-    reached = replace(_only(work, first, minutes), candidates=tuple(tried))
+    reached = replace(_without_fine_tuning(work, first, minutes), candidates=tuple(tried))
     groups = held_out.groups
     chosen = from_rank_0(lambda: best(tried, weights, groups).name)
     if chosen == CLOSED_FORM:
@@ -208,21 +208,21 @@ def _best_of(
     picked = {each.name: each for each in tried}[chosen]
     kept = kept_quality(first.asked, tried, picked, targets_of(held_out), groups)
     final = with_origin(work, picked.classifier, chosen, kept)
-    if chosen != earlier:  # else it is there, and its owner may have edited it
+    if chosen != earlier:  # else it is already saved, and its owner may have edited it
         from_rank_0(lambda: _save_other(work, final))
     reached = replace(reached, chosen=chosen, classifier=final, held_out=kept)
     if photographs.test is None:
         return reached
 
-    # On the images to test on
+    # On the test images
     logits = answers(work, picked.classifier, photographs.test)
     test = photographs.test
     metric = main_metric(first.asked, photographs.test_name, logits, targets_of(test), test.groups)
     return replace(reached, test=reached.test | {chosen: metric}, test_logits=logits)
 
 
-def _only(work: RunInputs, first: First, minutes: float) -> FolderResult:
-    """What came of it if nothing is fine-tuned."""
+def _without_fine_tuning(work: RunInputs, first: First, minutes: float) -> FolderResult:
+    """The result if nothing is fine-tuned."""
     candidates: tuple[Candidate, ...] = ()
     held_out = None
     if first.held_out is not None:
@@ -245,7 +245,7 @@ def _only(work: RunInputs, first: First, minutes: float) -> FolderResult:
 
 
 def _earlier_choice(run_dir: Path) -> str:
-    """The name of the model that an earlier call ended with; empty if none did, or it is gone."""
+    """The name of the model that an earlier call chose; "" if none did, or if the model was deleted."""
     if not (run_dir / MODEL).is_dir():
         return ""
     try:
@@ -255,14 +255,14 @@ def _earlier_choice(run_dir: Path) -> str:
 
 
 def _save_other(work: RunInputs, final: Classifier) -> None:
-    """Save another model in the place of the first."""
+    """Replace the first model on disk by another one."""
     folder = work.run_dir / MODEL
     save(final.to("cpu"), folder)
     remove_memory(folder)
 
 
-def _end(work: RunInputs, reached: FolderResult) -> FolderResult:
-    """Write down what was reached."""
+def _record_result(work: RunInputs, reached: FolderResult) -> FolderResult:
+    """Record the result, and return it."""
     candidates = {
         each.name: {"held_out": each.held_out.to_json(), "loss": each.loss}
         for each in reached.candidates

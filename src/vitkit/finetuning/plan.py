@@ -1,7 +1,7 @@
-"""What is decided when a model is made of a folder of photographs, by the machine and the clock, and what
-every step from there reads.
+"""The plan of a quick run: decisions that depend on the machine and on the time left, and the inputs that
+every step shares.
 
-The plan is written down before the fine-tuning, which continues by it if it was interrupted.
+The plan is saved before the fine-tuning, so that an interrupted run continues with the same decisions.
 """
 
 import time
@@ -30,11 +30,11 @@ from vitkit.training.data import group_setting
 from vitkit.training.record.values import check_recipe
 from vitkit.weights import Classifier, fitted_to, load_for
 
-PLAN = "plan.json"  # in the directory of the study
+PLAN = "plan.json"  # in the run directory
 
 
 class OtherPlan(Occupied):
-    """The directory was begun with other settings, or on other images."""
+    """The directory holds a run with other settings, or on other images."""
 
 
 class RunPlan(NamedTuple):
@@ -42,24 +42,25 @@ class RunPlan(NamedTuple):
     were made."""
 
     steps: int | None
-    """Of the fine-tuning; None as long as that is not decided."""
+    """Number of fine-tuning steps; None until decided."""
     precision: Precision
     minutes: float
     recipe: dict
-    """The recipe of the call, as plain values."""
+    """Recipe of the call, as plain values."""
     images: str
-    """Fingerprint of the images to learn from."""
+    """Fingerprint of the training images."""
     seconds_of_a_step: float = 0.0
-    """What a step of the fine-tuning took when `steps` was decided."""
+    """Measured seconds per fine-tuning step when `steps` was decided."""
     pool: str | None = None
-    """What the head reads of a block, in plans of earlier versions; now `reading` says it."""
+    """Pooling of the head's input in plans of earlier versions; replaced by `reading`."""
     reading: FeatureSet | None = None
-    """What the head reads: a pooling, and of how many blocks; None as long as that is not decided."""
+    """Feature set of the head: a pooling and a number of blocks; None until decided."""
     portable: bool = False
-    """Whether the head reads what other libraries know, whatever it costs."""
+    """Whether the head is limited to features that other libraries support, even at a loss of
+    accuracy."""
     native: bool | None = None
-    """Whether the solved head's images keep their own proportions, though the recipe's are cropped; None as
-    long as that is not decided."""
+    """Whether images keep their own proportions for the closed-form head, even if the recipe crops them;
+    None until decided."""
 
 
 TYPES: Types = {
@@ -85,7 +86,7 @@ def read_plan(run_dir: Path) -> RunPlan | None:
             pool, blocks = plan.reading
             check_types({"pool": pool, "blocks": blocks}, {"pool": str, "blocks": int})
             return plan._replace(reading=FeatureSet(POOLS[pool].name, blocks))
-        if plan.pool is not None:  # of an earlier version
+        if plan.pool is not None:  # a plan of an earlier version
             return plan._replace(reading=FeatureSet(POOLS[plan.pool].name))
     except (OSError, TypeError, ValueError, KeyError):
         return None
@@ -100,7 +101,7 @@ def write_plan(run_dir: Path, plan: RunPlan) -> None:
 def earlier_plan(
     run_dir: Path, recipe: Recipe, photographs: Photographs, minutes: float, portable: bool
 ) -> RunPlan | None:
-    """The plan of an earlier call; None if there is none. Raises OtherPlan if it is that of other settings."""
+    """The plan of an earlier call; None if there is none. Raises OtherPlan if its settings differ."""
     plan = from_rank_0(lambda: read_plan(run_dir))
     if plan is None:
         if from_rank_0(lambda: is_run(run_dir)):
@@ -119,12 +120,12 @@ def earlier_plan(
 
 
 def same_place(one: str, other: str) -> bool:
-    """Whether two names of a data set are of one place."""
+    """Whether two names of data sets lead to the same place."""
     one, other = map(shown_address, (one, other))
     return one == other or Path(one).resolve() == Path(other).resolve()
 
 
-# What every step reads, and what several of them do
+# Inputs of every step, and functions that several steps share
 
 
 @dataclass(frozen=True)
@@ -132,9 +133,10 @@ class RunInputs:
     """The inputs of every step."""
 
     recipe: Recipe
-    """As it was given, but for what the head reads: its precision may be "auto", and its spans 0."""
+    """Recipe of the call with the head's feature set filled in. Its precision may be "auto", its
+    spans 0."""
     tuning: Recipe
-    """The same for the fine-tuning, which may be at a smaller image size."""
+    """Recipe of the fine-tuning, which may use a smaller image size."""
     run_dir: Path
     photographs: Photographs
     plan: RunPlan
@@ -143,23 +145,23 @@ class RunInputs:
     began: float
 
     def seconds(self) -> str:
-        """The time so far, as text."""
+        """The elapsed time, as text."""
         return f"{self.spent():.1f} s"
 
     def spent(self) -> float:
-        """Seconds that it has taken so far."""
+        """Elapsed time in seconds."""
         return time.monotonic() - self.began
 
 
 def pretrained(work: RunInputs, recipe: Recipe, labels: Sequence[str]) -> Classifier:
-    """The pre-trained model with a head of zeros for these classes, for the recipe's images."""
+    """The pre-trained model with an all-zero head for these classes, for the recipe's images."""
     published, _ = load_for(recipe.init, recipe.model)
     fitted, _ = fitted_to(published, recipe.model, labels)
     return replace(fitted.to(work.device), preprocessing=recipe.data.preprocessing)
 
 
 def features_of(work: RunInputs, classifier: Classifier, source: Source) -> Features:
-    """The features of images, from the cache if they are there."""
+    """The features of images, from the cache if possible."""
     with autocast(work.device, work.plan.precision):
         found = compute_features(classifier.for_inference(), source)
     broken = np.flatnonzero(~np.isfinite(found.x).all(1))
@@ -178,7 +180,7 @@ def answers(work: RunInputs, classifier: Classifier, source: Source) -> Tensor:
 
 
 def with_origin(work: RunInputs, classifier: Classifier, name: str, metric: Metric) -> Classifier:
-    """The classifier with where it comes from."""
+    """The classifier with its provenance."""
     origin = {
         "recipe": work.recipe.name,
         "init": work.recipe.init,

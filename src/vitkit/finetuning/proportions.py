@@ -1,9 +1,10 @@
-"""Whether the solved head reads images whole, at their own proportions, where most are not square.
+"""The choice between cropped and uncropped images for the closed-form head, where most are not square.
 
-The crop's first model is there by then. A second pass over the images takes as long as the first, so it is
-made only if it leaves half of the time; of the same readings the best one is chosen again, and kept if its
-left-out answers are better than those with the centre cut out by more than chance gives. A model that crops
-opens in other libraries, in a page and in `vitkit faster`, which one of whole images does not.
+The first model, of cropped images, exists by then. A second pass over the images takes as long as
+the first one, so it is made only if half of the time is left. The best feature set for uncropped
+images is used if its leave-one-out predictions are better than those with the centre crop by more
+than chance. A model that crops opens in other libraries, in a page and in `vitkit faster`; one of
+uncropped images does not.
 """
 
 from dataclasses import replace
@@ -20,14 +21,14 @@ from vitkit.system.errors import VitkitError
 from vitkit.system.processes.ranks import from_rank_0
 from vitkit.weights.fitting import at_own_proportions
 
-MEASURED = 200  # images whose sizes are looked at
-# What becomes of them otherwise, by the preprocessing's rule, and the option that says so
+MEASURED = 200  # largest number of images whose sizes are read
+# What the preprocessing does with images otherwise, by its `resize` rule, and the value of `crop` for it
 CROPPED = {"shorter": ("with the centre cut out", "centre"), "square": ("made square", "whole")}
-SQUARE = 1.1  # times as long as the other: up to here a crop hardly loses anything
+SQUARE = 1.1  # longest ratio of the sides at which a crop loses hardly anything
 
 
 def with_own_proportions(work: RunInputs) -> RunInputs:
-    """The same work on images that keep their proportions. Raises VitkitError if the model cannot
+    """The inputs of a run on images that keep their proportions. Raises VitkitError if the model cannot
     read them."""
     recipe = work.recipe
     preprocessing = at_own_proportions(recipe.data.preprocessing, recipe.model)
@@ -37,8 +38,8 @@ def with_own_proportions(work: RunInputs) -> RunInputs:
 
 
 def with_crop(recipe: Recipe) -> Recipe:
-    """The recipe of a fine-tuning, which reads images of one size: where they keep their proportions, the
-    centre is cut out."""
+    """The recipe of a fine-tuning, which needs images of one size: a centre crop replaces images at their
+    own proportions."""
     preprocessing = recipe.data.preprocessing
     if not preprocessing.is_native:
         return recipe
@@ -47,31 +48,32 @@ def with_crop(recipe: Recipe) -> Recipe:
 
 
 def chosen_proportions(work: RunInputs, reading: FittedHead) -> tuple[RunInputs, FittedHead | None]:
-    """The head on whole images, if that is no worse than the given one; None if it is, or not worth a try.
-    Says what came of it. The work has what was decided in its plan."""
-    if not _is_open(work) or not reading.whole.known.any():
+    """The head on uncropped images if it is better than the given one; None if it is not, or if
+    there is no time to try. Logs the result. The returned inputs hold the decision in their
+    plan."""
+    if not _is_undecided(work) or not reading.whole.known.any():
         return work, None
     if not from_rank_0(
         lambda: 4 * work.spent() < 60 * work.plan.minutes
     ):  # half for the second pass
-        return _decided(work, False), None
+        return _with_decision(work, False), None
     images = work.photographs.learned
     count = not_square(images)
     if 2 * count <= len(images):
-        return _decided(work, False), None
+        return _with_decision(work, False), None
 
-    # The best reading of whole images
+    # The best feature set on uncropped images
     try:
         other = with_own_proportions(work)
     except VitkitError:  # the model cannot read them
-        return _decided(work, False), None
-    quiet = replace(other, plan=work.plan._replace(reading=None), say=_say_nothing)
+        return _with_decision(work, False), None
+    quiet = replace(other, plan=work.plan._replace(reading=None), say=_discard)
     whole = read(quiet)
     tried = [by_left_out(reading, "cropped"), by_left_out(whole, "whole")]
     weights = image_weights(reading.asked, reading.learned.y) * reading.whole.known.numpy()
     is_better = from_rank_0(lambda: best(tried, weights) is tried[1])
 
-    # What came of it
+    # The result
     groups = images.groups
     cropped = next(reading.asked.left_out_quality(reading.whole, reading.learned.y, groups))
     of_whole = next(reading.asked.left_out_quality(whole.whole, whole.learned.y, groups))
@@ -80,41 +82,41 @@ def chosen_proportions(work: RunInputs, reading: FittedHead) -> tuple[RunInputs,
     not_squares = f"about {count:,} of {counted(len(images), 'image')} are not square"
     if not is_better:
         work.say(
-            f"{not_squares}: whole, at their own proportions, they give {figures} by fits without each "
-            f"image, no better than chance may be, so they stay {now} (`crop='native'` reads them whole)"
+            f"{not_squares}: whole, at their own proportions, they give {figures} by "
+            f"leave-one-out, which chance may explain, so they stay {now} (`crop='native'` reads them whole)"
         )
-        return _decided(work, False), None
+        return _with_decision(work, False), None
     work.say(
-        f"{not_squares}, so they are read whole, at their own proportions: {figures} {now}, by fits "
-        f"without each image (`crop={option!r}` keeps to that)"
+        f"{not_squares}, so they are read whole, at their own proportions: {figures} {now}, by "
+        f"leave-one-out (`crop={option!r}` keeps to that)"
     )
 
-    # An image that is left out has no say in that
+    # Cross-fitted: an image has no influence on the choice of the head that predicts it
     head = answered_by_others(whole.whole, [reading.whole, whole.whole], tried, weights)
-    return _decided(other, True), whole._replace(whole=head)
+    return _with_decision(other, True), whole._replace(whole=head)
 
 
-def _is_open(work: RunInputs) -> bool:
-    """Whether nobody has decided."""
+def _is_undecided(work: RunInputs) -> bool:
+    """Whether neither the caller nor an earlier call has decided."""
     if work.plan.portable or work.recipe.data.preprocessing.is_native:
         return False
     return work.plan.native is None and work.plan.steps is None
 
 
-def _decided(work: RunInputs, native: bool) -> RunInputs:
-    """The work whose plan says what was decided, and is written."""
+def _with_decision(work: RunInputs, native: bool) -> RunInputs:
+    """The inputs with the decision in their plan, which is saved."""
     plan = work.plan._replace(native=native)
     write_plan(work.run_dir, plan)
     return replace(work, plan=plan)
 
 
-def _say_nothing(sentence: str) -> None:
-    """Nothing: of a head that may not be kept."""
+def _discard(sentence: str) -> None:
+    """Discard messages about a head that may not be kept."""
 
 
 def not_square(source: Source) -> int:
-    """How many images have one side longer than the other by more than SQUARE; of many images, the number
-    is estimated from a part of them."""
+    """How many images have one side longer than the other by a factor of more than SQUARE; for many
+    images an estimate from a sample."""
     looked_at = np.linspace(0, len(source) - 1, min(len(source), MEASURED)).astype(int).tolist()
     count = 0
     for i in looked_at:

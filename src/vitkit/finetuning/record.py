@@ -1,5 +1,5 @@
-"""What a quick run writes about itself, under the names that every run has (docs/runs.md):
-so that it is reported on and compared as they are. And its page, from what is written.
+"""The record of a quick run: the files that every run has (docs/runs.md), so that `report` and `compare`
+read a quick run like any other; and its page, made from these files.
 """
 
 import time
@@ -38,16 +38,16 @@ from vitkit.weights import Classifier, load
 
 
 def is_quick(run_dir: Path) -> bool:
-    """Whether a directory holds a quick run."""
+    """Whether a directory holds a run of `vitkit finetune` with the quick preset."""
     return (run_dir / PLAN).is_file()
 
 
 def check_recorded(run_dir: Path) -> None:
-    """Raises VitkitError for a quick run that has not written down what it reached."""
+    """Raises VitkitError for a quick run whose results are not recorded."""
     if is_quick(run_dir) and not is_run(run_dir):
         raise BadRun(
-            f"{run_dir} has not ended, or was made by an earlier version, which did not keep what a page "
-            "needs; the vitkit finetune command that made it, given once more, goes on and writes it"
+            f"{run_dir} is unfinished, or was made by an earlier version, which did not record what a page "
+            "needs; repeat the vitkit finetune command that made it, which continues and records it"
         )
 
 
@@ -58,19 +58,19 @@ def write_record(
     measured: Metric | None,
     logits: Tensor | None,
 ) -> None:
-    """Write down by which recipe the chosen model was made, of which images, and what it reached.
+    """Record the recipe that made the chosen model, its images and its results.
 
-    measured: on the images to test on, or else on those that were held out; None without either.
-    logits: of the images to test on, (N, K), if there are some.
+    measured: the metric on the test images, or else on the held-out images; None without either.
+    logits: of the test images, (N, K), if there are some.
     """
     run_dir = work.run_dir
     photographs = work.photographs
 
-    # On what it ran, and when
+    # Hardware, data and time
     data = work.recipe.data
     place = data.source
     if not is_address(place):
-        place = str(Path(place).resolve())  # of a folder, from wherever the next command is given
+        place = str(Path(place).resolve())  # absolute, for commands that start in other folders
     record = {
         "source": data.source,
         "place": place,
@@ -86,9 +86,9 @@ def write_record(
         "made_fingerprint": photographs.made_fingerprint,
     }
     write_json(run_dir / "data.json", record)
-    write_json(run_dir / BEGUN, _begun(work))
+    write_json(run_dir / BEGUN, _start_of(work))
 
-    # What it reached: an evaluation, and the answers to the images to test on
+    # Results: an evaluation, and the predictions for the test images
     steps = 0
     if chosen != CLOSED_FORM:
         steps = work.plan.steps or 0
@@ -100,20 +100,21 @@ def write_record(
     line = {"event": "evaluation", "step": steps, "evaluator": chosen, "primary": primary}
     write_whole(run_dir / "metrics.jsonl", to_line(line | {"metrics": metrics}).encode())
     if photographs.target_kind == "class" and photographs.test is not None:
-        assert logits is not None  # of the images to test on
+        assert logits is not None  # of the test images
         given = answers_of_logits(classifier, photographs.test, logits)
         write_answers(run_dir / ANSWERS, Kept(given, photographs.test_name, steps))
 
-    # By which recipe, last: a directory that has it has the others. A fine-tuned model reads other images
-    # than the solved head does where these keep their proportions, or have few pixels
+    # The recipe comes last: a directory that has it has the other files. A fine-tuned model and the
+    # closed-form head prepare images differently if these keep their proportions, or have few pixels
     recipe = work.recipe
     if chosen != CLOSED_FORM:
         recipe = replace(recipe, model=work.tuning.model, data=work.tuning.data)
     write_json(run_dir / "recipe.json", to_json(recipe))
 
 
-def _begun(work: RunInputs) -> dict:
-    """When the run began, how long it took, and on what. A call that only continues it took less."""
+def _start_of(work: RunInputs) -> dict:
+    """Start, duration and hardware of the run. A call that continues a run keeps its date, and the longer
+    duration."""
     earlier = read_object(work.run_dir / BEGUN, OF_BEGUN)
     date = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(time.time() - work.spent()))
     seconds = max(round(work.spent(), 1), earlier.get("seconds", 0.0))
@@ -121,8 +122,8 @@ def _begun(work: RunInputs) -> dict:
 
 
 def weakest_class(run_dir: Path) -> str | None:
-    """A sentence about the class that fared worst on the images to test on; None without such images, or
-    if every answer is right."""
+    """A sentence about the class with the lowest accuracy on the test images; None without test
+    images, or if every prediction is correct."""
     kept = read_answers(run_dir / ANSWERS)
     if kept is None or not kept.answers.finite.all():
         return None
@@ -130,12 +131,13 @@ def weakest_class(run_dir: Path) -> str | None:
 
 
 def write_page(run_dir: Path, path: Path | None = None, typed: Sequence[str] = ()) -> Path | None:
-    """The page about a quick run, from what it has written: the mistakes of its model on the images to
-    test on, if they have one class each; else how it was fine-tuned. None if nothing was measured.
+    """Write the page about a quick run from its record: the mistakes of its model on the test
+    images if they have one class each, else its fine-tuning. Returns the page's path; None if
+    nothing was measured.
 
-    path: the file to write; None is report.html in the directory. typed: names of data sets that a person
-    typed, as `read_run` takes them. Raises VitkitError for a run of before that was written down, and for
-    images that have changed since, or may not be opened.
+    path: the file to write; None is report.html in the directory. typed: names of data sets that a user
+    typed, as `read_run` takes them. Raises VitkitError for a run without a record, and for images that
+    have changed since, or may not be opened.
     """
     check_recorded(run_dir)
     run = read_run(run_dir, typed)
@@ -166,7 +168,7 @@ def write_page(run_dir: Path, path: Path | None = None, typed: Sequence[str] = (
 
 
 def _command(init: str, data: str, plan: RunPlan) -> str:
-    """The command that makes such a model; settings of the fine-tuning are not in it."""
+    """The command that makes such a model, without settings of the fine-tuning."""
     command = f"vitkit finetune {as_word(init)} {as_word(data)} --minutes {plan.minutes:g}"
     if plan.portable:
         command += " --portable"

@@ -1,6 +1,6 @@
-"""Less work, with answers that differ a little: tokens merged, and images that exit early.
+"""Approximations that save computation and change predictions a little: token merging and early exit.
 
-`vitkit bench --merge` and `--exit` measure what it costs on images of one's own.
+`vitkit bench --merge` and `--exit` measure the lost accuracy on the user's images.
 
 Legend: N images, B batch, D width.
 """
@@ -18,7 +18,7 @@ from vitkit.system.errors import BadData, Unsupported
 from vitkit.weights import Classifier
 
 BATCH = 32
-FEWEST = 10  # images that exits can be fitted on
+FEWEST = 10  # fewest images for fitting exits
 
 
 def merging(classifier: Classifier, r: int) -> Classifier:
@@ -26,19 +26,19 @@ def merging(classifier: Classifier, r: int) -> Classifier:
     whose tokens cannot be merged."""
     deployed = classifier.for_inference()
     check_can_merge(deployed.model, r)
-    assert isinstance(deployed.model, VisionTransformer)  # no other can
-    return _answering(deployed, Merging(deployed.model, r))
+    assert isinstance(deployed.model, VisionTransformer)  # `check_can_merge` refuses any other
+    return _with_model(deployed, Merging(deployed.model, r))
 
 
-def _answering(classifier: Classifier, model: Merging | EarlyExit) -> Classifier:
-    """The classifier with a model that takes the place of its own, for answers alone."""
+def _with_model(classifier: Classifier, model: Merging | EarlyExit) -> Classifier:
+    """The classifier with an approximate model in place of its own, for inference only."""
     return replace(classifier, model=model, unknown=None)  # type: ignore[arg-type]
 
 
 def check_less_work(classifier: Classifier, merge: Sequence[int], sure: Sequence[float]) -> None:
-    """Raises VitkitError for numbers of tokens, and probabilities of exits, that cannot be, and for a
-    model that can do neither: at once, where they are used at the end."""
-    model = classifier.for_inference().model  # of the size of its preprocessing
+    """Raises VitkitError for impossible numbers of merged tokens or exit probabilities, and for a model
+    that supports neither. Called first, since both are used only at the end."""
+    model = classifier.for_inference().model  # at the image size of its preprocessing
     for r in merge:
         check_can_merge(model, r)
     if sure and classifier.preprocessing.is_native:
@@ -54,29 +54,30 @@ def check_less_work(classifier: Classifier, merge: Sequence[int], sure: Sequence
 
 
 def usual_exits(depth: int) -> tuple[int, ...]:
-    """After how many of a model's blocks it may answer: from the half on, every second one."""
+    """The blocks after which exits are placed: every second one of the second half."""
     return tuple(range((depth + 1) // 2, depth, 2))
 
 
 def fit_exits(
     classifier: Classifier, images: np.ndarray, after: Sequence[int] | None = None
 ) -> list[Exit]:
-    """Exits after some of the blocks, fitted to the model's own features of prepared images, uint8
-    (N, 3, h, w); labels are not needed.
+    """Fit exits after some of the blocks to the model's own features and predictions; needs no labels.
 
-    How strongly each is regularised is chosen by the exact answers of fits without an image. Raises
-    VitkitError for too few images, and for a model without a class token of its own.
+    images: prepared images, uint8 (N, 3, h, w). after: the blocks; `usual_exits` by default.
+
+    The regularisation of each exit is chosen by leave-one-out predictions. Raises VitkitError for too
+    few images, and for a model without a class token of its own.
     """
     deployed = classifier.for_inference()
     model = deployed.model
     if after is None:
         after = usual_exits(len(getattr(model, "blocks", ())))
     check_can_exit(model, after)
-    assert isinstance(model, VisionTransformer)  # no other can
+    assert isinstance(model, VisionTransformer)  # `check_can_exit` refuses any other
     if len(images) < FEWEST:
         raise BadData(f"exits are fitted on {FEWEST} images at least, and there are {len(images)}")
 
-    # The states of all images
+    # The hidden states of all images
     parts = []
     for start in range(0, len(images), BATCH):
         batch = torch.from_numpy(images[start : start + BATCH]).to(deployed.device)
@@ -84,7 +85,7 @@ def fit_exits(
             parts.append(states_at(model, deployed.preprocessing.normalise(batch), after))
     *states, features = (torch.cat(each).cpu() for each in zip(*parts, strict=True))
 
-    # A map for each exit
+    # One linear map per exit
     exits = []
     for blocks, x in zip(after, states, strict=True):
         weight, bias = distilled(x, features)
@@ -93,17 +94,17 @@ def fit_exits(
 
 
 def exiting(classifier: Classifier, exits: Sequence[Exit], sure: float) -> Classifier:
-    """The classifier for inference, which answers an image after the first exit that gives a class a
-    probability of `sure`. Raises VitkitError if the outputs are not classes of one image."""
+    """The classifier for inference with early exit: an image leaves after the first exit whose highest
+    probability is `sure` or more. Raises VitkitError if the outputs are not classes of one image."""
     check_one_class(classifier)
     deployed = classifier.for_inference()
     check_can_exit(deployed.model, [each.after for each in exits])
-    assert isinstance(deployed.model, VisionTransformer)  # no other can
-    return _answering(deployed, EarlyExit(deployed.model, exits, sure))
+    assert isinstance(deployed.model, VisionTransformer)  # `check_can_exit` refuses any other
+    return _with_model(deployed, EarlyExit(deployed.model, exits, sure))
 
 
 def check_one_class(classifier: Classifier) -> None:
-    """Raises VitkitError if the outputs are not classes, one an image."""
+    """Raises VitkitError if the model does not predict exactly one class per image."""
     if classifier.activation != "softmax":
         raise Unsupported(
             f"early exit needs one class an image; the model's activation is {classifier.activation!r}"

@@ -1,6 +1,6 @@
-"""Pictures of what a model looked at when it answered (Fig. 6, App. D.8).
+"""Pictures of a model's attention for its predictions (Fig. 6, App. D.8).
 
-Legend: B images of a batch, K classes, (h, w) the grid of patches, H W pixels of what the model gets.
+Legend: B images of a batch, K classes, (h, w) the grid of patches, H W pixels of the model's input.
 """
 
 import io
@@ -28,14 +28,14 @@ from vitkit.system.machine import autocast
 from vitkit.system.storage.files import MARK, check_replaceable, write_whole
 from vitkit.weights import Activation
 
-LEAST = 400  # pixels of a side, about: photographs are enlarged to it
+LEAST = 400  # approximate smallest side of a picture, in pixels: smaller images are enlarged
 
 
 class Looking:
-    """A Runtime that also keeps what the model looked at, from the same pass."""
+    """A Runtime that also records the attention maps of each forward pass."""
 
     one_grid = True
-    """Its maps are those of one batch, whose images have one size."""
+    """`maps` belongs to a single batch, whose images all have one size."""
 
     def __init__(self, eager: Eager):
         """Raises VitkitError for a model without attention among patches."""
@@ -69,30 +69,33 @@ class Looking:
 
     @property
     def least(self) -> np.ndarray | None:
-        """The limit from which on the classifier leaves a class open."""
+        """The lowest probability with which a class belongs to the prediction set, (K,) or (1,)."""
         return self.eager.least
 
     def logits_and_strangeness(self, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The same, and (B,): above 0 for unknown images."""
+        """uint8 (B, 3, H, W) -> logits (B, K), and out-of-distribution scores (B,), above 0 for unknown
+        images."""
         return with_strangeness(self.eager.classifier, lambda: self.logits(images))
 
 
 class LookPictures:
-    """Draws pictures into a directory, one for each image: what the model got, beside it the same, dark
-    where it did not look, and below them its answer."""
+    """Draws one picture per image into a directory: the model's input, beside it the input darkened by
+    low attention, and below them the prediction."""
 
     def __init__(self, directory: Path, looking: Looking):
-        """The directory is made with the first picture."""
+        """The directory is created with the first picture."""
         self.directory = directory
         self.looking = looking
         self.names: Counter[str] = Counter()
 
     def draw(self, name: str, image: np.ndarray, place: int, answer: str) -> Path:
-        """Draw the picture of an image, uint8 (3, H, W), what the model looked at in it, by its place in
-        the last batch, and the answer in words, and return its path.
+        """Draw the picture of an image, and return its path.
 
-        It is called as the image, with a number appended for another of that name, or if somebody's
-        file is there. Raises OSError, in a sentence.
+        image: uint8 (3, H, W). place: the image's index in the last batch. answer: the prediction
+        in words.
+
+        The picture is called as the image, with a number appended if the name is taken by another picture
+        or by a file that vitkit did not draw. Raises OSError with a readable message.
         """
         assert self.looking.maps is not None, "a batch was answered"
         weights = self.looking.maps[place].numpy()
@@ -111,7 +114,7 @@ class LookPictures:
         return path
 
     def _path(self, name: str) -> Path:
-        """Where the picture of an image goes."""
+        """The path for the picture of an image."""
         last_part = safe_name(name.rstrip("/").rpartition("/")[2])
         while True:
             self.names[last_part] += 1
@@ -124,7 +127,7 @@ class LookPictures:
 
 
 def _may_be_written(path: Path) -> bool:
-    """Whether there is nothing, or a picture that vitkit drew."""
+    """Whether the path is free or holds a picture that vitkit drew."""
     if not path.exists():
         return True
     try:

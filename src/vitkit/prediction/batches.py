@@ -1,7 +1,7 @@
-"""Batches of images: prepared by other processes while the model computes, and made of names that
-come meanwhile, through a pipe or as files in a folder.
+"""Batches of images: prepared by worker processes while the model computes, also for names that arrive
+through a pipe or as files in a watched folder.
 
-Legend: B images of a batch, C channels, h w pixels of what the model gets.
+Legend: B images of a batch, C channels, h w pixels of the model's input.
 """
 
 import os
@@ -25,16 +25,16 @@ from vitkit.system.errors import BadData, BadImage
 
 
 class Prepared(NamedTuple):
-    """The images of a batch of items, ready for the model."""
+    """A batch of images, ready for the model."""
 
     images: np.ndarray
-    """(B, C, h, w), uint8 or float32: those that could be read; (B, M) if they keep their own proportions
-    and these differ (data/images/native.py). An array, not a tensor: it travels from a worker through a
-    pipe, without /dev/shm."""
+    """(B, C, h, w), uint8 or float32: the readable images; (B, M) if images keep their own proportions
+    and differ in size (data/images/native.py). A NumPy array, because a worker sends it through a pipe;
+    a tensor would need /dev/shm."""
     rows: list[int]
-    """Which of the items each is."""
+    """Index of the item of each image."""
     errors: dict[int, str]
-    """By the number of each other item, what is wrong with it."""
+    """Error message of each unreadable item, by its index."""
 
 
 Batches = Generator[tuple[Sequence[Item], Prepared], None, None]
@@ -43,9 +43,9 @@ Batches = Generator[tuple[Sequence[Item], Prepared], None, None]
 def from_sequence(
     items: Sequence[Item], preprocessing: Preprocessing, batch: int, workers: int
 ) -> Batches:
-    """The items in batches, in order. workers: as in `predict`; each has all items."""
+    """The items in batches, in order. workers: as in `predict`; each worker has all items."""
     chunks = ranges(len(items), batch)
-    if len(chunks) < 2 and workers < 0:  # while one batch is decoded there is nothing to compute
+    if len(chunks) < 2 and workers < 0:  # a single batch has no computation to overlap with
         workers = 0
     if workers < 0:
         from vitkit.data import default_workers
@@ -60,13 +60,13 @@ def from_sequence(
 def from_stream(
     chunks: Iterable[Sequence[Item]], preprocessing: Preprocessing, workers: int
 ) -> Batches:
-    """Items that come in batches, some of them empty, in order. Each travels to a worker; those
-    that follow it are asked for meanwhile."""
+    """A stream of batches of items (possibly empty), in order. Each batch is sent to a worker while the
+    next ones are requested."""
     if workers < 0:
         from vitkit.data import default_workers
 
         workers = default_workers()
-    stream = _Remembered(chunks)
+    stream = _InFlight(chunks)
     with closing(in_order(partial(prepare, preprocessing), stream, workers)) as prepared:
         for each in prepared:
             yield stream.travelling.popleft(), each
@@ -74,27 +74,27 @@ def from_stream(
         raise stream.error
 
 
-class _Remembered:
-    """A stream on its way to workers, which remembers what has not come back."""
+class _InFlight:
+    """A stream of batches sent to workers that keeps the items of the batches in flight."""
 
     def __init__(self, chunks: Iterable[Sequence[Item]]):
         self.chunks = chunks
         self.travelling: deque[Sequence[Item]] = deque()
         self.error: Exception | None = None
-        """What the stream raised. It seems to end there: among the workers, an error would be taken
-        for the death of one."""
+        """The exception that the stream raised. The stream ends there instead of raising it, because an
+        exception in a worker's input would look like the death of a worker."""
 
     def __iter__(self) -> Iterator[Sequence[Item]]:
         try:
             for chunk in self.chunks:
                 self.travelling.append(chunk)
                 yield chunk
-        except Exception as error:  # raised when the stream has ended
+        except Exception as error:  # raised again when all batches have come back
             self.error = error
 
 
 def _prepare_rows(items: Sequence[Item], preprocessing: Preprocessing, rows: range) -> Prepared:
-    """Some of the items, by their numbers: a worker has all of them."""
+    """Prepare the items with these indices; a worker has all items."""
     return prepare(preprocessing, [items[i] for i in rows])
 
 
@@ -113,26 +113,28 @@ def prepare(preprocessing: Preprocessing, items: Iterable[Item]) -> Prepared:
 
 
 def _prepare(item: Item, preprocessing: Preprocessing) -> np.ndarray:
-    """The image as (C, h, w), uint8 or float32. Raises BadImage, with a sentence, if it cannot be read."""
+    """The image as (C, h, w), uint8 or float32. Raises BadImage with a readable message."""
     try:
         return preprocessing.array(open_image(item.read(), item.name))
     except OSError as error:
         raise BadImage(f"{item.name} cannot be read: {error}") from error
 
 
-# Names that come: lists of them, and an empty one whenever nothing came for a moment, so that who
-# waits for more can meanwhile do something else
+# Streams of names: they yield lists, and an empty list whenever nothing has arrived for a moment, so
+# that the caller can do other work meanwhile
 
 MOMENT = 0.05  # seconds to wait for another name
-POLL = 0.5  # seconds between two looks at a folder
-REST = 5  # times as long as a look takes, at least, before the next
-EMPTY = 5  # seconds after which an empty file is one that stays empty
+POLL = 0.5  # seconds between two scans of a folder
+REST = 5  # shortest pause between two scans, in durations of a scan
+EMPTY = 5  # seconds after which an empty file counts as complete
 
 
 def names_from(file: int, batch: int) -> Iterator[list[str]]:
-    """The lines that come from an open file, by its descriptor, in lists of at most `batch`, as soon
-    as they come. Empty lines are left out."""
-    lines: Queue[str | None] = Queue(maxsize=100 * batch)  # a million names may wait elsewhere
+    """The lines of an open file, given by its descriptor, in lists of at most `batch`, as soon as they
+    arrive. Empty lines are skipped."""
+    lines: Queue[str | None] = Queue(
+        maxsize=100 * batch
+    )  # bounded: a sender of more lines has to wait
     threading.Thread(target=_read_lines, args=(file, lines), daemon=True).start()
     ended = False
     while not ended:
@@ -150,8 +152,8 @@ def names_from(file: int, batch: int) -> Iterator[list[str]]:
 
 
 def _read_lines(file: int, lines: "Queue[str | None]") -> None:
-    """Put every line into the queue, and None at the end. Without Python's buffers: their lock would
-    be held for ever by a thread that waits here when the program ends."""
+    """Put every line into the queue, and None at the end. Reads without Python's buffers: a thread that
+    blocks in a read at interpreter exit would hold a buffer's lock forever."""
     rest = b""
     while data := os.read(file, 1 << 16):
         *whole, rest = (rest + data).split(b"\n")
@@ -165,11 +167,11 @@ def arrivals(folder: str, batch: int, leave_out: Sequence[Path] = ()) -> Iterato
     """The images below a folder, existing ones and those that arrive, in lists of at most `batch`,
     without end. Images in a folder of `leave_out` are left out.
 
-    A file comes when its size and time are the same at two looks, so not while it is written; and
-    again when they have changed since. Raises VitkitError if the folder cannot be read.
+    A file is listed once its size and time are equal in two scans, so not while it is being written, and
+    again after it has changed. Raises VitkitError if the folder cannot be read.
     """
-    settled: dict[str, tuple[int, int]] = {}  # by name, the size and time of what came
-    seen: dict[str, tuple[int, int]] = {}  # at the last look
+    settled: dict[str, tuple[int, int]] = {}  # size and time of each listed file
+    seen: dict[str, tuple[int, int]] = {}  # size and time of each file in the last scan
     folders = [left_out.resolve() for left_out in leave_out]
     next_look = 0.0
     for note in note_left_out(_images(folder)[1]):
@@ -180,12 +182,12 @@ def arrivals(folder: str, batch: int, leave_out: Sequence[Path] = ()) -> Iterato
             yield []
             continue
 
-        # Look
+        # Scan
         begun = time.monotonic()
         states = _states(folder, folders)
         ready = []
         for name, state in states.items():
-            if seen.get(name) == state != settled.get(name) and not _may_grow(state):
+            if seen.get(name) == state != settled.get(name) and not _is_recent_and_empty(state):
                 ready.append(name)
                 settled[name] = state
         seen = states
@@ -193,13 +195,13 @@ def arrivals(folder: str, batch: int, leave_out: Sequence[Path] = ()) -> Iterato
         took = time.monotonic() - begun
         next_look = time.monotonic() + max(POLL, REST * took)
 
-        # Hand over
+        # Yield the new files
         for start in range(0, len(ready), batch):
             yield ready[start : start + batch]
 
 
 def _states(folder: str, leave_out: Sequence[Path]) -> dict[str, tuple[int, int]]:
-    """The size and time of every image below a folder, by its name."""
+    """The size and modification time of every image below a folder, by name."""
     states = {}
     for name in _images(folder)[0]:
         path = Path(folder, name)
@@ -207,15 +209,15 @@ def _states(folder: str, leave_out: Sequence[Path]) -> dict[str, tuple[int, int]
             state = path.stat()
             parent = path.parent.resolve()
         except OSError:
-            continue  # it has gone since
+            continue  # deleted since the scan
         if not any(parent.is_relative_to(left_out) for left_out in leave_out):
             states[str(path)] = (state.st_size, state.st_mtime_ns)
     return states
 
 
 def _images(folder: str) -> tuple[list[str], Counter]:
-    """The images below a folder, and what was left out. Raises VitkitError if it cannot be read, but not
-    for one inside it that goes while it is looked at: the next look will tell."""
+    """The images below a folder, and counts of other files. Raises VitkitError if the folder cannot be
+    read, but not for a subfolder that is deleted during the scan."""
     try:
         return find_images(folder)
     except (ValueError, OSError):
@@ -224,14 +226,14 @@ def _images(folder: str) -> tuple[list[str], Counter]:
         return [], Counter()
 
 
-def _may_grow(state: tuple[int, int]) -> bool:
-    """Whether a file is empty because its writer has not begun."""
+def _is_recent_and_empty(state: tuple[int, int]) -> bool:
+    """Whether a file is empty and recent, so its writer may not have begun."""
     size, changed = state
     return size == 0 and time.time() - changed / 1e9 < EMPTY
 
 
 def pixels_of(item: Item) -> np.ndarray | None:
-    """The picture, upright, uint8 (height, width, 3); None for one that cannot be read."""
+    """The upright image, uint8 (height, width, 3); None if it cannot be read."""
     try:
         return np.ascontiguousarray(open_image(item.read(), item.name).pixels())
     except (BadImage, OSError):
@@ -241,6 +243,6 @@ def pixels_of(item: Item) -> np.ndarray | None:
 def prepared_images(
     preprocessing: Preprocessing, items: Sequence[Item]
 ) -> tuple[np.ndarray, list[Item]]:
-    """The images that can be read, uint8 (N, 3, h, w), and their items."""
+    """The readable images, uint8 (N, 3, h, w), and their items."""
     prepared = prepare(preprocessing, items)
     return prepared.images, [items[row] for row in prepared.rows]

@@ -1,4 +1,4 @@
-"""Images as callers of the public functions give them."""
+"""The type of images that callers pass to the public functions."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,5 +12,5 @@ if TYPE_CHECKING:
     ImageLike = str | Path | bytes | Image | np.ndarray | Tensor | Iterable[Any]
     """An image or several: a file, a folder, a pattern, a web address, a data set, encoded bytes, a
     Pillow image, an array or a tensor."""
-else:  # no PyTorch for a signature
+else:  # signatures must not import PyTorch
     ImageLike = Annotated[Any, "IMAGE"]

@@ -1,6 +1,6 @@
-"""What `vitkit.predict` takes, as Items: names, and images that a program has in memory.
+"""The inputs of `vitkit.predict` as Items: names, and images in memory.
 
-Images in memory have no name: they are called "image 0", "image 1", ..., by their place.
+Images in memory have no name: they are called "image 0", "image 1", ..., by their position.
 """
 
 import os
@@ -36,7 +36,7 @@ EXPECTED = (
 
 @dataclass(frozen=True, eq=False)
 class InMemory:
-    """A Group of items that a program made."""
+    """A Group of items in memory."""
 
     items: tuple[Item, ...]
 
@@ -48,11 +48,12 @@ class InMemory:
 
 
 def as_items(images: Any, labels: Sequence[str] = ()) -> Sequence[Item] | Iterator[Item]:
-    """The images that `vitkit.predict` is given: a Sequence, or an Iterator for an iterator.
+    """The items that `vitkit.predict` classifies: an Iterator if `images` is an iterator, else a
+    Sequence.
 
-    labels: names of the model's classes, by which those of a data set are called.
+    labels: names of the model's classes; the classes of a data set that match get these names.
 
-    Raises VitkitError if something is not an image, or if a name stands for nothing.
+    Raises VitkitError if something is not an image, or if a name matches nothing.
     """
     if isinstance(images, Pictures):
         return images
@@ -62,7 +63,7 @@ def as_items(images: Any, labels: Sequence[str] = ()) -> Sequence[Item] | Iterat
         images = images.tolist()
     if _is_one(images):
         return _listed([images], labels)
-    # A table of pandas or polars: its items would be the names of its columns
+    # A table of pandas or polars: iterating over it would yield the names of its columns
     if hasattr(images, "columns"):
         names = ", ".join(map(str, list(images.columns)[:5]))
         raise BadData(f"images is a table; give the column that holds them, one of {names}")
@@ -74,7 +75,7 @@ def as_items(images: Any, labels: Sequence[str] = ()) -> Sequence[Item] | Iterat
 
 
 def _is_one(value: Any) -> bool:
-    """Whether a value is one thing that may be classified, and no list of such."""
+    """Whether a value is a single input, not a list of inputs."""
     kinds = (str, os.PathLike, bytes, bytearray, memoryview, IOBase)
     if isinstance(value, (*kinds, np.ndarray, Tensor, Image.Image, Item)):
         return True
@@ -87,13 +88,13 @@ def _described(value: Any) -> str:
 
 
 def _listed(images: Sequence[Any], labels: Sequence[str]) -> Pictures:
-    """The items of a list, names and images in memory in its order."""
+    """The items of a list of names and images in memory, in its order."""
     groups: list[Group] = []
     in_memory: list[Item] = []
     names: list[str] = []
 
     def end_group() -> None:
-        """What was collected, which is of one kind, becomes a group; the other kind is empty."""
+        """Make a group of the collected names or items (only one of the two lists is non-empty)."""
         groups.append(InMemory(tuple(in_memory)))
         in_memory.clear()
         groups.extend(pictures(names, labels).groups)
@@ -109,25 +110,25 @@ def _listed(images: Sequence[Any], labels: Sequence[str]) -> Pictures:
         else:
             if names:
                 end_group()
-            in_memory += _made(image, numbers, forked())
+            in_memory += _items_in_memory(image, numbers, forked())
     end_group()
     return Pictures.of(group for group in groups if len(group))
 
 
 def _one_by_one(images: Iterable[Any]) -> Iterator[Item]:
-    """The items of an iterator, each made when it is asked for."""
+    """The items of an iterator, each made when it is requested."""
     numbers = count()
     for image in images:
         if isinstance(image, str | os.PathLike):
             next(numbers)
             yield from items_of(os.fspath(image))
         else:
-            yield from _made(image, numbers, lazily=False)
+            yield from _items_in_memory(image, numbers, lazily=False)
 
 
-def _made(image: Any, numbers: Iterator[int], lazily: bool) -> list[Item]:
-    """The items of what is in memory. lazily: a Pillow image is decoded, and an Item read, when it
-    is asked for, and not before it travels to another process."""
+def _items_in_memory(image: Any, numbers: Iterator[int], lazily: bool) -> list[Item]:
+    """The items of a value in memory. lazily: decode a Pillow image, or read an Item, when it is
+    requested; otherwise before it is sent to another process."""
     if isinstance(image, Item):
         next(numbers)
         return [image if lazily else Item(image.name, _read_now(image.read), image.truth)]
@@ -143,7 +144,7 @@ def _made(image: Any, numbers: Iterator[int], lazily: bool) -> list[Item]:
         read = partial(pixels_of_pillow, image, name)
         return [Item(name, read if lazily else _read_now(read))]
 
-    # Arrays, whose numbers are those of the first image
+    # An array of one or several images; `first` is the number of its first image
     first = next(numbers)
     if isinstance(image, np.ndarray):
         arrays = images_of_array(image, f"image {first}")
@@ -151,27 +152,28 @@ def _made(image: Any, numbers: Iterator[int], lazily: bool) -> list[Item]:
         arrays = images_of_tensor(image, f"image {first}")
     else:
         raise BadData(f"image {first} is {_described(image)} and not an image; give {EXPECTED}")
-    items = [Item(f"image {first}", partial(_same, arrays[0]))]
+    items = [Item(f"image {first}", partial(_identity, arrays[0]))]
     return items + [_item(array, numbers) for array in arrays[1:]]
 
 
 def _item(data: bytes | np.ndarray, numbers: Iterator[int]) -> Item:
-    """The item of a file's bytes, or of pixels."""
-    return Item(f"image {next(numbers)}", partial(_same, data))
+    """The item of an encoded image's bytes, or of pixels."""
+    return Item(f"image {next(numbers)}", partial(_identity, data))
 
 
-def _same(data: bytes | np.ndarray) -> bytes | np.ndarray:
+def _identity(data: bytes | np.ndarray) -> bytes | np.ndarray:
     return data
 
 
 def _read_now(read: Callable[[], bytes | np.ndarray]) -> Callable[[], bytes | np.ndarray]:
-    """A function that returns what `read` does, or raises the BadImage that it raises, and that
-    travels to other processes."""
+    """A picklable function that returns the result of `read`, called now, or raises the BadImage that it
+    raised."""
     try:
-        return partial(_same, read())
+        return partial(_identity, read())
     except (BadImage, OSError) as error:
-        return partial(_refuse, str(error))
+        return partial(_raise_bad_image, str(error))
 
 
-def _refuse(sentence: str) -> bytes:
+def _raise_bad_image(sentence: str) -> bytes:
+    """Raises BadImage with this message. Takes the place of a function that reads an image."""
     raise BadImage(sentence)

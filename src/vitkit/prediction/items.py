@@ -1,6 +1,6 @@
-"""What is to be classified, by name: image files, folders, patterns, web addresses and data sets.
+"""Inputs of a classifier by name: image files, folders, patterns, web addresses and data sets.
 
-An Item is made when it is asked for: of a million files only the names are kept.
+An Item is made on request: for a million files only the names are kept in memory.
 """
 
 import glob
@@ -31,8 +31,8 @@ ARCHIVES = (".zip", ".rar", ".7z", ".gz", ".tgz", ".bz2", ".xz")
 
 
 class Item(NamedTuple):
-    """An image to classify: its name, how to read its bytes or pixels, and the name of its true
-    class if that is known."""
+    """An image to classify: its name, a function that reads its bytes or pixels, and the name of its true
+    class if known."""
 
     name: str
     read: Callable[[], bytes | np.ndarray]
@@ -40,26 +40,26 @@ class Item(NamedTuple):
 
 
 class Group(Protocol):
-    """Images of one kind. It travels to worker processes."""
+    """Images of one kind. Picklable, because it is sent to worker processes."""
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Number of items."""
 
     def item(self, i: int) -> Item:
-        """One item of the group."""
+        """Item i."""
 
 
 @dataclass(frozen=True, eq=False)
 class Pictures(Sequence[Item]):
-    """The images of several groups, one group after the other."""
+    """The items of several groups, concatenated."""
 
     groups: tuple[Group, ...]
     starts: RowRanges
-    """Which images are whose."""
+    """The ranges of indices of the groups."""
 
     @classmethod
     def of(cls, groups: Iterable[Group]) -> "Pictures":
-        """The images of these groups."""
+        """The concatenated items of these groups."""
         groups = tuple(groups)
         return cls(groups, RowRanges.of([len(group) for group in groups]))
 
@@ -71,7 +71,7 @@ class Pictures(Sequence[Item]):
     @overload
     def __getitem__(self, i: slice) -> Sequence[Item]: ...
     def __getitem__(self, i: int | slice) -> Item | Sequence[Item]:
-        """Image i, from 0, or those of a slice. Raises IndexError behind the last."""
+        """Item i, from 0, or the items of a slice. Raises IndexError past the end."""
         if isinstance(i, slice):
             return [self[each] for each in range(*i.indices(len(self)))]
         if not 0 <= i < len(self):
@@ -80,8 +80,8 @@ class Pictures(Sequence[Item]):
         return self.groups[group].item(row)
 
     def are_files(self) -> bool:
-        """Whether all are image files of this machine, and none an example of a data set or at a
-        web address."""
+        """Whether all items are image files on this machine, not examples of a data set or web
+        addresses."""
         if not all(isinstance(group, FileNames) for group in self.groups):
             return False
         return not any(is_web(item.name) for item in self)
@@ -97,7 +97,7 @@ class FileNames:
         return len(self.names)
 
     def item(self, i: int) -> Item:
-        """The example with this number, as something to classify."""
+        """Item i."""
         return file_item(self.names[i])
 
 
@@ -107,22 +107,22 @@ class DataSetItems:
 
     source: Source
     words: dict[str, str]
-    """What the model calls the data's classes, as far as it has them."""
+    """The model's name of each class of the data set that the model has."""
 
     def __len__(self) -> int:
         return len(self.source)
 
     def item(self, i: int) -> Item:
-        """The example with this number, as something to classify."""
+        """Item i."""
         return Item(self.source.name(i), partial(_image, self.source, i), self._truth(i))
 
     def items(self) -> list[Item]:
-        """All of them."""
+        """All items."""
         return [self.item(i) for i in range(len(self))]
 
     def _truth(self, i: int) -> str | None:
-        """The true class as the model calls it if it has such a class, or several; a number as it
-        is."""
+        """The true class or classes of an example, by the model's name where it has one; a number as
+        text."""
         targets = self.source.targets
         if isinstance(targets, Lists):
             names = [self.source.labels[k] for k in targets.row(i)]
@@ -140,12 +140,12 @@ def _image(source: Source, i: int) -> bytes | np.ndarray:
 
 
 def file_item(name: str) -> Item:
-    """The item of an image file, or of a web address."""
+    """The item of an image file or a web address."""
     return Item(shown_address(name), partial(_read, name))
 
 
 def _read(name: str) -> bytes:
-    """The bytes of a file, or what a web address gives. Raises BadImage."""
+    """The bytes of a file or a web address. Raises BadImage."""
     if is_web(name):
         return read_web(name)
     return read_file(name)
@@ -157,13 +157,13 @@ def _read(name: str) -> bytes:
 def pictures(
     sources: Iterable[str], labels: Sequence[str] = (), leave_out: Sequence[Path] = ()
 ) -> Pictures:
-    """The images that names stand for: a file, all images below a folder, a pattern such as
+    """The images that `sources` name: a file, all images below a folder, a pattern such as
     "**/*.jpg", a web address, or the test part of a data set.
 
-    Classes of a data set are called as the model's `labels` that they are. Images in a folder of
-    `leave_out` are left out of folders and patterns.
+    labels: names of the model's classes; the classes of a data set that match get these names.
+    leave_out: folders whose images are left out of folders and patterns.
 
-    Raises VitkitError if there is nothing of a name, or no image.
+    Raises VitkitError if a name matches nothing, or no image.
     """
     groups: list[Group] = []
     names: list[str] = []
@@ -180,7 +180,7 @@ def pictures(
 
 
 def files_of(name: str, leave_out: Sequence[Path] = ()) -> list[str] | None:
-    """The image files that a name stands for, or its web address; None if it is a data set's.
+    """The image files that a name matches, or its web address; None if it names a data set.
 
     Raises VitkitError for a folder or a pattern without images, and for an archive.
     """
@@ -200,19 +200,19 @@ def files_of(name: str, leave_out: Sequence[Path] = ()) -> list[str] | None:
     if any(sign in name for sign in WILDCARDS) and ending not in DATA_SETS:
         return _files_of_pattern(name, leave_out)
     if ending in IMAGES and "{" not in name and "://" not in name:
-        return [name]  # it is missing: reading it will say so, and the others are classified
+        return [name]  # missing: reading it will report that, and the others are still classified
     return None
 
 
 def _is_data_set(address: str) -> bool:
-    """Whether a web address is that of a data set: of a folder, of shards, or of a pattern."""
+    """Whether a web address is a data set's: a folder, shards, or a pattern."""
     path = address.partition("?")[0]
     return path.endswith("/") or suffix(address) in DATA_SETS or "*" in path
 
 
 def _files_of_folder(name: str, leave_out: Sequence[Path]) -> list[str] | None:
-    """The images below a folder; None if it is a data set's, such as one of shards."""
-    path = Path(name)  # without what a word may have twice, as in more//cats
+    """The images below a folder; None if the folder is a data set, such as one of shards."""
+    path = Path(name)  # normalised, as in more//cats
     found, others = find_images(name)
     files = _outside([str(Path(name, file)) for file in found], leave_out)
     if files:
@@ -226,7 +226,7 @@ def _files_of_folder(name: str, leave_out: Sequence[Path]) -> list[str] | None:
             source_at(name)
             return None
     except VitkitError:
-        pass  # it is not a data set either
+        pass  # not a data set either
     message = f"{path} holds no images"
     if found:
         message += f" but the {len(found):,} in the folders that are written to"
@@ -237,7 +237,7 @@ def _files_of_folder(name: str, leave_out: Sequence[Path]) -> list[str] | None:
 
 
 def _files_of_pattern(pattern: str, leave_out: Sequence[Path]) -> list[str]:
-    """The image files that a pattern matches; "**" stands for any folders."""
+    """The image files that a pattern matches; "**" matches any number of folders."""
     matches = glob.glob(pattern, recursive=True)  # noqa: PTH207 as the user wrote it, absolute or not
     files = [name for name in matches if suffix(name) in IMAGES and Path(name).is_file()]
     shown = [name for name in files if not _in_hidden_folder(name, pattern)]
@@ -257,7 +257,7 @@ def _files_of_pattern(pattern: str, leave_out: Sequence[Path]) -> list[str]:
 
 
 def _in_hidden_folder(name: str, pattern: str) -> bool:
-    """Whether a file lies in a folder that is no part of a data set, and that the pattern does not name."""
+    """Whether a file lies in a hidden or system folder that the pattern does not name."""
     return any(
         is_hidden(folder) for folder in set(Path(name).parts[:-1]) - set(Path(pattern).parts)
     )
@@ -277,8 +277,8 @@ def _outside(files: list[str], folders: Sequence[Path]) -> list[str]:
 
 
 def _examples(name: str, labels: Sequence[str]) -> DataSetItems:
-    """The test part of a data set; or there is nothing of this name, and an error says so. A person
-    typed the name."""
+    """The test part of the data set that a user named. Raises VitkitError if there is nothing of this
+    name."""
     from vitkit.data import source_at
 
     source = source_at(name, typed=True)
@@ -286,8 +286,8 @@ def _examples(name: str, labels: Sequence[str]) -> DataSetItems:
 
 
 def words_of_model(data: Sequence[str], labels: Sequence[str]) -> dict[str, str]:
-    """The model's names of the data's classes, matched as in `vitkit evaluate`: by name, by
-    WordNet's name, or by position; without those that it does not have."""
+    """The model's names of the data set's classes, matched as in `vitkit evaluate`: by name, by WordNet
+    ID, or by position; without classes that the model does not have."""
     from vitkit.evaluation import align
 
     if not data or not labels:
@@ -299,17 +299,16 @@ def words_of_model(data: Sequence[str], labels: Sequence[str]) -> dict[str, str]
     return {name: labels[k] for name, k in zip(data, classes, strict=True) if k >= 0}
 
 
-# One name after the other
+# Single names of a stream
 
 
 def items_of(name: str, leave_out: Sequence[Path] = ()) -> Iterator[Item]:
-    """The images of a name among many that come one after the other: a file, a folder, a pattern or
-    a web address. An error in a name is found when its item is read, and does not stop the
-    others."""
+    """The items of one name of a stream: a file, a folder, a pattern or a web address. An error in a
+    name is raised when its item is read, so it does not stop the stream."""
     try:
         files = files_of(name, leave_out)
     except VitkitError as error:
-        yield Item(name, partial(_refuse, str(error)))
+        yield Item(name, partial(_raise_bad_image, str(error)))
         return
     if files is None:
         yield file_item(name)
@@ -318,13 +317,13 @@ def items_of(name: str, leave_out: Sequence[Path] = ()) -> Iterator[Item]:
         yield file_item(file)
 
 
-def _refuse(sentence: str) -> bytes:
+def _raise_bad_image(sentence: str) -> bytes:
     """Raises BadImage with this sentence."""
     raise BadImage(sentence)
 
 
 def spread(items: Sequence[Item], limit: int) -> Sequence[Item]:
-    """At most `limit` of the items, evenly spread; 0 is all."""
+    """At most `limit` items, evenly spaced; 0 is all."""
     if not 0 < limit < len(items):
         return items
     return [items[i * len(items) // limit] for i in range(limit)]
@@ -332,11 +331,11 @@ def spread(items: Sequence[Item], limit: int) -> Sequence[Item]:
 
 # Web addresses, read with the standard library, within limits of size and time
 
-MAX_BYTES = 64 << 20  # of an image; photographs have about 10 MB
-SILENCE = 15  # seconds to wait for an answer, or for the next part of one
-PATIENCE = 60  # seconds that an image may take, its headers included
+MAX_BYTES = 64 << 20  # largest image, bytes; photographs have about 10 MB
+SILENCE = 15  # seconds without any data after which a download fails
+PATIENCE = 60  # longest download of an image in seconds, including headers
 SCHEMES = ("http://", "https://")
-# What opens an address and where it leads on to: the web only, no file of this machine.
+# URL handlers for an address and its redirects: HTTP and HTTPS only, never local files.
 _HANDLERS = (
     request.ProxyHandler,
     request.UnknownHandler,
@@ -352,13 +351,13 @@ def is_web(name: str) -> bool:
 
 
 def read_web(address: str) -> bytes:
-    """The bytes of an image at a web address. Raises BadImage if it does not come within PATIENCE
-    seconds, is larger than MAX_BYTES, or is a page."""
+    """The bytes of an image at a web address. Raises BadImage if the download takes longer than PATIENCE
+    seconds, if the image is larger than MAX_BYTES, or if the address is an HTML page."""
     deadline = TimeLimit(PATIENCE)
     shown = shown_address(address)
     if f"://{MASK}@" in shown:
         raise BadImage(
-            f"{shown} cannot be read: of a single image no user and password are sent; download it first"
+            f"{shown} cannot be read: user names and passwords are not sent for single images; download it first"
         )
     opener = request.OpenerDirector()
     for handler in _HANDLERS:
@@ -372,12 +371,12 @@ def read_web(address: str) -> bytes:
                 raise BadImage(
                     f"{shown} is a web page, not an image; give the address of the picture itself"
                 )
-            return _received(answer, shown, deadline)
+            return _body_of(answer, shown, deadline)
     except BadImage:
         raise
     except (OSError, HTTPException, ValueError) as error:
         if deadline.is_over:
-            raise BadImage(_late(shown)) from None
+            raise BadImage(_too_slow(shown)) from None
         reason = getattr(error, "reason", None) or error
         if isinstance(error, TimeoutError) or isinstance(reason, TimeoutError):
             reason = f"no answer for {SILENCE} seconds"
@@ -388,21 +387,22 @@ def read_web(address: str) -> bytes:
         raise BadImage(f"{shown} cannot be read: {reason}") from None
 
 
-def _late(shown: str) -> str:
+def _too_slow(shown: str) -> str:
     return f"{shown} takes longer than {PATIENCE} seconds; download it first"
 
 
-def _received(answer: HTTPResponse, shown: str, deadline: TimeLimit) -> bytes:
-    """All bytes of an answer from an address, as it is shown. Raises BadImage beyond the limits, OSError."""
+def _body_of(answer: HTTPResponse, shown: str, deadline: TimeLimit) -> bytes:
+    """The body of a response. shown: the address for messages. Raises BadImage beyond the limits,
+    OSError."""
     data = bytearray()
     while part := answer.read1():
         data += part
         if len(data) > MAX_BYTES:
             raise BadImage(f"{shown} is larger than {MAX_BYTES:,} bytes; download it first")
         if deadline.is_over:
-            raise BadImage(_late(shown))
+            raise BadImage(_too_slow(shown))
     if deadline.is_over:
-        raise BadImage(_late(shown))
+        raise BadImage(_too_slow(shown))
     expected = answer.headers.get("Content-Length", "")
     if expected.isdecimal() and len(data) < int(expected):
         raise BadImage(f"{shown} broke off after {len(data):,} of {expected} bytes")

@@ -1,7 +1,7 @@
-"""From images to named classes with probabilities, and to doubts: whether an image is unknown to the
-model, and which classes its answer leaves open.
+"""Predictions: from images to named classes with probabilities, out-of-distribution detection, and
+sets of possible classes.
 
-Legend: B images of a batch, K classes, D width of the features, h w pixels of what the model gets.
+Legend: B images of a batch, K classes, D width of the features, h w pixels of the model's input.
 """
 
 import sys
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
 
     One = str | Path | bytes | np.ndarray | Tensor | Image | Item
 
-LIKELY = 0.01  # probability of a possible class that is named
+LIKELY = 0.01  # lowest probability of a possible class that is named
 BATCH = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """A model's answer to an image: the most likely classes, best first; or an `error`, if the image
-    is broken. Several are a table: `pandas.DataFrame(predictions)`.
+    """A model's prediction for an image: the most likely classes, best first; or an `error` if the image
+    is broken. A list of predictions is a table: `pandas.DataFrame(predictions)`.
 
-    If the model's activation is "none", `probabilities` are its outputs themselves.
+    If the model's activation is "none", `probabilities` holds the raw outputs.
     """
 
     name: str
@@ -54,31 +54,31 @@ class Prediction:
     truth: str | None = None
     error: str | None = None
     unknown: bool | None = None
-    """Whether the image is unlike all that the model has learned from; None if the model has no
-    limits for that (docs/teach.md)."""
+    """Whether the image is out-of-distribution, unlike everything in the training set; None if the model
+    has no rejection thresholds (docs/teach.md)."""
     possible: tuple[str, ...] | None = None
-    """The classes that the answer leaves open; none of an unknown image."""
+    """The prediction set: all classes that the image may be; empty for an unknown image."""
 
     def __post_init__(self):
-        # Fields, and no properties: pandas makes columns of fields
+        # Fields, not properties: pandas makes columns of fields
         object.__setattr__(self, "label", next(iter(self.labels), None))
         object.__setattr__(self, "probability", next(iter(self.probabilities), None))
 
 
 class Doubt(NamedTuple):
-    """The verdict of a classifier's limits on an image; None if the classifier has no limits."""
+    """What a classifier's rejection thresholds decide about an image; all None without thresholds."""
 
     unknown: bool | None = None
-    """Whether the image is unlike those that the model has learned from."""
+    """Whether the image is unlike those of the training set."""
     possible: tuple[str, ...] | None = None
-    """The classes that the answer leaves open, the most likely first."""
+    """All classes that the image may be, the most likely first."""
 
 
 def likely(
     labels: Sequence[str], probabilities: Sequence[float], possible: Sequence[str] | None
 ) -> list[str]:
-    """What to name of the possible classes: the most likely, and those listed, best first, of LIKELY or
-    more. Others may be open only because too few images of them were learned from."""
+    """The possible classes that are named: the most likely one, and those of `labels` with probability
+    LIKELY or more, best first. Other classes may be possible only because of few training images."""
     named = list(labels[:1])
     for label, probability in zip(labels[1:], probabilities[1:], strict=True):
         if label in (possible or ()) and probability >= LIKELY:
@@ -87,13 +87,13 @@ def likely(
 
 
 class Answered(NamedTuple):
-    """A batch of images with a model's answers."""
+    """A batch of images with a model's predictions."""
 
     items: Sequence[Item]
     predictions: list[Prediction]
-    """One for each item."""
+    """One for each item, in the same order."""
     prepared: Prepared
-    """The images as the model got them."""
+    """The images as the model received them."""
 
 
 def predict_items(
@@ -119,13 +119,13 @@ def predict_items(
     PyTorch runs a copy of a Classifier on `device`, in float32, and the given one stays where it is;
     another Runtime, such as `eager` makes, has a device and a precision of its own.
 
-    workers: processes that read and decode images while the model computes; 0 is none besides this
-    one, -1 as many as suit the CPUs and the images. An iterator is read some batches ahead; for one
-    that lives, such as a camera's, give batch 1 and workers 0.
+    workers: processes that read and decode images while the model computes; 0 uses this process
+    alone, -1 chooses a number for the CPUs and the images. An iterator is read a few batches ahead;
+    for a live one, such as a camera's, use batch 1 and workers 0.
 
     Raises VitkitError if something is not an image, for a folder or pattern without images, for a model
-    without a head or with one of zeros, and for one that answers for every token; WorkerDied when a
-    worker is killed.
+    without a head or with an all-zero head, and for a model with one output per token; WorkerDied when
+    a worker is killed.
     """
     from vitkit.prediction.in_memory import as_items
 
@@ -150,8 +150,8 @@ def check_settings(top: int, batch: int, workers: int) -> None:
 
 
 def as_runtime(classifier: "Classifier | Runtime", device: str) -> Runtime:
-    """The runtime that computes the logits. Raises VitkitError if the model gives no answer per
-    image."""
+    """The runtime that computes the logits. Raises VitkitError if the model does not make one prediction
+    per image."""
     if _is_classifier(classifier):
         from vitkit.runtimes import eager
         from vitkit.weights import check_answers
@@ -164,7 +164,7 @@ def as_runtime(classifier: "Classifier | Runtime", device: str) -> Runtime:
 
 
 def _is_classifier(given: "Classifier | Runtime") -> "TypeIs[Classifier]":
-    """Whether it is a Classifier: without PyTorch there is none."""
+    """Whether `given` is a Classifier; always False if PyTorch is not loaded."""
     if "torch" not in sys.modules:
         return False
     from vitkit.weights import Classifier
@@ -186,11 +186,11 @@ def _one_by_one(batches: Generator[Answered, None, None]) -> Iterator[Prediction
             yield from answered.predictions
 
 
-# The answers to a batch
+# The predictions of a batch
 
 
 def answers(runtime: Runtime, batches: Batches, top: int) -> Generator[Answered, None, None]:
-    """The answers to images in batches, as they are prepared."""
+    """The predictions for each batch of images, as soon as it is prepared."""
     with closing(batches):
         for items, prepared in batches:
             yield Answered(items, predictions_of(runtime, items, prepared, top), prepared)
@@ -199,7 +199,7 @@ def answers(runtime: Runtime, batches: Batches, top: int) -> Generator[Answered,
 def predictions_of(
     runtime: Runtime, items: Sequence[Item], prepared: Prepared, top: int
 ) -> list[Prediction]:
-    """The predictions of one batch, in the items' order."""
+    """The predictions of one batch, in the order of the items."""
     likeliest = {}
     if prepared.rows:
         likeliest_of = _likeliest(runtime, prepared.images, top)
@@ -223,7 +223,7 @@ def _likeliest(
     runtime: Runtime, images: np.ndarray, top: int
 ) -> Iterator[tuple[tuple[str, ...], tuple[float, ...], Doubt]]:
     """uint8 (B, 3, h, w) -> for each image its most likely classes, their probabilities, and what the
-    model's limits say."""
+    model's rejection thresholds decide."""
     logits, strangeness = logits_and_strangeness(runtime, images)
     probabilities = activate_array(logits, runtime.activation)  # (B, K)
     said = doubts(runtime.labels, least_open(runtime), strangeness, probabilities)
@@ -234,12 +234,12 @@ def _likeliest(
         yield tuple(runtime.labels[k] for k in classes), tuple(values), doubt
 
 
-# What the model's limits say, from the same pass
+# Rejection thresholds, evaluated in the same forward pass
 
 
 def least_open(runtime: Runtime) -> np.ndarray | None:
-    """From which probability on classes are left open, (K,) or (1,), by a runtime that says which images
-    are unknown; None by one that does not."""
+    """The lowest probability with which a class belongs to the prediction set, (K,) or (1,); None for a
+    runtime without rejection thresholds."""
     if isinstance(runtime, SaysUnknown):
         return runtime.least
     return None
@@ -248,8 +248,8 @@ def least_open(runtime: Runtime) -> np.ndarray | None:
 def logits_and_strangeness(
     runtime: Runtime, images: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """uint8 (B, 3, h, w), or (B, M) of several sizes -> (B, K); and (B,), above 0 for unknown images, if the
-    runtime says that."""
+    """uint8 (B, 3, h, w), or (B, M) for several sizes -> logits (B, K), and out-of-distribution scores
+    (B,), above 0 for unknown images; None instead of the scores if the runtime has none."""
     preprocessing = runtime.preprocessing
     if not isinstance(runtime, SaysUnknown) or runtime.least is None:
         [logits] = preprocessing.computed(lambda group: [runtime.logits(group)], images)
@@ -264,8 +264,8 @@ def doubts(
     strangeness: np.ndarray | None,
     probabilities: np.ndarray,
 ) -> list[Doubt]:
-    """The verdict of the limits of a classifier with K labels on each image: (K,) or (1,), (B,),
-    (B, K) -> B of them; without limits nothing."""
+    """What the rejection thresholds decide about each of B images. labels: K names. least: (K,) or (1,).
+    strangeness: (B,). probabilities: (B, K). Without thresholds every Doubt is empty."""
     if least is None or strangeness is None:
         return [Doubt()] * len(probabilities)
     highest = probabilities.max(1, keepdims=True)

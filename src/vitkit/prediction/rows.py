@@ -1,7 +1,6 @@
-"""Predictions as a file for other programs, a row for each image: CSV, JSON lines or parquet.
+"""Predictions as a file with one row per image: CSV, JSON lines or parquet.
 
-It is written as the predictions come, under the name FILE.partial, and gets its own name when all
-are there.
+Rows are written to FILE.partial as the predictions are made; the complete file is renamed to FILE.
 """
 
 import csv
@@ -22,17 +21,17 @@ from vitkit.system.console.text import counted, printable
 from vitkit.system.errors import BadSettings, Unavailable
 from vitkit.system.storage.files import MARK, as_utf8, cache_dir, check_replaceable, write_whole
 
-PARTIAL = ".partial"  # ending of a file that is being written
-FORMULA = re.compile(r"[=+\-@]")  # how a cell begins that a spreadsheet computes
+PARTIAL = ".partial"  # suffix of a file that is being written
+FORMULA = re.compile(r"[=+\-@]")  # the first character of a spreadsheet formula
 NUMBER = re.compile(r"[+-]?\d+(\.\d+)?")
-ROW_GROUP = 1000  # rows of parquet that are written together
+ROW_GROUP = 1000  # rows per parquet row group
 
 
 class RowFormat(Protocol):
-    """A format, which writes rows to an open file."""
+    """A format that writes rows to an open file."""
 
     def write(self, predictions: Sequence[Prediction], extra: Sequence[dict[str, str]]) -> None:
-        """Write a row for each prediction, with what else is known of it, by column."""
+        """Write one row per prediction, with the values of its extra columns by name."""
 
     def close(self) -> None:
         """Write the remaining rows. The file stays open."""
@@ -41,9 +40,9 @@ class RowFormat(Protocol):
 class CsvRows:
     """name, label, probability, label_2, probability_2, ..., truth, error, and the extra columns.
 
-    Text that a spreadsheet would take for a formula gets an apostrophe before it. Bytes of a file's
-    name that are not text become escapes, and so do control characters, which would reach the
-    terminal of whoever prints the file.
+    Text that a spreadsheet would read as a formula gets an apostrophe before it. Undecodable bytes of a
+    file's name and control characters are escaped, since a terminal that prints the file would interpret
+    them.
     """
 
     def __init__(self, file: IO[bytes], top: int, extra: Sequence[str]):
@@ -67,8 +66,8 @@ class CsvRows:
 
 
 def csv_cell(value: Any) -> Any:
-    """A value of CSV; text without control characters, and what would be a formula behind an
-    apostrophe, so that it is none."""
+    """A value as CSV: text without control characters, and with an apostrophe before it if a spreadsheet
+    would read it as a formula."""
     if isinstance(value, str):
         value = printable(value, len(value))
         if FORMULA.match(value) and not NUMBER.fullmatch(value):
@@ -79,7 +78,7 @@ def csv_cell(value: Any) -> Any:
 
 
 class JsonRows:
-    """The lines that --json prints."""
+    """JSON lines, as `--json` prints them."""
 
     def __init__(self, file: IO[bytes], top: int, extra: Sequence[str]):
         self.file = file
@@ -93,7 +92,7 @@ class JsonRows:
 
 
 class ParquetWriter:
-    """The columns of CSV, with their exact text and float32 numbers."""
+    """Parquet with the columns of CSV, unescaped text and float32 numbers."""
 
     def __init__(self, file: IO[bytes], top: int, extra: Sequence[str]):
         import pyarrow as pa
@@ -110,10 +109,10 @@ class ParquetWriter:
         self.waiting: list[dict[str, Any]] = []
 
     def write(self, predictions: Sequence[Prediction], extra: Sequence[dict[str, str]]) -> None:
-        """Write the rows of predictions."""
+        """Write one row per prediction, with its extra columns."""
         for values in map(flat, predictions, extra):
             for column, value in values.items():
-                if isinstance(value, str):  # bytes that are not text become escapes
+                if isinstance(value, str):  # undecodable bytes become escapes
                     values[column] = value.encode("utf-8", "backslashreplace").decode()
             self.waiting.append(values)
         if len(self.waiting) >= ROW_GROUP:
@@ -126,7 +125,7 @@ class ParquetWriter:
         self.waiting = []
 
     def close(self) -> None:
-        """Write what is left, and the end of the file."""
+        """Write the remaining rows and the footer of the file."""
         if self.waiting:
             self._write_group()
         self.writer.close()
@@ -137,7 +136,7 @@ FORMATS: dict[str, type[CsvRows] | type[JsonRows] | type[ParquetWriter]] = {
     ".jsonl": JsonRows,
     ".parquet": ParquetWriter,
 }
-"""By the suffix of a file."""
+"""Row format by file suffix."""
 
 
 def columns(top: int, extra: Sequence[str]) -> list[str]:
@@ -149,7 +148,7 @@ def columns(top: int, extra: Sequence[str]) -> list[str]:
 
 
 def flat(prediction: Prediction, extra: dict[str, str]) -> dict[str, Any]:
-    """The values of a prediction by column, without missing ones."""
+    """The values of a prediction by column, without missing values."""
     values: dict[str, Any] = {"name": prediction.name}
     pairs = zip(prediction.labels, prediction.probabilities, strict=True)
     for place, (label, probability) in enumerate(pairs, 1):
@@ -167,18 +166,18 @@ def flat(prediction: Prediction, extra: dict[str, str]) -> dict[str, Any]:
 
 
 def as_json(prediction: Prediction, extra: dict[str, str]) -> str:
-    """A line of JSON: what `as_values` says, and what else is known."""
+    """A line of JSON: the fields of `as_values` and the extra columns."""
     return json.dumps(as_values(prediction) | extra)
 
 
 def as_values(prediction: Prediction) -> dict[str, Any]:
-    """A prediction's fields for JSON; or its name and error."""
+    """A prediction's fields for JSON; only its name and error if it has an error."""
     if prediction.error is not None:
         return {"name": prediction.name, "error": prediction.error}
     values = asdict(prediction)
-    for name in ("label", "probability"):  # the first of those listed
+    for name in ("label", "probability"):  # the first entries of `labels` and `probabilities`
         values.pop(name)
-    if prediction.unknown is None:  # the model has no limits
+    if prediction.unknown is None:  # the model has no rejection thresholds
         values.pop("unknown")
         values.pop("possible")
     return values
@@ -188,12 +187,12 @@ def as_values(prediction: Prediction) -> dict[str, Any]:
 
 
 class RowsFile:
-    """A file of rows, in a `with`: when the block ends it is complete. After an error, or a Ctrl-C,
-    what is there stays as FILE.partial, and nothing is replaced."""
+    """A file of rows, as a context manager: the file is complete when the block ends. After an error
+    or Ctrl-C the rows so far stay in FILE.partial, and FILE is not replaced."""
 
     def __init__(self, path: Path, top: int, extra: Sequence[str] = ()):
-        """extra: columns beside those of a prediction. Raises VitkitError for a file that must not
-        be replaced or cannot be written, OSError."""
+        """extra: names of additional columns. Raises VitkitError for a file that must not be replaced or
+        cannot be written, and OSError."""
         check_rows_file(path)
         self.path = path
         self.partial = _partial(path)
@@ -206,12 +205,12 @@ class RowsFile:
         self.rows: RowFormat = FORMATS[path.suffix.lower()](self.file, top, extra)
 
     def write(self, predictions: Sequence[Prediction], extra: Sequence[dict[str, str]]) -> None:
-        """Write a row for each prediction. Raises OSError, in a sentence."""
+        """Write one row per prediction. Raises OSError with a readable message."""
         try:
             self.rows.write(predictions, extra)
             self.count += len(
                 predictions
-            )  # before they are visible: an interrupt may come right after
+            )  # counted before they are flushed: an interrupt may come right after
             self.file.flush()
         except OSError as error:
             raise Unavailable(
@@ -225,10 +224,10 @@ class RowsFile:
         if error is None:
             self._finish()
             return
-        with suppress(OSError):  # the first error says it already
-            self.rows.close()  # a parquet file without its end could not be read
+        with suppress(OSError):  # the first error is the one to report
+            self.rows.close()  # a parquet file without its footer is unreadable
             self.file.close()
-            _remember(self.partial)
+            _note_written(self.partial)
         if not self.count:
             return
         say(
@@ -237,72 +236,71 @@ class RowsFile:
         )
 
     def _finish(self) -> None:
-        """All rows are there: the file gets its name."""
+        """Rename the complete file to its final name."""
         try:
             self.rows.close()
             self.file.flush()
             os.fsync(self.file.fileno())
             self.file.close()
-            self.partial.replace(self.path.resolve())  # through a link
+            self.partial.replace(self.path.resolve())  # replaces a link's target, not the link
         except OSError as error:
             raise Unavailable(
-                f"{self.path} could not be written: {error.strerror or error}; what there is, is in "
+                f"{self.path} could not be written: {error.strerror or error}; the rows are in "
                 f"{self.partial}"
             ) from error
-        _remember(self.path)
+        _note_written(self.path)
 
 
 def check_rows_file(path: Path) -> None:
-    """Raises VitkitError for a file of an unknown kind, for one that vitkit did not write or that
-    was edited since, for one that cannot be written, and for what a command that was killed has
-    left."""
+    """Raises VitkitError for an unknown suffix, for a file that vitkit did not write or that was edited
+    since, for a file that cannot be written, and for a FILE.partial of a killed command."""
     if path.suffix.lower() not in FORMATS:
         raise BadSettings(
             f"`to` is {path}; its ending says what it is: {', '.join(FORMATS)}, such as answers.csv"
         )
     partial = _partial(path)
-    if partial.is_file() and partial.stat().st_size and not _remembers(partial):
+    if partial.is_file() and partial.stat().st_size and not _was_written(partial):
         raise BadSettings(
-            f"{partial} is there: it keeps what a command had answered when it was killed, or is "
-            "somebody's; rename or remove it, and the same command answers all images again (vitkit "
-            "batch goes on where it ended)"
+            f"{partial} exists: it holds the rows of a killed command, or is a file of another "
+            "program; rename or remove it, and the same command classifies all images again (vitkit "
+            "batch continues where it stopped)"
         )
     for file in (path, partial):
-        if not (file.is_file() and _remembers(file)):
+        if not (file.is_file() and _was_written(file)):
             check_replaceable(file)
 
 
 def _partial(path: Path) -> Path:
-    """The name of a file that is being written, beside where a link leads."""
+    """The path of FILE.partial, beside the target of a link."""
     target = path.resolve()
     return target.with_name(target.name + PARTIAL)
 
 
-# CSV and JSON lines have no room for a mark that their readers would not take for a row: the cache
-# knows the digests of such files that were written.
+# CSV and JSON lines cannot hold a mark that other programs would not read as a row, so the cache
+# keeps the digests of the files that vitkit wrote.
 
 
 def _note_of(path: Path) -> Path:
-    """The file in the cache that is there if vitkit wrote a file with these bytes."""
+    """The file in the cache that exists if vitkit wrote a file with these bytes."""
     with path.open("rb") as file:
         return cache_dir() / "written" / hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _remember(path: Path) -> None:
+def _note_written(path: Path) -> None:
     """Note that vitkit wrote this file."""
     note = _note_of(path)
-    with suppress(OSError):  # without a cache the file is kept, as one of somebody's
+    with suppress(OSError):  # without a cache the file counts as the user's and is never replaced
         note.parent.mkdir(parents=True, exist_ok=True)
         write_whole(note, b"")
 
 
-def _remembers(path: Path) -> bool:
-    """Whether vitkit wrote this file, and nobody has edited it since."""
+def _was_written(path: Path) -> bool:
+    """Whether vitkit wrote this file and it is unchanged since."""
     return _note_of(path).exists()
 
 
 def check_rows(to: Path | None, json: bool) -> None:
-    """Raises VitkitError if rows cannot be written to a file, or if there are two places for them."""
+    """Raises VitkitError if the file cannot be written, or if both `to` and `json` are given."""
     if to is None:
         return
     from vitkit.prediction.rows import check_rows_file

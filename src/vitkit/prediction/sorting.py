@@ -1,4 +1,4 @@
-"""Filing photographs in folders by what they show. Originals stay as they are, and where they are."""
+"""Sorting image files into one folder per predicted class. Originals are neither moved nor changed."""
 
 import filecmp
 import os
@@ -18,20 +18,20 @@ from vitkit.system.console.text import printable
 from vitkit.system.errors import BadSettings, Unavailable
 
 By = Literal["link", "copy"]
-UNSURE = "unsure"  # the folder of what is not sure enough,
-UNKNOWN = "unknown"  # and that of what is unlike all that the model has learned from
-LONGEST = 100  # bytes of the name of a folder
-FORBIDDEN = re.compile(r'[/\\:*?"<>|\x00-\x1f\x7f]')  # on one system or another
+UNSURE = "unsure"  # folder of images whose predicted class is too improbable
+UNKNOWN = "unknown"  # folder of out-of-distribution images
+LONGEST = 100  # longest folder name, bytes
+FORBIDDEN = re.compile(r'[/\\:*?"<>|\x00-\x1f\x7f]')  # on at least one operating system
 RESERVED = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?", re.IGNORECASE)  # on Windows
 
 
 class Sorter:
-    """Files photographs in a directory: each in the folder of its most likely class, in `unsure`, or in
+    """Files images in a directory, each in the folder of its most likely class, in `unsure`, or in
     `unknown`."""
 
     def __init__(self, directory: Path, labels: Sequence[str], sure: float, by: By = "link"):
-        """sure: probability of the most likely class from which on an answer counts. by: a hard link,
-        or a copy, which takes the disk's space again; where no link can be made it is a copy.
+        """sure: lowest probability of the most likely class that counts as an answer. by: "link" makes
+        hard links, or copies where links are impossible; "copy" makes copies, which take disk space.
 
         Raises VitkitError if the probability is not within 0 to 1.
         """
@@ -42,18 +42,18 @@ class Sorter:
         self.by = by
         self.folders = folder_names(labels)
         self.counts: Counter[str] = Counter()
-        """Photographs in each folder."""
+        """Number of images in each folder."""
         self.already = 0
-        """How many of them were there before."""
+        """Number of the filed images that were in their folders before."""
         self.namesakes: dict[Path, _Namesakes] = {}
-        """By path, the files called so, if there are several: ten thousand may be."""
+        """Files that share a name, by path. An index by size keeps this fast for ten thousand files."""
 
     def file(self, photograph: Path, prediction: Prediction) -> Path:
-        """File a photograph in the folder of its class, and return its path. It keeps its name; a
-        number is appended if another photograph has that name. A photograph that is there already
-        stays.
+        """File an image in the folder of its predicted class, and return its new path. The image
+        keeps its name, with a number appended if another image there has the name. An image that
+        is already there stays.
 
-        Raises OSError, in a sentence.
+        Raises OSError with a readable message.
         """
         folder = UNSURE
         if prediction.unknown:
@@ -63,7 +63,7 @@ class Sorter:
         return self._put(photograph, folder)
 
     def put(self, photograph: Path, label: str) -> Path:
-        """The same for a photograph whose class is known."""
+        """File an image in the folder of a given class, as `file` does, and return its new path."""
         return self._put(photograph, self.folders[label])
 
     def _put(self, photograph: Path, folder: str) -> Path:
@@ -84,7 +84,7 @@ class Sorter:
             self.already += 1
             return folder / name
 
-        # Others are called so, each with a number: those of its size may be this one
+        # Other files have this name, each with a number: those of equal size may be this image
         namesakes = self.namesakes.setdefault(folder / name, _Namesakes())
         size = photograph.stat().st_size
         for target in namesakes.by_size.get(size, ()):
@@ -102,7 +102,7 @@ class Sorter:
                 return target
 
     def renamed(self) -> list[str]:
-        """A sentence about each class that is not in a folder of its name, which has another meaning."""
+        """One sentence for each class whose folder has another name than the class."""
         return [
             f"photographs of the class {printable(label)} are in {folder}"
             for label, folder in self.folders.items()
@@ -110,7 +110,7 @@ class Sorter:
         ]
 
     def summary(self) -> str:
-        """A sentence on how many photographs went into each folder."""
+        """A sentence with the number of images in each folder."""
         counts = [f"{count:,} {printable(name)}" for name, count in self.counts.most_common(10)]
         if len(self.counts) > 10:
             counts.append(f"{len(self.counts) - 10:,} folders more")
@@ -123,20 +123,20 @@ class Sorter:
 
 @dataclass
 class _Namesakes:
-    """Files in one folder with one name and the numbers from 1 on."""
+    """Files in one folder that share a name, numbered from 1."""
 
     count: int = 0
     by_size: dict[int, list[Path]] = field(default_factory=dict)
 
     def add(self, path: Path) -> None:
-        """Remember the next one."""
+        """Record the file with the next number."""
         self.count += 1
-        with suppress(OSError):  # a link that leads nowhere
+        with suppress(OSError):  # a broken link
             self.by_size.setdefault(path.stat().st_size, []).append(path)
 
 
 def _numbered(name: str, number: int) -> str:
-    """A file's name with a number from 2 on: "cat.jpg", "cat-2.jpg"."""
+    """A file's name with a number of 2 or more: "cat.jpg", "cat-2.jpg"."""
     if number == 1:
         return name
     path = Path(name)
@@ -144,7 +144,7 @@ def _numbered(name: str, number: int) -> str:
 
 
 def _is_same(photograph: Path, target: Path) -> bool:
-    """Whether a photograph is filed there already, as a link or as a copy."""
+    """Whether `target` is already a link to or a copy of the image."""
     if target.is_dir():
         return False
     try:
@@ -154,7 +154,7 @@ def _is_same(photograph: Path, target: Path) -> bool:
 
 
 def _put(photograph: Path, target: Path, by: By) -> bool:
-    """Make a link or a copy; returns False if another file is there. Raises OSError."""
+    """Make a link or a copy; returns False if a different file has that name. Raises OSError."""
     if by == "link":
         try:
             os.link(photograph, target)
@@ -162,19 +162,19 @@ def _put(photograph: Path, target: Path, by: By) -> bool:
         except FileExistsError:
             return False
         except OSError:
-            pass  # another disk, a file system without links, a file of somebody else's: a copy
+            pass  # another disk, a file system without links, or another user's file: make a copy
     return _copy(photograph, target)
 
 
 def _copy(photograph: Path, target: Path) -> bool:
-    """Make a copy, whole or not at all; returns False if another file is there. Raises OSError."""
+    """Copy the file atomically; returns False if a different file has that name. Raises OSError."""
     new = target.with_name(f".{token_hex(8)}.new")
     try:
         shutil.copyfile(photograph, new)
-        with suppress(OSError):  # a file system that keeps no times
+        with suppress(OSError):  # a file system without modification times
             shutil.copystat(photograph, new)
         try:
-            os.link(new, target)  # which never replaces a file, unlike a rename
+            os.link(new, target)  # unlike a rename, this never replaces a file
         except FileExistsError:
             return False
         except OSError:  # a file system without links
@@ -190,8 +190,8 @@ def _copy(photograph: Path, target: Path) -> bool:
 
 
 def folder_names(labels: Sequence[str]) -> dict[str, str]:
-    """A folder's name for every class, which every system takes and which leads nowhere else. No two
-    are the same, not even where "Cat" and "cat" are the same folder, and none is UNSURE or UNKNOWN."""
+    """A valid folder name for every class. No two names are equal, even where the file system ignores
+    case, none leaves the directory, and none is UNSURE or UNKNOWN."""
     names = {}
     taken = {UNSURE, UNKNOWN}
     for label in dict.fromkeys(labels):
@@ -211,13 +211,14 @@ def _with_number(name: str, number: int) -> str:
 
 
 def _as_compared(name: str) -> str:
-    """The form in which file systems compare names that do not tell capitals or accents apart."""
+    """The name without differences in case or in the encoding of accents, which some file systems
+    ignore."""
     return unicodedata.normalize("NFC", name).casefold()
 
 
 def safe_name(label: str) -> str:
-    """A class's name as that of a folder: without slashes and control characters, not hidden, not
-    empty, not too long, and no device of Windows."""
+    """A class's name as a folder name: without slashes and control characters, not hidden, not empty,
+    at most LONGEST bytes, and not a device name of Windows."""
     name = FORBIDDEN.sub("_", label)
     name = "".join(c if unicodedata.category(c)[0] != "C" else "_" for c in name)
     name = name.encode("utf-8")[:LONGEST].decode("utf-8", "ignore")

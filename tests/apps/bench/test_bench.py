@@ -345,7 +345,7 @@ def test_a_file_in_a_process_of_its_own_gives_the_same_answers_and_may_die(expor
         assert dead.images_per_second == {} and set(alive.images_per_second) == {1, 3}
         with pytest.raises(WorkerDied, match=r"computes model\.onnx ended by SIGKILL"):
             process.runtime.logits(images)
-    assert "ONNX Runtime float32 is measured no further: " in capsys.readouterr().err
+    assert "ONNX Runtime float32 is not measured any further: " in capsys.readouterr().err
 
 
 @pytest.mark.slow

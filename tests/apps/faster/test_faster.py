@@ -330,7 +330,7 @@ def test_any_model_is_judged_on_images_that_are_named(
     words = ["faster", model, "--data", photos, "-o", str(tmp_path / "fast"), "--lose", "90"]
     assert main(words) == 0
     printed = capsys.readouterr()
-    assert f"judging by 24 images of {photos}" in " ".join(printed.err.split())
+    assert f"evaluating on 24 images of {photos}" in " ".join(printed.err.split())
     written = load(tmp_path / "fast", quiet=True)
     assert written.labels == COLOURS
     depth = written.model.config.depth
@@ -448,7 +448,7 @@ def test_a_page_of_somebodys_is_found_before_the_search(place, tmp_path, capsys)
     assert main(["faster", str(place / "run"), "-o", str(tmp_path / "mine.onnx")]) == 1
     said = " ".join(capsys.readouterr().err.split())
     assert "mine.html is there, and is not as vitkit wrote it" in said
-    assert "judging by" not in said
+    assert "evaluating on" not in said
 
 
 @pytest.mark.slow
@@ -459,7 +459,7 @@ def test_without_images_to_judge_by_it_is_a_sentence(place, tmp_path, capsys):
     save(classifier, tmp_path / "answers")
     assert main(["faster", str(tmp_path / "answers")]) == 1
     said = " ".join(capsys.readouterr().err.split())
-    assert "is no run, so there are no images that it has not learned from" in said
+    assert "is not a run, so there are no held-out images" in said
     assert "--data" in said
     assert main(["faster", str(place / "mu")]) == 1
     assert "head is all zeros" in " ".join(capsys.readouterr().err.split())

@@ -24,7 +24,7 @@ def test_what_somebody_left_is_asked_again(checking, clock):
     assert checking.ask("b") is None  # the other photograph is somebody's
     clock.now += GIVEN_OUT + 1
     assert checking.ask("b").photographs == left.photographs
-    with pytest.raises(ValueError, match="answered already, or given to somebody else"):
+    with pytest.raises(ValueError, match="already answered, or was given to another person"):
         checking.say("b", other.number, "class", "dog")
 
 

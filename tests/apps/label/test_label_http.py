@@ -123,7 +123,7 @@ def test_questions_and_answers(page):
 @pytest.mark.parametrize(
     "values, words",
     [
-        ({"question": 99, "decision": "class", "label": "cat"}, "answered already"),
+        ({"question": 99, "decision": "class", "label": "cat"}, "already answered"),
         ({"question": 1, "decision": "delete"}, "the decision is 'delete'"),
         ({"question": 1, "decision": "class", "label": ""}, "needs a name"),
         ({"question": 1, "decision": "class", "label": 3}, "the number of a question, and a class"),

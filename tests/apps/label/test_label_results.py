@@ -33,7 +33,7 @@ def test_what_was_labelled_is_counted_with_what_can_be_done_next():
         "  ant: 1,000",
         "  bee: 10",
         "  fly: 0",
-        "7 left out, or nobody was sure",
+        "7 left out, or marked as not sure",
         "5 photographs cannot be read: a.jpg, b.jpg, c.jpg, ...",
         "of the other 178 the model gets about 91% right (85% to 96%, by 40 that were drawn)",
         "50 more labels: about +2.1 points",
@@ -55,7 +55,7 @@ def test_of_one_class_no_model_is_made_and_of_nothing_nothing_is_next():
         _ = Labelled(SESSION, Path("labels.csv"), None, one, ()).made
     none = ENDED.__class__(**vars(ENDED) | {"labelled": 0, "estimate": None, "agreement": None})
     assert str(Labelled(SESSION, Path("l"), None, none, ())).splitlines()[-1] == (
-        "7 left out, or nobody was sure"
+        "7 left out, or marked as not sure"
     )
 
 

@@ -81,7 +81,7 @@ def test_a_sitting_to_its_end(sat, tmp_path):
 def test_each_person_has_questions_of_their_own(sat, clock):
     first, second = sat.ask("a"), sat.ask("b")
     assert set(first.photographs).isdisjoint(second.photographs)
-    with pytest.raises(ValueError, match="answered already, or given to somebody else"):
+    with pytest.raises(ValueError, match="already answered, or was given to another person"):
         sat.say("b", first.number, "class", "cat")
     clock.now += GIVEN_OUT + 1
     third = sat.ask("b")

@@ -301,7 +301,7 @@ def test_what_cannot_be_is_one_sentence(capsys, monkeypatch, tmp_path):
     model = str(tmp_path / "model.onnx")
     assert "there is no file" in said(capsys, model, "--port", "0")
     assert "--batch is 0" in said(capsys, model, "--batch", "0")
-    assert "would never find room" in said(capsys, model, "--queue", "3")
+    assert "could never be accepted" in said(capsys, model, "--queue", "3")
     assert "--delay is -1" in said(capsys, model, "--delay", "-1")
     assert "--grace is inf" in said(capsys, model, "--grace", "inf")
     never_sent = ["example.org", "https://example.org/", "https://", "ftp://example.org"]

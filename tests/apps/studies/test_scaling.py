@@ -102,7 +102,7 @@ def test_it_warns_where_it_does_not_carry():
     assert any("follow another law" in w for w in fit(bent).warnings(1e4))
     single = fit({x: [error(x)] for x in XS})
     assert math.isnan(single.deviation)
-    assert any("says nothing about chance" in w for w in single.warnings(1e4))
+    assert any("does not show the effect of chance" in w for w in single.warnings(1e4))
     assert " to " not in answer("ViT", single, 1e4, "images")[0]
     assert law_text("ViT", single).endswith("towards 20 %, by one run at each point")
     three = fit({x: [error(x) - 0.001, error(x) + 0.001] for x in XS[:3]})

@@ -1,4 +1,5 @@
-"""The answers to millions of images, in parts, by several processes, any of which may be killed."""
+"""`vitkit batch`: predictions for millions of images, in parts, by several processes that may be
+killed."""
 
 from __future__ import annotations
 
@@ -36,44 +37,44 @@ from vitkit.weights import ModelLike
 
 @dataclass(frozen=True, repr=False)
 class BatchState(Rows):
-    """The state of the answers to very many images."""
+    """The state of a folder of predictions."""
 
     path: Path
     """The folder."""
     shard: str
-    """Which of several processes this was."""
+    """Shard of this process, such as 1/4; "" for a single process."""
     written: int
-    """Parts that this process wrote."""
+    """Number of parts that this process wrote."""
     summary: str
-    """What it did in which time; empty if there was nothing to do."""
+    """Number of images and duration of this process; "" if there was nothing to do."""
     parts: int
-    """Parts there will be."""
+    """Number of parts of the complete folder."""
     missing: int
-    """Parts that are not there yet."""
+    """Number of parts that do not exist yet."""
     images: int
     rows_written: int
-    """Rows of the whole folder; 0 until it is whole."""
+    """Number of rows in the complete folder; 0 until it is complete."""
     unreadable: int
-    """Images that could not be read: of the whole folder, or, until it is whole, of what this process
-    wrote."""
+    """Number of unreadable images: of the complete folder, or, until it is complete, of the parts
+    that this process wrote."""
     ok_if_unreadable: bool = False
-    """Whether images that could not be read leave the exit status at 0."""
+    """Whether the exit status is 0 even if images could not be read."""
 
     @property
     def status(self) -> int:
-        """The exit status of the command: 3 if images could not be read. Of several processes that
-        torchrun started it is 0 all the same, for it would start them again."""
+        """The exit status of the command: 3 if images could not be read. It is 0 for processes of
+        torchrun, which would restart them otherwise."""
         ok = self.ok_if_unreadable or int(os.environ.get("WORLD_SIZE", 1)) > 1
         return status_of(self.unreadable, ok)
 
     def rows(self) -> list[dict]:
-        """A row for each image, of all existing parts."""
+        """One row per image, from all existing parts."""
         import pyarrow.parquet as pq
 
         return pq.read_table(self.path).to_pylist()
 
     def shown(self) -> Iterator[str]:
-        """The output: the parts that were written, and those that are still missing."""
+        """The output: the written parts, and the missing ones."""
         done = counted(self.written, "part")
         if self.summary:
             done += f", {self.summary}"
@@ -122,7 +123,7 @@ def batch(
         BadSettings: If settings do not go together.
         BadData: If `into` holds the answers to other images or of another model.
     """
-    # What cannot be done is refused before the model is loaded
+    # Checks before the model is loaded
     asked = request(model, images, answering)
     part, processes = shard_of(shard)
     if images == (INPUT,):
@@ -131,15 +132,15 @@ def batch(
         )
     check_folder("`into`", into, images)
 
-    # What there is to do
+    # The missing parts
     runtime = runtime_of(asked, in_batches=True)
     items = images_of(asked, runtime.labels)
-    assert isinstance(items, Pictures)  # all of those that are named
+    assert isinstance(items, Pictures)  # streams of names are refused above
     parts = PartFolder.begin(into, items, runtime, asked.top, _less(asked, runtime))
     missing = parts.missing(part, processes)
     chosen = Chosen.of(items, parts, missing)
 
-    # Do it
+    # Compute and write the parts
     progress = ImageCounter(len(chosen))
     batches = from_sequence(chosen, runtime.preprocessing, BATCH, asked.workers)
     with closing(answers(runtime, batches, asked.top)) as answered:
@@ -168,7 +169,7 @@ def batch(
 
 
 def shard_of(text: str) -> tuple[int, int]:
-    """The number of this process, from 0, and the number of processes: from --shard, or from
+    """The index of this process, from 0, and the number of processes: from --shard, or from
     torchrun."""
     rank = int(os.environ.get("RANK", 0))
     ranks = int(os.environ.get("WORLD_SIZE", 1))
@@ -181,7 +182,7 @@ def shard_of(text: str) -> tuple[int, int]:
 
 
 def _less(settings: Request, runtime: Runtime) -> str:
-    """What work is left out, so that a folder has answers of one kind."""
+    """The approximation that is used, since a folder may only hold predictions of one kind."""
     if settings.exit:
         return f"--exit {settings.exit:g} --calibrate {settings.calibrate}"
     merge = settings.merge

@@ -1,15 +1,15 @@
-"""Answers to millions of images as a folder of parquet files, a part of the images in each: whoever
-computes a part writes it whole or not at all, so a process that is killed loses what it was at, and
-the next one goes on.
+"""Predictions for millions of images as a folder of parquet files, one per part of the images. Each
+part is written atomically, so a killed process loses only the part it was computing, and the next
+process continues.
 
     parts = Parts.begin(Path("answers"), items, runtime, top=5)
     for part in parts.missing(shard=0, shards=4):
         parts.write(part, predictions_of_its_images)
 
-The images of a part are neighbours, and which part they are in follows from their order alone. So
-processes need not know of each other: each computes every so manieth part, and there may be more or
-fewer of them the next time. `_answers.json` beside the parts says of what images they are, of which
-model, and what computed it; others are refused.
+A part contains consecutive images and is determined by their order alone. So processes need no
+communication: process i of n computes every n-th part, and the number of processes may change
+between calls. `_answers.json` beside the parts identifies the images, the model and the runtime; a
+call with others is refused.
 """
 
 import hashlib
@@ -35,25 +35,25 @@ from vitkit.system.console.messages import say
 from vitkit.system.errors import BadRun
 from vitkit.system.storage.files import MARK, parse_json, remove_unfinished, write_whole
 
-SIZE = 4096  # images of a part
-ABOUT = "_answers.json"  # what reads a folder of parquet leaves such names out
-SAME = 0.1  # of the outputs' deviation, in folders that have no digest of their model
+SIZE = 4096  # images per part
+ABOUT = "_answers.json"  # readers of parquet folders skip names that begin with an underscore
+SAME = 0.1  # largest difference, in standard deviations of the outputs, in folders without a model digest
 
 
 @dataclass(frozen=True, eq=False)
 class PartFolder:
-    """A folder of answers, some of which may be there."""
+    """A folder of predictions, some parts of which may exist."""
 
     folder: Path
     count: int
     """Images."""
     size: int
-    """Images of a part; the last one may have fewer."""
+    """Number of images per part; the last one may have fewer."""
     top: int
     extra: tuple[str, ...]
-    """Columns beside those that every model's answers have."""
+    """Columns in addition to those of every model's predictions."""
     about: dict
-    """What the parts are of, as the folder says it."""
+    """Identity of the images, the model and the runtime, as in `_answers.json`."""
 
     @classmethod
     def begin(
@@ -61,13 +61,14 @@ class PartFolder:
     ) -> "PartFolder":
         """Begin the parts of these images in a new folder, or continue those of an earlier call.
 
-        less: what work is left out, such as "--merge 8".
+        less: the approximation, such as "--merge 8".
 
-        A folder of an earlier version has no digest of its model. It is gone on with by a model that
-        makes nearly the same of noise, which is said: a model a few steps away does so too.
+        A folder of an earlier version has no digest of its model. A model with nearly the same
+        outputs for noise continues it, with a log message; a model after a few more steps of
+        training would too.
 
-        Raises VitkitError if the folder has answers to other images, of another model, or computed by
-        something else.
+        Raises VitkitError if the folder has predictions for other images, of another model, or
+        computed by another runtime.
         """
         identity = identity_of(runtime)
         about: dict[str, Any] = {
@@ -84,14 +85,14 @@ class PartFolder:
         file = folder / ABOUT
         folder.mkdir(parents=True, exist_ok=True)
         others = [path for path in folder.iterdir() if not path.name.startswith(ABOUT)]
-        if not file.exists():  # it is written before any part, so the other files are listed first
+        if not file.exists():  # it is written before any part
             if others:
                 raise BadRun(
                     f"{folder} holds other files; give a folder that is empty or does not exist yet"
                 )
             write_whole(
                 file, json.dumps(about).encode()
-            )  # several processes may: they write the same
+            )  # several processes may write it, all with the same content
         before = _read(file)
         _check_same_images(folder, before, about)
         if "model" in before:
@@ -104,30 +105,30 @@ class PartFolder:
         return cls(folder, len(items), before["size"], about["top"], extra, before)
 
     def __len__(self) -> int:
-        """How many there are when all are there."""
+        """Number of parts of the complete folder."""
         return -(-self.count // self.size)
 
     def path(self, part: int) -> Path:
-        """The file of a part; their names sort as the images do."""
+        """The path of a part. File names sort in the order of the images."""
         return self.folder / f"part-{part:07}.parquet"
 
     def rows(self, part: int) -> range:
-        """The numbers of a part's images."""
+        """The indices of a part's images."""
         return range(part * self.size, min((part + 1) * self.size, self.count))
 
     def missing(self, shard: int = 0, shards: int = 1) -> list[int]:
-        """The missing parts among those that a process has to do: shard 0 to shards - 1."""
+        """The missing parts of one process: shard is from 0 to shards - 1."""
         return [part for part in range(shard, len(self), shards) if not self._is_there(part)]
 
     def _is_there(self, part: int) -> bool:
-        """An empty file is none: what somebody else made of a full disk."""
+        """Whether a part exists and is not empty: other programs leave empty files on a full disk."""
         path = self.path(part)
         return path.exists() and path.stat().st_size > 0
 
     def write(self, part: int, predictions: Sequence[Prediction]) -> None:
-        """Write a part, completely or not at all. Raises OSError, and VitkitError if the folder
-        has become another's: of two that began it at the same moment, with different models, one
-        goes on."""
+        """Write a part atomically. Raises OSError, and VitkitError if the folder now belongs to
+        another process: if two begin it at the same moment with different models, only one can
+        continue."""
         assert len(predictions) == len(self.rows(part))
         if _read(self.folder / ABOUT) != self.about:
             raise BadRun(
@@ -141,8 +142,8 @@ class PartFolder:
         write_whole(self.path(part), file.getvalue())
 
     def finish(self) -> tuple[int, int]:
-        """All parts are there: remove what killed processes had begun, and count the rows, and those of
-        images that could not be read. Raises VitkitError, with its name, for a part that is damaged."""
+        """Complete the folder: remove temporary files of killed processes, and return the numbers
+        of rows and of unreadable images. Raises VitkitError, with its name, for a damaged part."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -169,11 +170,11 @@ class PartFolder:
 
 @dataclass(frozen=True, eq=False)
 class Chosen(Sequence[Item]):
-    """The images of some parts, one part after the other. It travels to worker processes."""
+    """The images of some parts, concatenated. Picklable, because it is sent to worker processes."""
 
     items: Sequence[Item]
     numbers: np.ndarray
-    """int64: which of the items they are."""
+    """int64: indices into `items`."""
 
     @classmethod
     def of(cls, items: Sequence[Item], parts: PartFolder, numbers: Iterable[int]) -> "Chosen":
@@ -189,7 +190,7 @@ class Chosen(Sequence[Item]):
     @overload
     def __getitem__(self, i: slice) -> "Chosen": ...
     def __getitem__(self, i: int | slice) -> "Item | Chosen":
-        """Image i, from 0, or those of a slice."""
+        """Image i, from 0, or the images of a slice."""
         if isinstance(i, slice):
             return Chosen(self.items, self.numbers[i])
         return self.items[int(self.numbers[i])]
@@ -198,7 +199,7 @@ class Chosen(Sequence[Item]):
 def write_parts(
     parts: PartFolder, missing: Sequence[int], answered: Iterable[Answered]
 ) -> Iterator[list[Prediction]]:
-    """Write parts as their answers come, in batches, in order. Yields the predictions of each
+    """Write parts as their predictions arrive, in batches, in order. Yields the predictions of each
     batch."""
     waiting: list[Prediction] = []
     numbers = deque(missing)
@@ -213,11 +214,11 @@ def write_parts(
     assert not waiting and not numbers
 
 
-# What the answers are of
+# The identity of the predictions
 
 
 def digest_of(items: Pictures) -> str:
-    """A digest of the images' names and order; of a data set's, of its fingerprint."""
+    """A digest of the images' names and order; for a data set, of its fingerprint."""
     digest = hashlib.sha256()
     for group in items.groups:
         if isinstance(group, FileNames):
@@ -229,7 +230,7 @@ def digest_of(items: Pictures) -> str:
 
 
 def _read(file: Path) -> dict:
-    """What the parts are of. Raises VitkitError if the file is damaged."""
+    """The content of `_answers.json`. Raises VitkitError if the file is damaged."""
     try:
         about = parse_json(file.read_text())
         count = about["count"]
@@ -249,7 +250,7 @@ def _read(file: Path) -> dict:
 
 
 def _check_same_images(folder: Path, before: dict, about: dict) -> None:
-    """Raises VitkitError if the parts that are there are answers to other images, or of another kind."""
+    """Raises VitkitError if the existing parts are for other images, or of another kind."""
     if before["count"] != about["count"]:
         raise BadRun(
             f"{folder} holds the answers to {before['count']:,} images, and these are "
@@ -262,7 +263,7 @@ def _check_same_images(folder: Path, before: dict, about: dict) -> None:
     if before["top"] != about["top"]:
         raise BadRun(f"{folder} names {before['top']} classes; `top` is {about['top']}")
     less = about["less"]
-    if "model" not in before:  # of an earlier version, which did not keep what exits were fitted on
+    if "model" not in before:  # an earlier version, which did not record the calibration images
         less = less.partition(" --calibrate ")[0]
     if before.get("less", "") != less:
         raise BadRun(
@@ -272,8 +273,8 @@ def _check_same_images(folder: Path, before: dict, about: dict) -> None:
 
 
 def _check_same_model(folder: Path, before: dict, identity: Identity) -> None:
-    """Raises VitkitError if the parts that are there are of another model, or computed by something
-    else."""
+    """Raises VitkitError if the existing parts are from another model, or from another
+    runtime."""
     if before["computed"] == identity.computed:
         if before["model"] != identity.model:
             raise BadRun(
@@ -293,8 +294,8 @@ def _check_same_model(folder: Path, before: dict, identity: Identity) -> None:
 
 
 def _check_alike(folder: Path, before: dict, labels: str, runtime: Runtime) -> None:
-    """The same for parts of an earlier version, which has kept what the model makes of noise. Raises
-    VitkitError if that is clearly something else."""
+    """Check parts of an earlier version, which recorded the model's outputs for noise instead of a
+    digest. Raises VitkitError if the outputs clearly differ."""
     old = np.array(before["outputs"])
     new = _logits_of_noise(runtime)
     is_same = before["labels"] == labels and old.shape == new.shape
@@ -302,20 +303,20 @@ def _check_alike(folder: Path, before: dict, labels: str, runtime: Runtime) -> N
         raise BadRun(f"{folder} holds the answers of another model; give another folder")
     say(
         f"{folder} was begun by an earlier version of vitkit, which kept no digest of its model, so a "
-        "model a few steps of training away is taken for the same; a new folder tells them apart"
+        "model after a few more steps of training would not be noticed; give a new folder to be sure"
     )
 
 
 def _with(less: str) -> str:
-    """How answers were made, for a sentence."""
+    """The approximation as part of a sentence."""
     if less:
         return f"with {less}"
     return "of the whole model"
 
 
 def _logits_of_noise(runtime: Runtime) -> np.ndarray:
-    """The model's logits of an image of noise, which is always the same, (K,): by them another model is
-    noticed."""
+    """The model's logits for a fixed image of noise, (K,), by which an earlier version recognised a
+    model."""
     preprocessing = runtime.preprocessing
     noise = np.random.default_rng(0).integers(0, 256, (1, *preprocessing.shape), dtype=np.uint8)
     logits = runtime.logits(noise.astype(preprocessing.dtype))

@@ -1,4 +1,4 @@
-"""Pictures of what `vitkit bench` measured."""
+"""Figures of `vitkit bench`."""
 
 import io
 from collections.abc import Sequence
@@ -13,13 +13,18 @@ if TYPE_CHECKING:
 
     from vitkit.exporting import Contender
 
-ROW = 0.22  # inches of a bar
-CURVE = 3.6  # inches of the height of the curves
-BESIDE = ((4, 4), (4, -10), (4, 14), (4, -20))  # points from a dot to its text, in turns
+ROW = 0.22  # height of a bar, inches
+CURVE = 3.6  # height of the curves, inches
+BESIDE = (
+    (4, 4),
+    (4, -10),
+    (4, 14),
+    (4, -20),
+)  # offsets of labels from their dots in points, alternating
 
 
 def draw(path: Path, contenders: "Sequence[Contender]", speeds: Sequence[RuntimeSpeed]) -> None:
-    """Draw images per second as bars; and if work was left out, answers against speed as curves."""
+    """Draw throughput as bars; and with approximations also accuracy against throughput as curves."""
     from matplotlib.figure import Figure
 
     batches = list(speeds[0].images_per_second)
@@ -37,7 +42,7 @@ def draw(path: Path, contenders: "Sequence[Contender]", speeds: Sequence[Runtime
 
 
 def draw_bars(axes: "Axes", names: Sequence[str], speeds: Sequence[RuntimeSpeed]) -> None:
-    """Images per second, a row for each runtime and a colour for each size of batch."""
+    """Draw images per second: one row per runtime, one colour per batch size."""
     batches = list(speeds[0].images_per_second)
     height = 1 / (len(batches) + 1)
     for place, batch in enumerate(batches):
@@ -57,10 +62,11 @@ def draw_bars(axes: "Axes", names: Sequence[str], speeds: Sequence[RuntimeSpeed]
 def draw_curves(
     axes: "Axes", contenders: "Sequence[Contender]", speeds: Sequence[RuntimeSpeed]
 ) -> None:
-    """Draw how many answers are good against the speed at the largest batch: a curve for merging, a
-    curve for exits, and a point for each contender that computes the whole model.
+    """Draw the share of good predictions against the throughput at the largest batch size: one
+    curve for token merging, one for early exits, and a point for each candidate that computes the
+    whole model.
 
-    An answer is good if it is right; without labels, if it is the model's own in float32.
+    A prediction is good if it is correct; without labels, if it equals the model's in float32.
     """
     batch = max(speeds[0].images_per_second)
     compared = {}
@@ -69,7 +75,7 @@ def draw_curves(
             compared[i] = contender.agreement
     has_truth = all(agreement.accuracy is not None for agreement in compared.values())
 
-    # The points: (images per second, percentage of good answers, text)
+    # The points: (images per second, percentage of good predictions, label)
     curves: dict[str, list[tuple[float, float, str]]] = {}
     for i, agreement in compared.items():
         good = agreement.same
@@ -110,7 +116,7 @@ def draw_curves(
 
 
 def _name_points(axes: "Axes", points: Sequence[tuple[float, float, str]]) -> None:
-    """Write at each point, (x, y, text), what it is; neighbours above and below, in turns."""
+    """Write the label of each point, (x, y, label); above and below the points in turns."""
     for number, (x, y, text) in enumerate(sorted(points)):
         offset = BESIDE[number % len(BESIDE)]
         axes.annotate(text, (x, y), offset, textcoords="offset points", fontsize=7)

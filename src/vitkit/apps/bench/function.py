@@ -1,4 +1,4 @@
-"""How fast a model is on this machine, in every runtime and precision, side by side."""
+"""`vitkit bench`: speed of a model on this machine, in every runtime and precision."""
 
 from __future__ import annotations
 
@@ -79,29 +79,29 @@ Precision = Literal["float32", "bfloat16", "int8"]
 
 @dataclass(frozen=True, repr=False)
 class Benchmark(Rows):
-    """How fast a model is on this machine, in every runtime and precision."""
+    """The speed of a model on this machine, in every runtime and precision."""
 
     classifier: Classifier
     """The model, or an exported file that computes one."""
     contenders: tuple[Contender, ...]
-    """What was measured, each with how far it gives the model's answers."""
+    """The measured candidates, each with its agreement with the model."""
     speeds: tuple[RuntimeSpeed, ...]
-    """Theirs, in the same order."""
+    """The speed of each candidate, in the same order."""
     facts: dict
-    """All that was measured, and on what, as plain values."""
+    """All measurements and their conditions, as plain values."""
     remembered: tuple[FastestRuntime, ...]
-    """What the runtime "auto" takes from now on."""
+    """The runtimes that runtime "auto" uses from now on."""
     model: str | Classifier
-    """The model, as it was given."""
+    """The model, as given by the caller."""
     of_samples: bool
-    """Whether the predictions are compared on parts of two photographs, because no images were given."""
+    """Whether predictions are compared on crops of two photographs, because no images were given."""
     report: tuple[Path, ...] = ()
-    """The files that were written."""
+    """The written files."""
     json: bool = False
-    """Whether it is printed as JSON."""
+    """Whether the result is printed as JSON."""
 
     def rows(self) -> list[dict]:
-        """A row for each runtime and precision."""
+        """One row per runtime and precision."""
         rows = []
         for values in self.facts["runtimes"]:
             row: dict[str, Any] = {}
@@ -114,7 +114,7 @@ class Benchmark(Rows):
         return rows
 
     def shown(self) -> Iterator[str]:
-        """A table, what was written, and which to take; or JSON."""
+        """A table, the written files, and a recommendation; or JSON."""
         if self.json:
             yield to_json(self.facts)
             return
@@ -193,7 +193,7 @@ def bench(
     plan = Turns(batch, rounds, seconds)
     hints = hints_of(overrides)
     _check(plan, limit, data, calibrate, report)
-    if isinstance(model, str) and is_exported(model):  # which is measured alone
+    if isinstance(model, str) and is_exported(model):  # exported files are only timed
         _check_is_only_timed(
             model,
             data=data,
@@ -215,7 +215,7 @@ def bench(
         candidates = Candidates(runtimes, precisions, timm, merge, exit)
         measured = _of_model(model, classifier, trial, candidates, plan, start_up)
 
-    # Written, and returned
+    # The result, and its files
     facts = described(model, plan, measured.contenders, measured.speeds, measured.images)
     for path in report:
         write(path, facts, measured.contenders, measured.speeds)
@@ -234,36 +234,36 @@ def bench(
 
 @dataclass(frozen=True)
 class Candidates:
-    """What is measured of a model."""
+    """The candidates to measure for a model."""
 
     runtimes: tuple[Library, ...]
     precisions: tuple[Precision, ...]
     timm: tuple[str, ...]
     """Names of models of timm."""
     merge: tuple[int, ...]
-    """Numbers of tokens that are merged in every block."""
+    """Numbers of tokens to merge in every block."""
     exit: tuple[float, ...]
-    """Probabilities from which an image ends early."""
+    """Thresholds of early exits, as probabilities."""
 
 
 class Measured(NamedTuple):
-    """What was measured, and on what."""
+    """The measured candidates, and the images of the measurement."""
 
     classifier: Classifier
     contenders: tuple[Contender, ...]
     speeds: tuple[RuntimeSpeed, ...]
     images: str
-    """The images, in words."""
+    """Description of the images."""
     remembered: tuple[FastestRuntime, ...] = ()
 
 
 def _is_file(model: str | Classifier) -> bool:
-    """Whether the model is an exported file, which is measured alone."""
+    """Whether the model is an exported file, which is only timed."""
     return isinstance(model, str) and is_exported(model)
 
 
 def _check_is_only_timed(file: str, **settings: Any) -> None:
-    """Raises BadSettings if a setting that needs the model has another value than its default."""
+    """Raises BadSettings if a setting that needs the model differs from its default."""
     parameters = signature(bench).parameters
     for name, value in settings.items():
         if value != parameters[name].default:
@@ -274,7 +274,7 @@ def _check_is_only_timed(file: str, **settings: Any) -> None:
 
 
 def _say_what_is_missing(libraries: tuple[Library, ...], precisions: tuple[Precision, ...]) -> None:
-    """Log which packages are missing for what could be measured."""
+    """Log which packages are missing for measuring some candidates."""
     missing = set()
     for library in libraries:
         for precision in precisions:
@@ -293,7 +293,7 @@ def _of_model(
     plan: Turns,
     start_up: bool,
 ) -> Measured:
-    """Measure how fast a model is, in every runtime and precision."""
+    """Measure the speed of a model, in every runtime and precision."""
     items = trial.items[:: -(-len(trial.items) // MEASURED)]
     images = _of_one_size(classifier, prepared_images(classifier.preprocessing, items)[0])
     with TemporaryDirectory(prefix="vitkit-bench-") as folder, isolated_files() as open_isolated:
@@ -315,10 +315,13 @@ def _of_file(
     plan: Turns,
     start_up: bool,
 ) -> Measured:
-    """Measure how fast an exported file is, in every library that computes such files; there is no model
-    to compare its predictions with. Raises BadSettings if none of the libraries can compute it."""
+    """Measure the speed of an exported file, in every library that can run it; there is no model to
+    compare its predictions with. Raises BadSettings if none of the requested libraries can run
+    it."""
     file = Path(model)
-    readers = readers_of(file) or ["auto"]  # whose sentence says what to install
+    readers = readers_of(file) or [
+        "auto"
+    ]  # opening with "auto" raises an error that names the package
     chosen = [each for each in readers if each in (*libraries, "auto")]
     if not chosen:
         raise BadSettings(
@@ -338,9 +341,9 @@ def _of_file_in(
     plan: Turns,
     start_up: bool,
 ) -> Measured:
-    """Measure how fast an exported file is in these libraries, each in a process of its own. Raises
-    WorkerDied if none of the processes lives."""
-    # What computes it
+    """Measure the speed of an exported file in these libraries, each in a process of its own. Raises
+    WorkerDied if all processes die."""
+    # The runtimes
     found: list[Contender] = []
     runtimes = []
     for library in libraries:
@@ -357,7 +360,7 @@ def _of_file_in(
     classifier = of_file(runtimes[0])
     found += [of_timm(name, classifier) for name in timm]
 
-    # On images that it takes
+    # The images
     height, width = PHOTOGRAPH
     images = np.random.default_rng(0).integers(0, 256, (1, 3, height, width), dtype=np.uint8)
     name = f"a picture of {height} x {width} pixels"
@@ -367,7 +370,7 @@ def _of_file_in(
         images = _of_one_size(classifier, prepared)
         name = trial.name
 
-    # How fast it is
+    # The speed
     say(f"measuring in turns, {_turns(plan, found):.0f} seconds or more")
     contenders, speeds = _measured(found, images, plan)
     if start_up:
@@ -380,7 +383,7 @@ def _of_file_in(
 def _measured(
     found: Sequence[Contender], images: np.ndarray, plan: Turns
 ) -> tuple[tuple[Contender, ...], list[RuntimeSpeed]]:
-    """Those that were measured, and their speeds; those whose process ended are left out. Raises
+    """The candidates with measurements, and their speeds; those whose process died are left out. Raises
     WorkerDied if none is left."""
     pairs = []
     for contender, speed in zip(found, measure(found, images, plan), strict=True):
@@ -392,7 +395,8 @@ def _measured(
 
 
 def _starts(models: Sequence[Path | str]) -> list[tuple[float, float | None]]:
-    """`measure_starts`; none, and a message, if one of the processes fails: the other figures stay."""
+    """The result of `measure_starts`; empty, with a log message, if a process fails: other figures
+    stay valid."""
     try:
         return measure_starts(models)
     except VitkitError as error:
@@ -401,12 +405,13 @@ def _starts(models: Sequence[Path | str]) -> list[tuple[float, float | None]]:
 
 
 def _turns(plan: Turns, found: Sequence[Contender]) -> float:
-    """Seconds of all turns, at least."""
+    """Lower bound of the duration of all turns, in seconds."""
     return len(found) * len(plan.batches) * plan.rounds * plan.seconds
 
 
 def _of_one_size(classifier: Classifier, images: np.ndarray) -> np.ndarray:
-    """The prepared images, (N, 3, h, w); of images at their own proportions those of the commonest size."""
+    """The prepared images, (N, 3, h, w); for images at their own proportions those of the most
+    common size."""
     if images.ndim == 4:
         return images
     alone = [classifier.preprocessing.image_of(images, number) for number in range(len(images))]
@@ -437,8 +442,8 @@ def _contenders(
     folder: Path,
     open_isolated: OpenFile,
 ) -> Iterator[Contender]:
-    """All that are measured. A message names each when it is ready."""
-    for name in candidates.timm:  # first, so that a wrong name is found before the work begins
+    """All candidates to measure. Logs each when it is ready."""
+    for name in candidates.timm:  # first, so that an unknown name is reported before the long work
         yield of_timm(name, classifier)
     own = contenders(
         classifier, trial, folder, open_isolated, candidates.runtimes, candidates.precisions
@@ -452,7 +457,7 @@ def _contenders(
 def _remember(
     classifier: Classifier, found: Sequence[Contender], speeds: Sequence[RuntimeSpeed]
 ) -> list[FastestRuntime]:
-    """Keep which is the fastest, for `runtime='auto'`. A file that cannot be written is no failure."""
+    """Save the fastest runtime for `runtime='auto'`. Only logs a message if that fails."""
     try:
         return remember(classifier, found, speeds)
     except OSError as error:
@@ -467,8 +472,8 @@ def _with_starts(
     speeds: Sequence[RuntimeSpeed],
     folder: Path,
 ) -> list[RuntimeSpeed]:
-    """The speeds with the time and memory of a process. PyTorch's are started with the model itself,
-    which is written for them if it is in memory."""
+    """The speeds with the start-up time and memory of a process. For PyTorch, the process opens the model
+    itself, which is saved temporarily if it is in memory."""
     if isinstance(model, Classifier):
         model = str(save(classifier, folder / "model"))
     models: dict[int, Path | str] = {}
@@ -479,7 +484,7 @@ def _with_starts(
             models[i] = model
     speeds = list(speeds)
     measured = _starts(list(models.values()))
-    for i, (seconds, megabytes) in zip(models, measured, strict=False):  # all of them, or none
+    for i, (seconds, megabytes) in zip(models, measured, strict=False):  # `measured` may be empty
         speeds[i] = replace(speeds[i], start=seconds, megabytes=megabytes)
     return speeds
 
@@ -500,7 +505,7 @@ def described(
     speeds: Sequence[RuntimeSpeed],
     images: str,
 ) -> dict:
-    """All measurements, and the images on which they were made."""
+    """All measurements and their conditions, as plain values."""
     rows = []
     for contender, speed in zip(found, speeds, strict=True):
         agreement = contender.agreement
@@ -540,7 +545,7 @@ def described(
 def write(
     path: Path, written: dict, found: Sequence[Contender], speeds: Sequence[RuntimeSpeed]
 ) -> None:
-    """Write the numbers, or a picture of them."""
+    """Write the numbers, or a figure of them."""
     path.absolute().parent.mkdir(parents=True, exist_ok=True)
     if path.suffix.lower() == ".json":
         write_json(path, written)

@@ -1,4 +1,4 @@
-"""What `vitkit bench` prints of what it measured: tables, and which runtime to take."""
+"""Printed output of `vitkit bench`: tables, and a recommendation."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from io import StringIO
@@ -12,12 +12,12 @@ from vitkit.system.console.text import terminal_width
 from vitkit.system.functions.steps import DATA, step
 from vitkit.weights import Activation, Classifier
 
-WIDE = 120  # columns of a terminal that the whole table fits into
+WIDE = 120  # terminal width that the whole table needs, columns
 
 
 def tables(found: Sequence[Contender], speeds: Sequence[RuntimeSpeed]) -> Iterator[str]:
-    """A table, a row for each, without columns in which nothing stands; in a narrow terminal two, one
-    below the other."""
+    """A table with one row per candidate, without empty columns; in a narrow terminal two tables,
+    one below the other."""
     batches = list(speeds[0].images_per_second)
     heads = [f"images/s\nbatch {batch}" for batch in batches]
     heads += ["p50 ms", "p95 ms", "start s", "MB", "same", "cost", "accuracy"]
@@ -28,14 +28,14 @@ def tables(found: Sequence[Contender], speeds: Sequence[RuntimeSpeed]) -> Iterat
     if terminal_width() >= WIDE:
         yield _columns(heads, rows, filled)
         return
-    answers = len(batches) + 2  # behind images a second and p95
+    answers = len(batches) + 2  # index of the first column after images per second and p95
     yield _columns(heads, rows, [i for i in filled if i < answers])
     if rest := [i for i in filled if i >= answers]:
         yield _columns(heads, rows, rest)
 
 
 def _columns(heads: Sequence[str], rows: Sequence[tuple[str, ...]], columns: Iterable[int]) -> str:
-    """Some of the columns, behind the names of the rows, however wide."""
+    """A table with some of the columns, after the names of the rows."""
     table = Table(box=None, pad_edge=False)
     table.add_column("runtime")
     for column in columns:
@@ -48,7 +48,7 @@ def _columns(heads: Sequence[str], rows: Sequence[tuple[str, ...]], columns: Ite
 
 
 def _cells(contender: Contender, speed: RuntimeSpeed) -> list[str]:
-    """The numbers of a row; "" where there is none."""
+    """The cells of a row; "" where there is no value."""
     cells = [f"{rate:.1f}" for rate in speed.images_per_second.values()]
     cells += ["", "", "", ""]
     if speed.p50 is not None:
@@ -73,8 +73,8 @@ def recommendation(
     speeds: Sequence[RuntimeSpeed],
     activation: Activation,
 ) -> str:
-    """The fastest runtimes of those whose predictions are as near the model's as an exported file's
-    must be, and the call that writes such a file."""
+    """Sentences about the fastest runtimes whose agreement is within the bounds of exported files,
+    and the call that writes such a file."""
     batch = max(speeds[0].images_per_second)
     exact = next(i for i, contender in enumerate(found) if contender.name == "PyTorch float32")
     base = speeds[exact].images_per_second[batch]

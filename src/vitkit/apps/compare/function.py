@@ -1,4 +1,4 @@
-"""Two models, layer by layer, or two runs, by what they wrote down."""
+"""`vitkit compare`: two models layer by layer, or two runs by their records."""
 
 from __future__ import annotations
 
@@ -52,24 +52,24 @@ class ComparedModels(Rows):
     """How closely two models agree."""
 
     names: tuple[str, str]
-    """What the two models are called."""
+    """The names of the two models."""
     first: Classifier
     second: Classifier
     comparison: Comparison
-    """Layer by layer."""
+    """The differences, layer by layer."""
     unreadable: int
-    """Number of images that could not be read. The models are compared on the others."""
+    """Number of unreadable images, which are left out."""
     tolerance: float
-    """Largest difference between the logits that counts as the same."""
+    """Largest difference of logits that counts as equal."""
     json: bool = False
-    """Whether it is printed as JSON."""
+    """Whether the result is printed as JSON."""
     ok_if_unreadable: bool = False
-    """Whether images that could not be read leave the exit status at 0."""
+    """Whether the exit status is 0 even if images could not be read."""
 
     @property
     def same(self) -> bool:
-        """Whether the logits are the same, to the tolerance. There are none to compare if the numbers
-        of classes differ."""
+        """Whether the logits are equal within the tolerance. False if the numbers of classes
+        differ."""
         logits = [layer for layer in self.comparison.layers if layer.name == "logits"]
         return bool(logits) and logits[0].largest <= self.tolerance
 
@@ -81,7 +81,7 @@ class ComparedModels(Rows):
         return status_of(self.unreadable, self.ok_if_unreadable)
 
     def rows(self) -> list[dict]:
-        """A row for each layer."""
+        """One row per layer."""
         return [layer._asdict() for layer in self.comparison.layers]
 
     def to_json(self) -> dict:
@@ -98,7 +98,7 @@ class ComparedModels(Rows):
         }
 
     def shown(self) -> Iterator[str | Table]:
-        """A row for each layer, and what it comes to; or JSON."""
+        """One row per layer, and the conclusion; or JSON."""
         if self.json:
             yield to_json(self.to_json())
             return
@@ -115,7 +115,7 @@ class ComparedModels(Rows):
             yield f"their preprocessing differs: {first.preprocessing}; {second.preprocessing}"
         if first.activation != second.activation:
             yield f"their activation differs: {first.activation}; {second.activation}"
-        outputs = "features"  # what a model without a head returns
+        outputs = "features"  # the outputs of a model without a head
         if first.labels and second.labels:
             outputs = "logits"
         if not no_answer(first) and not no_answer(second):
@@ -142,20 +142,20 @@ class ComparedModels(Rows):
 
 @dataclass(frozen=True, repr=False)
 class ComparedRuns(Rows):
-    """What two runs reached, and how they differ."""
+    """The results and differences of two runs."""
 
     names: tuple[str | Classifier, str | Classifier]
-    """The two runs, as they were given."""
+    """The two runs, as given by the caller."""
     runs: tuple[Recorded, Recorded]
     path: Path | None
-    """The page that was written; None with `json`."""
+    """The written page; None with `json`."""
     notes: tuple[str, ...] = ()
-    """How both answered the images that both held out, in a sentence."""
+    """A comparison of their predictions for common held-out images, in a sentence."""
     json: bool = False
-    """Whether it is printed as JSON."""
+    """Whether the result is printed as JSON."""
 
     def rows(self) -> list[dict]:
-        """A row for each result and for each setting that differs, with a column for each run."""
+        """One row per result, and one per setting that differs, with one column per run."""
         return comparison_rows(self.runs)
 
     def to_json(self) -> dict:
@@ -266,7 +266,7 @@ def compare(
 def _compared_runs(
     one: str, two: str, output: Path, data: tuple[str, ...], json: bool
 ) -> ComparedRuns:
-    """The records of two runs, and unless JSON is printed a page with their curves."""
+    """The comparison of two runs' records; writes a page with their curves, unless JSON is printed."""
     runs = (read_run(Path(one), data), read_run(Path(two), data))
     notes = on_common_images(runs)
     page = None
@@ -276,8 +276,8 @@ def _compared_runs(
 
 
 def _decoded(items: Iterable[Item], preparing: Iterable[Preprocessing]) -> Iterator[Picture]:
-    """The images that both models can be given, decoded once if one picture serves both; each other
-    one is said."""
+    """The images that both models can take, decoded once if one picture serves both. Logs each
+    image that is left out."""
     for item in items:
         try:
             picture = in_memory(open_image(item.read(), item.name))

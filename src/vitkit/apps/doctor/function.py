@@ -1,5 +1,5 @@
-"""What is wrong, and what could be better: of this machine (machine.py), or of a run, images or a model
-(run.py, images.py, model.py)."""
+"""`vitkit doctor`: finds faults and possible improvements of this machine (machine.py), a run
+(run.py), or a model and images (model.py)."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ class Diagnosis(Rows):
 
     findings: tuple[Fact, ...]
     of_machine: bool = True
-    """Whether they are about this machine, and not about a run, images or a model."""
+    """Whether the facts are about this machine, not about a run, images or a model."""
     json: bool = False
-    """Whether it is printed as JSON."""
+    """Whether the result is printed as JSON."""
 
     @property
     def advice(self) -> list[str]:
-        """The advice, in sentences."""
+        """The advice of all facts that have some."""
         return [finding.advice for finding in self.findings if finding.advice]
 
     def rows(self) -> list[dict]:
-        """A row for each finding: name, value, advice."""
+        """One row per finding: name, value, advice."""
         return [finding._asdict() for finding in self.findings]
 
     def shown(self) -> Iterator[str | Table]:
@@ -87,7 +87,7 @@ def doctor(
     if device != "auto":
         from vitkit.system.machine import pick_device
 
-        pick_device(device)  # raises for one that this machine does not have
+        pick_device(device)  # raises for a device that this machine does not have
     if run or data or model:
         return Diagnosis(tuple(_examinations(data, model, run, device)), False, json)
     from vitkit.apps.doctor.machine import examine_machine
@@ -96,7 +96,7 @@ def doctor(
 
 
 def _examinations(data: str, model: ModelLike, run: Path | None, device: str) -> Iterator[Fact]:
-    """What is asked for of a run, images and a model."""
+    """The requested examinations of a run, images and a model."""
     if run:
         from vitkit.apps.doctor.run import examine_run
 

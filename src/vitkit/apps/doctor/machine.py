@@ -1,4 +1,4 @@
-"""`vitkit doctor`: the machine and the installation, as they matter to speed and to what works."""
+"""`vitkit doctor`: the hardware and the installed software, as far as they affect speed and features."""
 
 import os
 import platform
@@ -15,7 +15,7 @@ from vitkit.apps.doctor.finding import Fact
 
 
 def examine_machine() -> Iterator[Fact]:
-    """Everything about the machine and the installation."""
+    """All facts about the machine and the installation."""
     yield from _software()
     yield from _processor()
     yield from _devices()
@@ -27,7 +27,7 @@ def examine_machine() -> Iterator[Fact]:
 
 
 def _software() -> Iterator[Fact]:
-    """Versions of what computes."""
+    """Versions of the software that computes."""
     import torch
 
     from vitkit import __version__
@@ -43,7 +43,7 @@ def _software() -> Iterator[Fact]:
 
 
 def _processor() -> Iterator[Fact]:
-    """The CPU, its threads, and the arithmetic that is fast on it."""
+    """The CPU, its threads, and the precisions that are fast on it."""
     import torch
 
     from vitkit.system import matmul
@@ -79,7 +79,7 @@ def _processor() -> Iterator[Fact]:
 
 
 def _devices() -> Iterator[Fact]:
-    """The GPUs that PyTorch can use, and one that it cannot."""
+    """The GPUs that PyTorch can use, and a GPU that it cannot use."""
     import torch
 
     if torch.cuda.is_available():
@@ -101,7 +101,7 @@ def _devices() -> Iterator[Fact]:
 
 
 def _memory() -> Iterator[Fact]:
-    """Memory, and what processes can share of it."""
+    """Main memory, and shared memory for processes."""
     facts = {}
     with suppress(OSError):
         for line in Path("/proc/meminfo").read_text().splitlines():
@@ -122,22 +122,22 @@ def _memory() -> Iterator[Fact]:
 
 
 def _images() -> Iterator[Fact]:
-    """How photographs are decoded."""
+    """The JPEG decoder."""
     from vitkit.data.images.jpeg import available
 
     if available():
         yield Fact("JPEG", "decoded in part, by libjpeg-turbo")
         return
     advice = "TurboJPEG 3 (libjpeg-turbo) reads JPEG photographs up to 1.6 times as fast"
-    if not _is_installed("vitkit") or _requirements("fast"):  # there are wheels for this machine
+    if not _is_installed("vitkit") or _requirements("fast"):  # wheels exist for this machine
         advice = "pip install 'vitkit[fast]' reads JPEG photographs up to 1.6 times as fast"
     yield Fact("JPEG", "decoded whole, by torchvision", advice)
 
 
 def _packages() -> Iterator[Fact]:
-    """Each extra of vitkit, and what of it is not installed."""
+    """Each extra of vitkit, and which of its packages are not installed."""
     if not _is_installed("vitkit"):
-        return  # run from its source, whose extras nobody has written down
+        return  # vitkit runs from its source and is not installed, so its extras are unknown
     for extra in metadata.metadata("vitkit").get_all("Provides-Extra") or []:
         if extra in ("dev", "docs"):
             continue
@@ -152,7 +152,7 @@ def _packages() -> Iterator[Fact]:
 
 
 def _requirements(extra: str, package: str = "vitkit") -> list[str]:
-    """The packages of an extra that this machine can have, by name, with those of their extras."""
+    """The packages of an extra that exist for this machine, by name, with those of their extras."""
     from packaging.requirements import Requirement
 
     names = []
@@ -179,7 +179,7 @@ def _is_installed(package: str) -> bool:
 
 
 def _places() -> Iterator[Fact]:
-    """Where downloads are kept, and where they come from."""
+    """The cache directory, and the sources of downloads."""
     from vitkit.system.storage.files import cache_dir
 
     folder = cache_dir()
@@ -198,8 +198,8 @@ def _places() -> Iterator[Fact]:
 
 
 def _takes_files(folder: Path) -> bool:
-    """Whether a file can be made in a folder. Nobody can know without trying: root has every
-    permission, even on a disk that is read-only."""
+    """Whether a file can be created in a folder. Tested by creating one: permissions are no
+    evidence, since root has all of them even on a read-only disk."""
     try:
         with TemporaryFile(dir=folder):
             return True
@@ -208,7 +208,7 @@ def _takes_files(folder: Path) -> bool:
 
 
 def _hub() -> Fact:
-    """Whether the Hugging Face hub answers."""
+    """Whether the Hugging Face hub is reachable."""
     from vitkit.weights import hub_answers
     from vitkit.weights.files.hub import hub_host
 
@@ -227,8 +227,8 @@ def _hub() -> Fact:
 
 
 def _settings() -> Iterator[Fact]:
-    """The environment variables that are set and change what vitkit does, and those that vitkit does
-    not know though they have its prefix."""
+    """The environment variables that change what vitkit does, and unknown ones with
+    vitkit's prefix."""
     from vitkit.system.environment import unknown_variables, variables_set
 
     for name, value in variables_set().items():

@@ -1,6 +1,6 @@
-"""`vitkit doctor --model`: whether a model's images are normalised as its weights want it; and with
---data, whether it can learn a few of those images by heart, and how fast it would train on them.
-Each examination takes seconds, or a minute at most."""
+"""`vitkit doctor --model`: checks whether a model's normalisation suits its weights; and with
+--data, whether the model can memorise a few of the images, and how fast it would train on them.
+Each check takes seconds, or a minute at most."""
 
 import math
 import time
@@ -31,13 +31,13 @@ from vitkit.system.console.text import as_word, counted
 from vitkit.system.functions.steps import FILE, Placeholder, step
 from vitkit.weights import STATISTICS, Classifier
 
-BATCH = 16  # images that a model is to learn by heart
-PATIENCE = 40.0  # seconds for that
-STEPS = 60  # and steps
-TIMED = 4.0  # seconds that each speed is measured for
-LEARNED = 0.1  # of the first loss: below it a batch is learned by heart
-WAITS = 0.8  # of the computing's speed: slower loading leaves the model waiting
-JUDGED = 64  # images by which it is judged how a model's images are normalised
+BATCH = 16  # images that a model has to memorise
+PATIENCE = 40.0  # longest time for memorising, seconds
+STEPS = 60  # largest number of steps for memorising
+TIMED = 4.0  # seconds for measuring each speed
+LEARNED = 0.1  # a batch is memorised below this share of the first loss
+WAITS = 0.8  # loading below this share of the computing speed makes the model wait
+JUDGED = 64  # images for testing the normalisation
 LOSS: dict[str, Literal["softmax", "sigmoid", "squared"]] = {
     "class": "softmax",
     "classes": "sigmoid",
@@ -47,7 +47,7 @@ LOSS: dict[str, Literal["softmax", "sigmoid", "squared"]] = {
 
 @dataclass(frozen=True)
 class Examined:
-    """A model, and the images that it should learn."""
+    """A model, and the images for the checks."""
 
     data: str
     splits: Splits
@@ -56,7 +56,7 @@ class Examined:
 
 
 def examine_model(name: str, classifier: Classifier, account: list[str]) -> Iterator[Fact]:
-    """The findings on the preprocessing in a model's file. `account` is what loading it told."""
+    """The findings on the preprocessing in a model's file. account: the messages of its load report."""
     guessed = [line for line in account if "`statistics=" in line]
     told = [line for line in account if line not in guessed]
     yield Fact("model", told[0])
@@ -68,7 +68,7 @@ def examine_model(name: str, classifier: Classifier, account: list[str]) -> Iter
 
 
 def _beside_origin(classifier: Classifier) -> Iterator[Fact]:
-    """Whether a model's images are normalised as those of the weights that it began with."""
+    """Whether a model's normalisation is that of the weights from which its training began."""
     from vitkit.weights import load
 
     origin = classifier.origin.get("init", "")
@@ -87,7 +87,7 @@ def _beside_origin(classifier: Classifier) -> Iterator[Fact]:
 
 
 def examine_learning(examined: Examined) -> Iterator[Fact]:
-    """Whether the model learns a few of the images by heart, and whether it would wait for them."""
+    """Whether the model can memorise a few of the images, and whether training would wait for images."""
     from vitkit.objectives import Supervised
     from vitkit.weights import adopt
 
@@ -119,11 +119,11 @@ def examine_learning(examined: Examined) -> Iterator[Fact]:
 
 @torch.inference_mode()
 def _normalised_right(examined: Examined) -> Iterator[Fact]:
-    """Whether the model, if it knows these classes, answers better to images that are normalised in
-    another usual way: the commonest mistake with published weights."""
+    """Whether another usual normalisation gives a higher accuracy, if the model has these classes:
+    the most common mistake with published weights."""
     classifier = examined.classifier
     source = examined.splits.test or examined.splits.val or examined.splits.train
-    assert source is not None  # there are images to learn from
+    assert source is not None  # the caller has checked that there are images
     classes = {label: number for number, label in enumerate(classifier.labels)}
     if source.target_kind != "class" or not set(source.labels) <= classes.keys():
         return
@@ -152,9 +152,9 @@ def _normalised_right(examined: Examined) -> Iterator[Fact]:
 
 
 def _by_heart(examined: Examined, learner: torch.nn.Module, preprocessing: Preprocessing) -> Fact:
-    """Whether the loss of one batch goes to nearly nothing."""
+    """Whether the loss of one batch falls to nearly zero."""
     train = examined.splits.train
-    assert train is not None  # as examine_learning has checked
+    assert train is not None  # examine_learning requires it
     unchanged = Augmentation(crop="none", flip=False)
     batches = train_batches(train, unchanged, preprocessing, min(BATCH, len(train)), 0, 0, 0)
     with closing(batches):
@@ -187,17 +187,17 @@ def _by_heart(examined: Examined, learner: torch.nn.Module, preprocessing: Prepr
 
 
 def _speeds(examined: Examined, learner: torch.nn.Module, preprocessing: Preprocessing) -> Fact:
-    """Images per second of loading and of computing, and which of them a training waits for."""
-    # Loading, as a training does it
+    """Throughput of loading and of computing, and which of them limits training."""
+    # Loading, as in training
     train = examined.splits.train
-    assert train is not None  # as examine_learning has checked
+    assert train is not None  # examine_learning requires it
     workers = default_workers(train)
     readers = workers if is_elsewhere(train) else 1
     batches = train_batches(
         train, Augmentation(), preprocessing, BATCH, 0, 0, workers, readers=readers
     )
     with closing(batches):
-        batch = next(batches)  # workers have started
+        batch = next(batches)  # waits until the workers have started
         loading = _rate(batches)
 
     # Computing
@@ -225,7 +225,7 @@ def _speeds(examined: Examined, learner: torch.nn.Module, preprocessing: Preproc
 
 
 def _rate(batches: Iterator) -> float:
-    """Images per second of an endless iterator of batches of BATCH."""
+    """Images per second of an infinite iterator of batches of BATCH."""
     began = time.monotonic()
     count = 0
     for _ in islice(batches, 10_000):
@@ -235,12 +235,12 @@ def _rate(batches: Iterator) -> float:
     return count / (time.monotonic() - began)
 
 
-LOOKED_AT = 4_000  # images of a part that are decoded to look for duplicates
-UNEVEN = 10  # times as many images in the largest class as in the smallest
+LOOKED_AT = 4_000  # largest number of images per part that are decoded for finding duplicates
+UNEVEN = 10  # ratio of the largest to the smallest class from which classes are unbalanced
 
 
 def examine_data(data: str, splits: Splits) -> Iterator[Fact]:
-    """Numbers, balance, broken images and duplicates of a data set."""
+    """Numbers of images, class balance, broken images and duplicates of a data set."""
     parts = splits.sources
     word = as_word(data)
     counts = ", ".join(f"{len(part):,} {name}" for name, part in parts.items())
@@ -254,7 +254,7 @@ def examine_data(data: str, splits: Splits) -> Iterator[Fact]:
 
 
 def _classes(word: str, train: Source) -> Iterator[Fact]:
-    """How many classes there are, and how even they are."""
+    """The number of classes, and their balance."""
     from vitkit.curation.statistics import class_counts
 
     if train.target_kind == "none":
@@ -275,12 +275,12 @@ def _classes(word: str, train: Source) -> Iterator[Fact]:
     value = f"{counted(len(train.labels), 'class')}, of {least:,} ({rare}) to {most:,} ({common}) images"
     advice = ""
     if len(train.labels) == 1:
-        advice = f"there is one class, {rare}, and so nothing to tell apart: add a folder of others"
+        advice = f"there is only one class, {rare}: add a folder with images of another class"
     elif least < 2:
         advice = f"{rare} has {counted(least, 'training image')}: add some, or remove the class"
     elif most >= UNEVEN * least:
         advice = (
-            f"{common} has {most // least} times as many images as {rare}: judge by "
+            f"{common} has {most // least} times as many images as {rare}: compare by "
             "balanced_accuracy, which vitkit evaluate prints, and add images of the rare classes"
         )
     yield Fact("classes", value, advice)

@@ -1,4 +1,4 @@
-"""`vitkit doctor --run`: what a run's own record says of its rate, its gradients and its data."""
+"""`vitkit doctor --run`: checks of a run's record: learning rate, gradients and data."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -10,15 +10,19 @@ from vitkit.system.functions.steps import Placeholder, step
 from vitkit.training import Recorded, read_run
 
 WAITS = 0.25  # share of the time spent waiting for data from which a run is input-bound
-CLIPPED = 0.9  # share of the gradients that are clipped from which nearly all are
-FAR = 3  # times the limit; a gradient that is shortened by less was nearly left alone
-DIVERGED = 1.5  # times its least value that a loss may rise to
-RESTLESS = 0.5  # of the later losses' mean: a standard deviation above it is not the usual noise
-FEW = 8  # points of a curve, below which nothing can be said of its form
+CLIPPED = 0.9  # share of clipped gradients from which nearly all are clipped
+FAR = (
+    3  # ratio of the median norm to the limit from which clipping matters; below it shortens little
+)
+DIVERGED = 1.5  # ratio of the last loss to the smallest from which training has diverged
+RESTLESS = (
+    0.5  # ratio of the later losses' standard deviation to their mean from which they are noisy
+)
+FEW = 8  # fewest points of a curve for statements about its shape
 
 
 def examine_run(run_dir: Path) -> Iterator[Fact]:
-    """The findings in recipe.json and metrics.jsonl. Raises VitkitError if it is not a run."""
+    """The findings in recipe.json and metrics.jsonl. Raises VitkitError if the directory is not a run."""
     run = read_run(run_dir)
     lines = [line for line in run.lines if line["event"] == "training"]
     yield _progress(run)
@@ -32,7 +36,7 @@ def examine_run(run_dir: Path) -> Iterator[Fact]:
 
 
 def _progress(run: Recorded) -> Fact:
-    """How far it is."""
+    """The progress of the run."""
     done = run.steps()
     total = int(float(run.recipe["length"].split()[0]))
     value = f"{done:,} of {total:,} steps of {run.recipe['batch']:,}"
@@ -73,7 +77,7 @@ def _loss(run: Recorded, losses: Sequence[float]) -> Fact:
 
 
 def _gradients(run: Recorded, norms: Sequence[float]) -> Fact:
-    """How large gradients are, and how often they are clipped."""
+    """The size of the gradients, and how often they are clipped."""
     finite = sorted(norm for norm in norms if math.isfinite(norm))
     if not finite:
         return Fact("gradient norm", "never a number")
@@ -107,7 +111,7 @@ def _data(run: Recorded, waits: Sequence[float]) -> Fact:
 
 
 def _skipped(run: Recorded) -> Fact:
-    """Steps that were not finite."""
+    """Steps that were skipped because they were not finite."""
     skipped = sum(line["event"] == "skipped" for line in run.lines)
     rollbacks = sum(line["event"] == "rollback" for line in run.lines)
     value = f"{skipped:,}, and {rollbacks:,} times back to a checkpoint"
@@ -122,12 +126,10 @@ def _skipped(run: Recorded) -> Fact:
 
 
 def _held_out(run: Recorded) -> Iterator[Fact]:
-    """Whether it became worse on held-out images while it trained on."""
+    """Whether the model became worse on held-out images during training."""
     points = run.points()
     if not points:
-        yield Fact(
-            "held-out images", "none", "give DATA a test part, or nobody knows how good it is"
-        )
+        yield Fact("held-out images", "none", "give DATA a test part, for measuring the accuracy")
         return
     name, measured = next(iter(points.items()))
     last_step, last = measured[-1]
@@ -140,13 +142,13 @@ def _held_out(run: Recorded) -> Iterator[Fact]:
     if beyond:
         advice = (
             f"{name} was better at step {best_step:,} ({best.unit.text(best.value)}) than at the "
-            f"end: a shorter `length`, or more augmentation, keeps it from learning by heart"
+            f"end: a shorter `length`, or more augmentation, reduces overfitting"
         )
     yield Fact(name, last.text(), advice)
 
 
 def _preprocessing(run: Recorded) -> Iterator[Fact]:
-    """Whether images go through what the weights that it began with were trained on."""
+    """Whether the normalisation is that of the initial weights."""
     from vitkit.weights import load
 
     init = run.recipe["init"]
@@ -170,7 +172,7 @@ def _preprocessing(run: Recorded) -> Iterator[Fact]:
 
 
 def _numbers(values: Sequence[float]) -> str:
-    """Numbers in few digits; one if all are the same."""
+    """Numbers in few digits; a single number if all are equal."""
     if len(set(values)) == 1:
         values = values[:1]
     return " ".join(f"{value:g}" for value in values)

@@ -1,5 +1,5 @@
 """`vitkit faster`: the fastest model that loses no more accuracy than is allowed: candidates of this
-machine, judged and measured."""
+machine, evaluated and timed."""
 
 import lazy_loader
 

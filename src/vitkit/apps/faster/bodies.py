@@ -1,6 +1,7 @@
-"""What a candidate is, and what its body makes of images: a body is a model below the head, in one
-arithmetic, for one size of images. One pass of a body gives the states of all its blocks, and so the
-features of every number of blocks; heads are solved for on these, so that they cost seconds.
+"""Candidates, and the features that their backbones compute. A body is a backbone (a model without
+its head) in one runtime and precision, for one image size. One forward pass of it gives the states
+of all blocks, and so the features for every number of blocks; heads are fitted on these, which
+takes seconds.
 
 Legend: N images, L blocks, S states of each, D width, K classes.
 """
@@ -51,11 +52,11 @@ from vitkit.weights import Classifier, adopt
 from vitkit.weights.adoption import rebuilt, with_zero_head
 
 CPU = torch.device("cpu")
-SHORTER = (11 / 12, 10 / 12, 8 / 12, 6 / 12)  # of a model's blocks that are left
-SMALLER = (7 / 8, 3 / 4, 5 / 8)  # of the side of its images
-MERGED = (1 / 24, 1 / 12)  # of its patches, in every block
-READ = 4  # blocks that the head of a shorter model reads, at least
-SOLVED = 2_048  # images, or numbers a head reads: of more of both it takes long to solve for
+SHORTER = (11 / 12, 10 / 12, 8 / 12, 6 / 12)  # shares of the model's blocks that are kept
+SMALLER = (7 / 8, 3 / 4, 5 / 8)  # factors of the side of its images
+MERGED = (1 / 24, 1 / 12)  # shares of its patches that are merged in every block
+READ = 4  # smallest number of blocks that the head of a shorter model reads
+SOLVED = 2_048  # if both images and features exceed this number, a closed-form head takes too long
 
 
 Library = Literal["torch", "onnx", "openvino"]
@@ -67,12 +68,14 @@ class Arithmetic(NamedTuple):
     library: Library
     precision: Weights
     is_calibrated: bool = False
-    """Whether images have fixed the ranges of int8, where they need not."""
+    """Whether int8 ranges are fixed by calibration images although the library does not need that."""
 
     @property
     def of_pytorch(self) -> Precision:
-        """The precision of one that PyTorch computes."""
-        assert self.precision == "float32" or self.precision == "bfloat16"  # it has no other
+        """The precision, for an arithmetic of PyTorch."""
+        assert (
+            self.precision == "float32" or self.precision == "bfloat16"
+        )  # PyTorch has no other here
         return self.precision
 
     def __str__(self) -> str:
@@ -82,17 +85,17 @@ class Arithmetic(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """The size of a candidate: how much of the model it computes."""
+    """The size of a candidate: the part of the model that it computes."""
 
     image: tuple[int, int]
-    """Height and width of the images."""
+    """Height and width of the images, in pixels."""
     blocks: int
-    """The first so many."""
+    """Number of leading blocks to keep."""
     merge: int = 0
-    """Tokens that are merged in every block."""
+    """Number of tokens that are merged in every block."""
 
     def text(self, full: "Shape") -> str:
-        """In words: how the candidate is smaller than the whole model, or "the whole model"."""
+        """The differences from the whole model as text, or "the whole model"."""
         words = []
         if self.blocks < full.blocks:
             words.append(counted(self.blocks, "block"))
@@ -104,14 +107,14 @@ class Shape(NamedTuple):
 
 
 class Variant(NamedTuple):
-    """A model that may be faster."""
+    """A candidate: a shape of the model in one arithmetic."""
 
     arithmetic: Arithmetic
     shape: Shape
 
     @property
     def key(self) -> str:
-        """The key of the candidate in a file."""
+        """The candidate's key in the cache file."""
         return f"{self.arithmetic}; {self.shape.image}; {self.shape.blocks}; {self.shape.merge}"
 
 
@@ -123,14 +126,14 @@ def whole(classifier: Classifier) -> Shape:
 
 
 def shapes(classifier: Classifier, can_merge: bool) -> list[Shape]:
-    """The whole model, and what can be left out of it, what changes least first."""
+    """All shapes of candidates, from the whole model to those that change most."""
     full = whole(classifier)
     found = [full]
     config = classifier.model.config
     if not isinstance(config, ViTConfig):
         return found
 
-    # Fewer blocks, on images of each size
+    # Fewer blocks, for each image size
     sides = [full.image]
     if config.position_kind.any_grid:
         for share in SMALLER:
@@ -146,7 +149,7 @@ def shapes(classifier: Classifier, can_merge: bool) -> list[Shape]:
                 depths.append(blocks)
     found = [Shape(image, blocks) for image in sides for blocks in depths]
 
-    # Tokens merged, of which a head reads the class token alone
+    # Token merging, for heads that read the class token only
     if can_merge and can_be_shorter(classifier):
         patches = (full.image[0] // config.tiling.size[0]) * (
             full.image[1] // config.tiling.size[1]
@@ -165,8 +168,8 @@ def shapes(classifier: Classifier, can_merge: bool) -> list[Shape]:
 
 
 def can_be_shorter(classifier: Classifier) -> bool:
-    """Whether heads can be solved for on the states of a model's blocks: of the paper's, whose head
-    reads tokens of the last LayerNorm."""
+    """Whether heads can be fitted on the states of a model's blocks: for models like the paper's, whose
+    head reads tokens after the last LayerNorm."""
     config = classifier.model.config
     if not isinstance(config, ViTConfig) or not isinstance(classifier.model, VisionTransformer):
         return False
@@ -175,7 +178,7 @@ def can_be_shorter(classifier: Classifier) -> bool:
 
 
 def operations(classifier: Classifier, shape: Shape) -> float:
-    """Multiplications of an image, about: what foretells how long a shape takes beside another."""
+    """Approximate multiplications per image, for estimating the relative time of a shape."""
     config = classifier.model.config
     if not isinstance(config, ViTConfig):
         return 1.0
@@ -185,24 +188,26 @@ def operations(classifier: Classifier, shape: Shape) -> float:
     count = float(cost(own).macs)
     if shape.merge:
         tokens = 1 + own.grid[0] * own.grid[1]
-        count *= (1 + tokens_left(own, shape.merge) / tokens) / 2  # they get fewer evenly
+        count *= (
+            1 + tokens_left(own, shape.merge) / tokens
+        ) / 2  # the number of tokens falls linearly
     return count
 
 
-# What the head of a candidate reads
+# The feature set of a candidate's head
 
 
 def own_reading(classifier: Classifier) -> FeatureSet:
-    """The reading of the classifier's own head."""
+    """The feature set of the classifier's own head."""
     config = classifier.model.config
     if not isinstance(config, ViTConfig):
-        return FeatureSet("gap")  # the mean of all places
+        return FeatureSet("gap")  # the mean over all positions
     return FeatureSet(config.pool, config.read_blocks)
 
 
 def reading_of(classifier: Classifier, shape: Shape, images: int) -> FeatureSet:
-    """What the head of a shape reads: what the classifier's own does; of fewer blocks the mean of the
-    patches too and READ blocks, which know what the last class token would have told."""
+    """The feature set of a shape's head: the classifier's own; with fewer blocks also the mean of
+    the patches and READ blocks, which make up for the missing last class token."""
     own = own_reading(classifier)
     if shape.merge:
         return OF_THE_PAPER
@@ -221,8 +226,8 @@ def reading_of(classifier: Classifier, shape: Shape, images: int) -> FeatureSet:
 
 
 def model_of(classifier: Classifier, shape: Shape, reads: FeatureSet) -> Classifier:
-    """The classifier of a shape, whose head is one of zeros unless the shape is all of it; the weights
-    are the classifier's own."""
+    """The classifier of a shape with the classifier's own weights. Its head is all-zero unless the
+    shape is the whole model."""
     adopted, _ = adopt(classifier, image=shape.image)
     config = adopted.model.config
     if not isinstance(config, ViTConfig):
@@ -235,19 +240,19 @@ def model_of(classifier: Classifier, shape: Shape, reads: FeatureSet) -> Classif
 
 
 def _with_reading(classifier: Classifier, reads: FeatureSet) -> Classifier:
-    """The classifier with a head of zeros that reads something else."""
+    """The classifier with an all-zero head for another feature set."""
     config = classifier.model.config
-    assert isinstance(config, ViTConfig)  # as others have one reading
+    assert isinstance(config, ViTConfig)  # other models have one feature set only
     own = replace(config, pool=reads.pool, read_blocks=reads.blocks)
     return replace(classifier, model=with_zero_head(classifier.model, own), unknown=None)
 
 
-# A pass
+# The forward pass
 
 
 @dataclass(frozen=True, eq=False)
 class Body:
-    """A model below the head, of all blocks, in one arithmetic, for one size of images."""
+    """A backbone of all blocks, in one arithmetic, for one image size."""
 
     subject: SearchSubject
     arithmetic: Arithmetic
@@ -256,7 +261,8 @@ class Body:
 
     @cached_property
     def widest(self) -> FeatureSet:
-        """What a pass reads: of all blocks what a head may read of any number of them."""
+        """The feature set of a forward pass, which contains those of all heads for any number of
+        blocks."""
         own = own_reading(self.subject.classifier)
         if self.merge:
             return OF_THE_PAPER
@@ -265,20 +271,20 @@ class Body:
         parts = set(POOLS[own.pool].reads)
         pool = next(pool for pool in NESTED[1:] if parts <= set(pool.reads))
         config = self.subject.classifier.model.config
-        assert isinstance(config, ViTConfig)  # as can_be_shorter has said
+        assert isinstance(config, ViTConfig)  # can_be_shorter requires it
         return FeatureSet(pool.name, config.depth)
 
     @cached_property
     def classifier(self) -> Classifier:
-        """The model that computes the body; its head is not used."""
+        """The classifier that contains the backbone; its head is not used."""
         adopted, _ = adopt(self.subject.classifier, image=self.image)
         if self.widest == own_reading(adopted):
             return adopted
         return _with_reading(adopted, self.widest)
 
     def states(self, source: Source) -> np.ndarray:
-        """The states that the pass reads of every image, float32 (N, L S D); from the cache if they
-        are in it."""
+        """The states that `widest` contains, for every image, float32 (N, L S D); from the cache if
+        possible."""
         arithmetic = self.arithmetic
         if arithmetic.library == "torch" and not self.merge:
             with autocast(CPU, arithmetic.of_pytorch):
@@ -289,24 +295,25 @@ class Body:
                 computed_by += f" {content_digest(self.subject.for_calibration)}"
             runtime = _WhenAsked(self, Path(folder))
             model = FeaturesOnRuntime(self.classifier, runtime.logits, computed_by)
-            own = replace(self.classifier, model=model)  # type: ignore[arg-type]  # in its place
+            own = replace(self.classifier, model=model)  # type: ignore[arg-type]  # in place of its model
             return compute_features(own, source).x
 
     def read(self, states: np.ndarray, shape: Shape, reads: FeatureSet) -> np.ndarray:
-        """The features for the head of a shape, from these states: float32 (N, its width)."""
+        """The features for the head of a shape, selected from these states: float32 (N, width of
+        the features)."""
         if reads == self.widest:
             x = states
         else:
             config = self.subject.classifier.model.config
-            assert isinstance(config, ViTConfig)  # as others have one reading
+            assert isinstance(config, ViTConfig)  # other models have one feature set only
             x = features_within(states, self.widest, reads, config.width, shape.blocks)
         if reads != OF_THE_PAPER:
-            x = rounded(x)  # as those of the first model of a folder are
+            x = rounded(x)  # as the features of `vitkit finetune` are
         return np.ascontiguousarray(x)
 
 
 class _WhenAsked:
-    """A runtime that is exported when it is asked for the first time: states may be in the cache."""
+    """A runtime that is exported at its first use, since the states may be in the cache."""
 
     def __init__(self, body: Body, folder: Path):
         self.body = body
@@ -324,7 +331,7 @@ class _WhenAsked:
 
 
 def calibration(subject: SearchSubject, most: int | None = None) -> Trial:
-    """The images that give the ranges of int8, the first of them or all, as an export takes them."""
+    """The trial with the calibration images for int8: the first `most` of them, or all."""
     items = DataSetItems(subject.for_calibration, {}).items()[:most]
     return Trial(subject.where, items, items, learned=True)
 
@@ -343,7 +350,7 @@ def wanted(arithmetic: Arithmetic, merge: int) -> Export:
 def exported(
     classifier: Classifier, arithmetic: Arithmetic, merge: int, folder: Path, trial: Trial
 ) -> Path:
-    """A classifier as a file in a folder, not tried yet."""
+    """Export a classifier to a folder, without a check; returns the file."""
     asked = wanted(arithmetic, merge)
     path = folder / f"model{ENDINGS[arithmetic.library]}"
     exported = described(classifier, asked)
@@ -354,8 +361,8 @@ def exported(
 def opened(
     classifier: Classifier, arithmetic: Arithmetic, merge: int, folder: Path, trial: Trial
 ) -> tuple[Runtime, float]:
-    """The runtime of a classifier's logits in an arithmetic, and the megabytes of its file,
-    which is written to a folder."""
+    """Export a classifier to a folder, and open it; returns the runtime of its logits, and the
+    megabytes of its file."""
     if arithmetic.library == "torch":
         megabytes = 4 * parameters(classifier.model) / 1e6
         return eager(classifier, CPU, arithmetic.of_pytorch), megabytes

@@ -1,4 +1,4 @@
-"""The line of a search as a picture and as a page."""
+"""The Pareto front of a search as a figure and as a page."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,27 +25,27 @@ if TYPE_CHECKING:
 WIDTH = 7.5  # inches
 HEIGHT = 4.5
 TICKS = 8
-OFFSET = (5, 5)  # points from a dot to its number
+OFFSET = (5, 5)  # offset of a number from its dot, in typographic points
 HEADER = ("model", "ms an image", "times", "MB", "points lost", "at most")
 
 
 def line_figure(line: ParetoLine, chosen: Point, theme: Theme = LIGHT) -> "Figure":
-    """Points lost against the time of an image: every model that was measured, the line of the best,
-    numbered from the slowest on, the interval of each, and its limit."""
+    """The accuracy lost, in percentage points, against the time per image: every measured model,
+    the Pareto front numbered from the slowest on, and the confidence interval and limit of each."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator, NullLocator, ScalarFormatter
 
     figure = Figure(figsize=(WIDTH, HEIGHT), layout="constrained")
-    axes = figure.subfigures().subplots()  # type: ignore[union-attr]  # a single one is no array
+    axes = figure.subfigures().subplots()  # type: ignore[union-attr]  # a single subfigure, not an array
     best = line.best
 
-    # Every model that was measured
+    # All measured models
     others = [point for point in line.points if point not in best]
     _draw_points(axes, [line.reference], theme.faint, "s", "the whole model in PyTorch")
     if others:
         _draw_points(axes, others, theme.faint, "o", "others")
 
-    # The line, with intervals and limits; and the one that was chosen
+    # The front with intervals and limits, and the chosen model
     times = [point.milliseconds for point in best]
     lost = [100 * point.loss.lost for point in best]
     below = [100 * (point.loss.lost - point.loss.low) for point in best]
@@ -88,14 +88,14 @@ def line_figure(line: ParetoLine, chosen: Point, theme: Theme = LIGHT) -> "Figur
 
 
 def _draw_points(axes: "Axes", points: "list[Point]", colour: str, marker: str, label: str) -> None:
-    """Dots of some models."""
+    """Draw some models as dots."""
     times = [point.milliseconds for point in points]
     lost = [100 * point.loss.lost for point in points]
     axes.plot(times, lost, marker, color=colour, markersize=4, label=label)
 
 
 def cells(point: Point) -> tuple[str, ...]:
-    """The row of a model in a table, under HEADER."""
+    """The table row of a model, with the columns of HEADER."""
     loss = point.loss
     lost = f"{100 * loss.lost:.1f} ({100 * loss.low:.1f} to {100 * loss.high:.1f})"
     at_most = f"{100 * loss.at_most:.2f}"
@@ -113,19 +113,19 @@ def cells(point: Point) -> tuple[str, ...]:
 
 
 def draw(path: Path, line: ParetoLine, chosen: Point) -> Path:
-    """Write the picture, as PNG or SVG. Raises OSError, and VitkitError for a file that vitkit did not
-    write."""
+    """Write the figure as PNG or SVG. Raises OSError, and VitkitError for an existing file that
+    vitkit did not write."""
     return write_figure(line_figure(line, chosen), path)
 
 
 def write_page(path: Path, line: ParetoLine, chosen: Point, sentences: list[str]) -> Path:
-    """Write the page: what was chosen, the picture, and every model that was measured. Raises OSError, and
-    VitkitError for a file that vitkit did not write."""
+    """Write the page: the chosen model, the figure, and all measured models. Raises OSError, and
+    VitkitError for an existing file that vitkit did not write."""
     return write_html(path, "Faster", _blocks(line, chosen, sentences))
 
 
 def _blocks(line: ParetoLine, chosen: Point, sentences: list[str]) -> Iterator[Markup]:
-    """What is on the page."""
+    """The blocks of the page."""
     for sentence in sentences:
         yield paragraph(sentence)
     alt = f"points lost against milliseconds; chosen: {chosen.name}"

@@ -1,4 +1,4 @@
-"""The fastest model that loses no more than is allowed, as a file."""
+"""`vitkit faster`: the search for the fastest model within an allowed loss of accuracy."""
 
 from __future__ import annotations
 
@@ -40,29 +40,29 @@ from vitkit.weights import (
 
 DURATION = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*(ms|s|m|min|h)?\s*")
 SECONDS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
-NAME = "faster"  # of what is written, if nobody says
+NAME = "faster"  # default name of the output
 WRITTEN = (".json", ".png", ".svg", ".html")
 
 
 @dataclass(frozen=True)
 class Goal:
-    """Which model is wanted, and how long it is searched for."""
+    """The requested model, and the time budget of the search."""
 
     lose: float = 0.5
-    """Percentage points of accuracy that it may lose."""
+    """Percentage points of accuracy that the model may lose."""
     most: float | None = None
-    """Instead: milliseconds that it may take for an image."""
+    """Largest time per image in milliseconds; replaces `lose` as the goal."""
     search: SearchGoal = field(default_factory=SearchGoal)
 
 
 @dataclass(frozen=True)
 class Places:
-    """Where a faster model and its reports are written."""
+    """The output paths of the model and its reports."""
 
     output: Path
-    """The file, or the directory."""
+    """The file or directory of the model."""
     is_given: bool
-    """Whether the caller named it; otherwise it gets the ending of the chosen model."""
+    """Whether the caller named it; otherwise it gets the suffix of the chosen model's format."""
     reports: tuple[Path, ...]
 
 
@@ -72,18 +72,18 @@ class FasterModel(Rows, MadeModel):
     written."""
 
     model: str | Classifier
-    """The model that was to be faster, as it was given."""
+    """The model from which the search began, as given by the caller."""
     search: dict[str, Any]
-    """The arguments of `vitkit.faster` that decided which models were measured, if they were given: data,
-    purpose, output."""
+    """The given arguments of `vitkit.faster` that determine which models are measured: data, purpose,
+    output."""
     line: ParetoLine
     chosen: Point
     path: Path
-    """What was written."""
+    """The written file or directory."""
     classifier: Classifier
-    """The chosen model, as PyTorch computes it."""
+    """The chosen model as a PyTorch classifier."""
     sentences: tuple[str, ...]
-    """What can be said of it."""
+    """Sentences about the chosen model."""
     reports: tuple[Path, ...]
 
     @property
@@ -133,7 +133,8 @@ class FasterModel(Rows, MadeModel):
             yield f"another model of the line: {other}"
 
     def other(self) -> str:
-        """The search for a faster point of the line, or for a slower one; "" if there is no other."""
+        """The command for choosing a faster point of the front, or a slower one; "" if there is no
+        other."""
         best = self.line.best
         others = [point for point in best if point != self.chosen]
         if not others:
@@ -188,7 +189,7 @@ def faster(
         BadWeights: If the model cannot be read.
         Unsupported: If no faster model of this kind can be made.
     """
-    # What is wanted
+    # The goal
     hints = hints_of(overrides)
     seconds = duration(budget, "`budget`", "10m")
     most = None
@@ -208,7 +209,7 @@ def faster(
     run_dir = run_of(model)
     places = places_for(run_dir, output, report)
 
-    # The model, and the images
+    # The model, and its images
     classifier = classifier_of(model, hints)
     check(classifier)
     if output is not None and not output.suffix:
@@ -219,7 +220,7 @@ def faster(
         subject = of_run(classifier, run_dir)
     else:
         raise BadSettings(
-            f"{name_of(model)} is no run, so there are no images that it has not learned from: "
+            f"{name_of(model)} is not a run, so there are no held-out images: "
             "name some, sorted into folders of their classes, with `data`"
         )
 
@@ -234,8 +235,8 @@ def faster(
 
 
 def places_for(run_dir: Path | None, output: Path | None, report: tuple[Path, ...]) -> Places:
-    """Where the results of a search are written. Raises BadSettings or OSError, before the search, if they
-    cannot be written there."""
+    """The output paths of a search. Raises BadSettings or OSError, before the search, if they cannot be
+    written."""
     path = output or (run_dir or Path()) / NAME
     check_can_be_made(path)
     reports = report or (path.with_name(f"{path.stem}.html"),)
@@ -252,12 +253,12 @@ def _found(
     asked: dict[str, Any],
 ) -> FasterModel:
     """Search, and write the chosen model and the reports."""
-    say(f"judging by {subject.where}")
+    say(f"evaluating on {subject.where}")
     found = search(subject, goal.search)
     line = found.line
     chosen = choose(line, goal.lose / 100, goal.most)
 
-    # What is written
+    # The output
     output = places.output
     if not places.is_given:
         output = output.with_name(f"{NAME}{ending_of(chosen.library)}")
@@ -269,7 +270,7 @@ def _found(
 
 
 def duration(text: str, option: str, example: str) -> float:
-    """Seconds of a text such as 15ms, 90s, 10m or 1h. Raises VitkitError for any other, and for none."""
+    """Seconds of a text such as 15ms, 90s, 10m or 1h. Raises VitkitError for any other text, also ""."""
     match = DURATION.fullmatch(text)
     if match is None or not match[2] or float(match[1]) == 0:
         raise BadSettings(f"{option} is {text!r}; it is a time such as {example}")
@@ -277,8 +278,8 @@ def duration(text: str, option: str, example: str) -> float:
 
 
 def choose(line: ParetoLine, lose: float, most: float | None) -> Point:
-    """The fastest for which a loss below this share can be promised; or the most accurate within
-    this many milliseconds. Raises VitkitError if nothing is as fast."""
+    """The fastest model that is shown to lose less than the share `lose`; or the most accurate one within
+    `most` milliseconds. Raises VitkitError if no model is that fast."""
     if most is None:
         return line.fastest(lose)
     chosen = line.most_accurate(most)
@@ -293,7 +294,7 @@ def choose(line: ParetoLine, lose: float, most: float | None) -> Point:
 
 
 def _left_out(line: ParetoLine) -> str:
-    """What there was no time for."""
+    """A sentence about what there was no time for."""
     return (
         f"there was no time for {counted(len(line.left_out), 'part')} of the search, such as "
         f"{line.left_out[0]}; the same command continues"
@@ -301,15 +302,15 @@ def _left_out(line: ParetoLine) -> str:
 
 
 def _sentences(goal: Goal, found: Found, chosen: Point) -> Iterator[str]:
-    """What can be said of the chosen model, and of those that could not be chosen."""
+    """Sentences about the chosen model, and about faster ones that failed the test."""
     line = found.line
     yield f"chosen: {chosen.name}, {chosen.times:.2f} times as fast as the whole model in PyTorch"
     loss = chosen.loss
     if loss.at_most == 0:
         yield "it computes the same numbers up to rounding, so it loses nothing"
     else:
-        # Of a model that was chosen by its loss nothing tighter than what was asked is promised: it was
-        # chosen among several, and the test of each holds for that limit
+        # For a model chosen by its loss, no tighter limit than the requested one can be promised: it was
+        # selected among several, and each test holds for the requested limit
         how_much = f"loses less than {_points(goal.lose)}, as asked"
         if goal.most is not None:
             how_much = f"loses {100 * loss.at_most:.2f} points at most"
@@ -333,7 +334,7 @@ def _sentences(goal: Goal, found: Found, chosen: Point) -> Iterator[str]:
 
 
 def _not_promised(lose: float, found: Found) -> Iterator[str]:
-    """What the next model of the line lacks, and how many images could promise it."""
+    """Sentences about why the next model of the front failed, and how many images could be enough."""
     failing = found.line.failing(lose / 100)
     if failing is None:
         return
@@ -353,12 +354,12 @@ def _not_promised(lose: float, found: Found) -> Iterator[str]:
 
 
 def _points(lose: float) -> str:
-    """So many points of accuracy, in words."""
+    """A number of percentage points as text."""
     return f"{lose:g} point" if lose == 1 else f"{lose:g} points"
 
 
 def _report(path: Path, lose: float, line: ParetoLine, chosen: Point, sentences: list[str]) -> None:
-    """A page, a picture or the numbers."""
+    """Write a report: a page, a figure or the numbers, by its suffix."""
     ending = path.suffix.lower()
     if ending == ".html":
         write_page(path, line, chosen, sentences)

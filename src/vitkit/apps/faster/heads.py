@@ -1,9 +1,10 @@
-"""The head of a candidate, and how it answers the images that the search judges by.
+"""The head of a candidate, and its logits for the images that evaluate it.
 
-If the classifier's own head was solved in closed form, so is every candidate's, on what its own body makes
-of the images, and each image is answered by a fit without it. Any other classifier keeps its head as long
-as its body is whole; else a head is distilled: least squares from the body's states to the logits of the
-classifier, which needs no labels. It is fitted to other images than those that are judged.
+If the classifier's own head is in closed form, every candidate gets a closed-form head on the
+features of its own backbone, and is evaluated by leave-one-out predictions. Any other classifier
+keeps its head as long as its backbone is complete; otherwise the head is distilled: fitted by least
+squares from the backbone's states to the logits of the classifier, which needs no labels. It is
+fitted to other images than the evaluation images.
 
 Legend: N images, D width, K classes.
 """
@@ -39,34 +40,36 @@ from vitkit.system.errors import BadRun
 from vitkit.weights import Classifier, activate_array
 from vitkit.weights.adoption import with_zero_head
 
-LEAST_OWN = 0.95  # share of a run's images with the answer of the head that is solved for again
+LEAST_OWN = (
+    0.95  # smallest share of images on which a refitted head must agree with the run's model
+)
 
 
 @dataclass(frozen=True, eq=False)
 class BodyHead:
-    """A head on the states of a shape's body."""
+    """A head on the states of a body, for one shape."""
 
     reads: FeatureSet
     weight: Tensor | None
-    """(K, D), float64; None for the classifier's own head."""
+    """(K, D), float64; None if the classifier keeps its own head."""
     bias: Tensor | None
     """(K,)"""
     answers: Tensor
-    """The logits of the images that candidates are judged on, which it has not learned from, (N, K)."""
+    """Logits of the evaluation images, which the head has not learned from, (N, K)."""
     probe: Probe | None = None
-    """The fit, if it is one to the right answers."""
+    """The fit of a closed-form head to the labels; None for other heads."""
 
     def logits(self, classifier: Classifier, x: np.ndarray) -> Tensor:
-        """The logits of the head for its features, (N, D) -> (N, K). classifier: whose head it
-        is, if it keeps its own."""
+        """The logits of the head for its features, (N, D) -> (N, K). classifier: the one that keeps its
+        head, if it does."""
         if self.weight is None or self.bias is None:
             return head_on(classifier, x)
         return torch.tensor(x).double() @ self.weight.mT + self.bias
 
 
 def head_of(subject: SearchSubject, body: Body, shape: Shape, exact: Arithmetic) -> BodyHead:
-    """The head of a shape on its body, and its answers. exact: what computes the classifier's own
-    answers, for a head that is distilled."""
+    """The head of a shape on its body, with its logits. exact: the arithmetic that computes the
+    classifier's own logits, for a distilled head."""
     images = len(subject.fitted)
     reads = reading_of(subject.classifier, shape, images)
     judged = body.read(body.states(subject.judged), shape, reads)
@@ -82,12 +85,12 @@ def head_of(subject: SearchSubject, body: Body, shape: Shape, exact: Arithmetic)
 
 
 def keeps_head(classifier: Classifier, shape: Shape, reads: FeatureSet) -> bool:
-    """Whether the classifier's own head fits: no block is left out, and it reads what it did."""
+    """Whether the classifier's own head fits: no block is left out, and its feature set is unchanged."""
     return shape.blocks == whole(classifier).blocks and reads == own_reading(classifier)
 
 
 def own_answers(subject: SearchSubject, exact: Arithmetic) -> Tensor:
-    """The classifier's own logits of the images that heads are fitted to, (N, K)."""
+    """The classifier's own logits for the images that heads are fitted to, (N, K)."""
     full = whole(subject.classifier)
     body = Body(subject, exact, full.image)
     x = body.read(body.states(subject.fitted), full, own_reading(subject.classifier))
@@ -95,10 +98,10 @@ def own_answers(subject: SearchSubject, exact: Arithmetic) -> Tensor:
 
 
 def check_own(subject: SearchSubject, head: BodyHead, x: np.ndarray) -> None:
-    """Raises VitkitError if a run's model is not the one that was solved for on its images, and so has
-    answers of its own: somebody has taught it, or put another one there.
+    """Raises VitkitError if a run's model is not the one that was fitted to its images, but was changed
+    since, for example by `vitkit teach`.
 
-    head: that of the whole model, which reads x of the judged images, (N, D).
+    head: that of the whole model. x: its features of the evaluation images, (N, D).
     """
     if subject.asked is None:
         return
@@ -108,16 +111,16 @@ def check_own(subject: SearchSubject, head: BodyHead, x: np.ndarray) -> None:
     same = ((answers == own.argmax(1)) | tied_answers(own, answers)).mean()
     if same < LEAST_OWN:
         raise BadRun(
-            f"the model agrees with the one that its run solved for on {same:.0%} of the images only, so "
+            f"the model agrees with the one that its run made on only {same:.0%} of the images, so "
             "it was changed afterwards; name images that it has not learned from with `data`"
         )
 
 
 def with_head(subject: SearchSubject, shape: Shape, head: BodyHead, x: np.ndarray) -> Classifier:
-    """The classifier of a shape with its head, as it is written to a file.
+    """The classifier of a shape with its head, for writing to a file.
 
-    x: what the head reads of the judged images, (N, D): by it the limits for unknown images are fitted
-    anew, if the classifier has some.
+    x: the head's features of the evaluation images, (N, D). If the classifier has rejection
+    thresholds, new ones are fitted to them.
     """
     own = subject.classifier
     model = model_of(own, shape, head.reads)
@@ -142,9 +145,9 @@ def with_head(subject: SearchSubject, shape: Shape, head: BodyHead, x: np.ndarra
 
 @torch.no_grad()
 def _with_weights(classifier: Classifier, weight: Tensor, bias: Tensor) -> Classifier:
-    """The classifier, whose head is one of zeros, with these weights in it, (K, D) and (K,), in place."""
+    """The classifier with these weights, (K, D) and (K,), in its all-zero head, in place."""
     head = classifier.model.head
-    assert isinstance(head, nn.Linear)  # as it is one of zeros
+    assert isinstance(head, nn.Linear)  # model_of has made it
     head.weight.copy_(weight.float())
     head.bias.copy_(bias.float())
     return classifier

@@ -1,8 +1,8 @@
-"""How much accuracy a faster model loses, and what the images can promise about that.
+"""The accuracy that a faster model loses, and statistical limits of this loss.
 
-Both models classify the same images, which neither has learned from, and only the images on which the
-predictions differ tell anything. The limit of a candidate's loss is Tango's score limit of the difference
-between the two accuracies, at 95 % confidence, one-sided.
+Both models classify the same images, which neither has learned from, and only the images on which
+their predictions differ are informative. The limit of a candidate's loss is Tango's score limit of
+the difference between the two accuracies, at 95 % confidence, one-sided.
 
 There are many candidates, and the best of many on some images is partly the luckiest. So every fifth image
 has no part in the test: it only puts the candidates in order, by how far their probabilities are from the
@@ -24,8 +24,8 @@ from vitkit.evaluation import tango, tied_answers
 
 ORDERING = 5  # one image in this many puts the candidates in order
 Z = 1.6448536269514722  # the normal quantile of 95 %, one-sided
-LEAST = 1e-9  # other arithmetic is never said to lose nothing, as the same arithmetic does
-MOST = 10_000_000  # the largest number of images to ask for
+LEAST = 1e-9  # smallest limit for inexact arithmetic; 0 is reserved for the same arithmetic
+MOST = 10_000_000  # largest number of images that a message suggests
 
 
 class Loss(NamedTuple):
@@ -37,20 +37,21 @@ class Loss(NamedTuple):
     lost: float
     """The reference's accuracy less the candidate's, on the other images."""
     low: float
-    """Lower end of the interval of `lost` at 95 % (Tango)."""
+    """Lower end of the 95 % confidence interval of `lost` (Tango)."""
     high: float
-    """Upper end of the interval of `lost` at 95 %."""
+    """Upper end of the 95 % confidence interval of `lost` (Tango)."""
     at_most: float
     """The limit that the true loss exceeds in 5 % of cases; 0 for the same arithmetic."""
     differing: float
     """The share of images with another prediction."""
 
 
-SAME = Loss(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)  # the same numbers to rounding: nothing to be tested
+SAME = Loss(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)  # the same numbers to rounding: no test is needed
 
 
 class Evidence(NamedTuple):
-    """What the images say about a candidate, before a limit of its loss is computed."""
+    """Counts of images that differ between a candidate and the reference; the input of the loss's
+    limit."""
 
     distance: float
     """As `Loss.distance`."""
@@ -77,7 +78,7 @@ class Judge:
         self.right = self.answers == truth
 
     def judged(self, logits: Tensor) -> Evidence:
-        """The evidence of the images about a candidate with these logits, (N, K)."""
+        """The evidence about a candidate with these logits, (N, K)."""
         answers = logits.argmax(1).numpy()
         right = answers == self.truth
         tested = ~self.is_ordering
@@ -125,18 +126,19 @@ def loss_of(evidence: Evidence, share: float = 1.0) -> Loss:
 
 
 def limit(evidence: Evidence, share: float = 1.0) -> float:
-    """The upper limit of a candidate's loss, in 95 % of cases.
+    """The upper confidence limit of a candidate's loss: the true loss is below it in 95 % of cases.
 
-    share: how many images each of these counts for: less than 1 with groups, more than 1 to ask what more of
-    them would show.
+    share: the weight of each image: less than 1 for images in groups, more than 1 for the limit that more
+    images like these would give.
     """
     _, lost, won, _, images = evidence
     return tango(share * lost, share * won, share * images, Z)[1]
 
 
 def on_others(loss: Loss, lose: float, images: int) -> float:
-    """The largest loss that other images may show by chance, in 95 % of cases, if the true loss is `lose`;
-    `images` is their number. An image changes the loss only if the two predictions differ."""
+    """The largest loss that a set of other images shows by chance, in 95 % of cases, if the true
+    loss is `lose`. images: their number. An image can contribute only if the two predictions
+    differ."""
     return lose + Z * math.sqrt(loss.differing / images)
 
 
@@ -144,12 +146,12 @@ def needed(evidence: Evidence, lose: float, share: float = 1.0) -> int | None:
     """The number of images, to two digits, that would promise that a candidate loses less than `lose`, if it
     lost as much on all as on these; None if it seems to lose that much. At most MOST.
 
-    share: the part of the images that are independent.
+    share: the part of the images that is independent.
     """
     from scipy.optimize import brentq
 
     def above(log_times: float) -> float:
-        """How far that many times the images promise too little."""
+        """How far the limit with that multiple of the images exceeds the allowed loss."""
         return limit(evidence, share * math.exp(log_times)) - lose
 
     if evidence.lost - evidence.won >= lose * evidence.images:

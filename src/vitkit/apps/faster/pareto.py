@@ -7,27 +7,27 @@ from typing import NamedTuple
 from vitkit.apps.faster.bodies import Library
 from vitkit.apps.faster.losses import Loss
 
-STEP = 1.05  # times as fast as the one before, at least, for a model of the line to be tested
+STEP = 1.05  # smallest speed-up over the previous model of the front for which a model is tested
 
 
 class Point(NamedTuple):
-    """A model that was measured."""
+    """A measured model."""
 
     name: str
-    """What computes it, and what is left out: "OpenVINO int8, 10 blocks"."""
+    """Runtime, precision and what is left out: "OpenVINO int8, 10 blocks"."""
     library: Library
     precision: str
     image: tuple[int, int]
-    """Height and width of its images."""
+    """Height and width of the model's images, in pixels."""
     blocks: int
     merged: int
-    """Tokens in every block."""
+    """Number of tokens that are merged in every block."""
     milliseconds: float
-    """Of an image."""
+    """Time per image."""
     times: float
-    """How many times as fast as the whole model in PyTorch's float32."""
+    """Speed-up over the whole model in PyTorch and float32."""
     megabytes: float
-    """Of its file."""
+    """Size of the model's file."""
     loss: Loss
 
     def to_json(self) -> dict:
@@ -37,10 +37,10 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True)
 class ParetoLine:
-    """All models that were measured, the slowest first."""
+    """All measured models, the slowest first, and their Pareto front."""
 
     reference: Point
-    """The whole model in PyTorch's float32."""
+    """The whole model in PyTorch and float32."""
     points: tuple[Point, ...]
     images: int
     """Number of images."""
@@ -49,9 +49,9 @@ class ParetoLine:
     tested: int
     """How many of them the candidates were tested on; the others put them in order."""
     batch: int
-    """Images of a forward pass."""
+    """Batch size of the measurements."""
     left_out: tuple[str, ...] = ()
-    """What the time did not suffice for, for people."""
+    """Descriptions of what there was no time for."""
 
     @property
     def best(self) -> tuple[Point, ...]:
@@ -64,23 +64,24 @@ class ParetoLine:
         return tuple(best)
 
     def fastest(self, lose: float) -> Point:
-        """The fastest that is promised to lose less than that, a share: the last one before the
-        first that fails, from the slowest of the line on (losses.py says why). A model that
-        computes the same numbers loses nothing."""
+        """The fastest model that is shown to lose less than `lose`, a share: the last one before
+        the first that fails the test, from the slowest of the front on (losses.py gives the
+        reason). A model that computes the same numbers loses nothing."""
         return self._tested(lose)[0]
 
     def failing(self, lose: float) -> Point | None:
-        """The first model of the line, from the slowest on, for which a loss below `lose` cannot be
-        promised; None if there is none."""
+        """The first model of the front, from the slowest on, for which a loss below `lose` is not
+        shown; None if all pass."""
         return self._tested(lose)[1]
 
     def _tested(self, lose: float) -> tuple[Point, Point | None]:
-        """Along the line from the slowest on: the last that passes, and the first that fails."""
+        """From the slowest of the front on: the last model that passes the test, and the first that
+        fails."""
         exact = [point for point in self.points if point.loss.at_most == 0]
         chosen = min(exact, key=lambda point: point.milliseconds)
         for point in self.best:
             if STEP * point.milliseconds > chosen.milliseconds:
-                continue  # hardly faster, so not worth a test that could fail
+                continue  # hardly faster, so not worth a test that may fail
             if not point.loss.at_most < lose:
                 return chosen, point
             chosen = point
@@ -88,7 +89,7 @@ class ParetoLine:
 
     @property
     def shown(self) -> tuple[Point, ...]:
-        """The rows to show: the whole model in PyTorch, and the line."""
+        """The points to show: the whole model in PyTorch, and the front."""
         if self.reference in self.best:
             return self.best
         return (self.reference, *self.best)

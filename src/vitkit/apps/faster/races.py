@@ -1,5 +1,6 @@
-"""How fast candidates are: measured in turns beside the whole model in PyTorch, so that what else the machine
-does disturbs all alike, and once more and for longer while they may be on the line."""
+"""Speed of candidates: measured in turns with the whole model in PyTorch, so that other load on the
+machine affects all equally; in several rounds, which get longer as slow candidates are
+eliminated."""
 
 import hashlib
 import time
@@ -36,20 +37,22 @@ BATCH = {"latency": 1, "throughput": 32}
 LIBRARIES: tuple[Library, ...] = ("torch", "onnx", "openvino")
 EXACT: Precision = "float32"
 REFERENCE = Arithmetic("torch", EXACT)
-GAIN = 1.03  # times as fast, at least, for an arithmetic whose answers differ to be tried
-FORETOLD = 1.25  # times as long as the line a candidate may be by its operations, to be measured
-FIRST = 0.2  # share of the time after which the first race begins no other turn before images are judged
-CALIBRATED = 16  # images that give the ranges of int8 where only its speed is measured
+GAIN = 1.03  # smallest speed-up for which an inexact arithmetic is tried
+FORETOLD = (
+    1.25  # a candidate is measured if its estimated time is at most this multiple of the front's
+)
+FIRST = 0.2  # share of the time budget after which the first race starts no further turn
+CALIBRATED = 16  # calibration images for int8 candidates of which only the speed is measured
 
 
 @dataclass(frozen=True)
 class Round:
-    """The length of a round of measurements, and the rule by which candidates stay."""
+    """The length of a round of measurements, and the rule for elimination."""
 
     turns: int
     seconds: float
     slower: float
-    """How many times as long as the line a candidate may take to stay."""
+    """A candidate stays if its time is at most this multiple of the Pareto front's."""
 
 
 RACE = Round(3, 0.2, 1.0)
@@ -62,13 +65,13 @@ class SearchGoal:
 
     purpose: Purpose = "latency"
     seconds: float = 600.0
-    """The time for all of it, about."""
+    """Approximate time budget of the whole search."""
     libraries: tuple[Library, ...] = LIBRARIES
-    """What may compute the model."""
+    """The libraries that may compute the model."""
 
     @property
     def batch(self) -> int:
-        """Images of a forward pass."""
+        """The batch size."""
         return BATCH[self.purpose]
 
 
@@ -81,17 +84,17 @@ def arithmetics_here(libraries: Sequence[Library]) -> list[Arithmetic]:
             arithmetic = Arithmetic(library, precision)
             if arithmetic == REFERENCE or is_worth_measuring(library, precision):
                 arithmetics.append(arithmetic)
-    if Arithmetic("openvino", "int8") in arithmetics:  # OpenVINO also computes calibrated ones
+    if Arithmetic("openvino", "int8") in arithmetics:  # OpenVINO can also use calibrated ranges
         arithmetics.append(Arithmetic("openvino", "int8", is_calibrated=True))
     return arithmetics
 
 
 class Speeds:
-    """Measures speeds in turns, each race for one turn at least. Turns that are known are not run
-    again."""
+    """Measures speeds in turns, with at least one turn per race. Turns from the cache are not
+    repeated."""
 
     def __init__(self, subject: SearchSubject, wanted: SearchGoal, known: Known, files: Path):
-        """files: a folder for exported candidates, while they are measured. The time begins now."""
+        """files: a folder for exported candidates during the measurement. The time budget begins here."""
         self.began = time.monotonic()
         self.subject = subject
         self.wanted = wanted
@@ -108,8 +111,9 @@ class Speeds:
         return f"{candidate.arithmetic}, {candidate.shape.text(self.full)}"
 
     def of_arithmetics(self) -> list[Arithmetic]:
-        """The fastest library of each precision, the fastest first; those whose answers differ only if
-        they are faster than float32. Raises VitkitError if nothing can compute the model."""
+        """The fastest library of each precision, the fastest first. Inexact precisions are included
+        only if they are faster than float32. Raises VitkitError if no library can compute the
+        model."""
         candidates = []
         for arithmetic in arithmetics_here(self.wanted.libraries):
             candidates.append(Variant(arithmetic, self.full))
@@ -133,9 +137,10 @@ class Speeds:
     def of_candidates(
         self, loss_of: dict[Variant, Loss], arithmetics: Sequence[Arithmetic], opened_until: float
     ) -> tuple[Point, list[Point]]:
-        """The whole model in PyTorch, and the points of the candidates that may be on the line, by
-        successive halving. What is not written to a file until then is left out."""
-        # Those that their operations foretell to be near the line
+        """The point of the whole model in PyTorch, and the points of candidates that may be on the
+        Pareto front, by successive halving. Candidates that are not exported by `opened_until` are
+        left out."""
+        # Candidates that are near the front by their estimated times
         wholes = [Variant(arithmetic, self.full) for arithmetic in arithmetics]
         everything = arithmetics_here(self.wanted.libraries)  # those of the first race
         ends = self.began + self.wanted.seconds
@@ -150,7 +155,7 @@ class Speeds:
         near = _near_line(foretold, loss_of, FORETOLD)
         staying = [each for each in loss_of if each in near or each in wholes]
 
-        # Rounds, each for longer, as far as there is time
+        # Rounds of increasing length, while there is time
         for number, each_round in enumerate(ROUNDS):
             if number and time.monotonic() > ends:
                 is_short = True
@@ -168,7 +173,7 @@ class Speeds:
         return reference, [self._point(each, race, loss_of[each]) for each in staying]
 
     def _point(self, candidate: Variant, race: "Race", loss: Loss) -> Point:
-        """A candidate that was measured."""
+        """The point of a measured candidate."""
         arithmetic, shape = candidate
         return Point(
             self.name(candidate),
@@ -183,7 +188,7 @@ class Speeds:
             loss,
         )
 
-    # A race
+    # A race: candidates measured in turns
 
     def _race(
         self,
@@ -192,19 +197,21 @@ class Speeds:
         until: float,
         opened_until: float | None = None,
     ) -> "Race":
-        """Measure candidates in turns, beside the whole model in PyTorch, as far as that was not done
-        before. No turn but the first begins after `until`, and what cannot be written to a file until
-        `opened_until` does not take part."""
+        """Measure candidates in turns, together with the whole model in PyTorch. Cached turns are
+        reused. No turn except the first begins after `until`, and candidates that are not exported
+        by `opened_until` are left out."""
         named = {each.key: each for each in [Variant(REFERENCE, self.full), *candidates]}
         facts = [self.wanted.batch, each_round.seconds]
         race = self._known(named, facts)
         if race is not None and race.turns >= each_round.turns:
             return race
 
-        # Open all
+        # Open the candidates
         present = []
         for candidate in bar("preparing")(list(named.values()), len(named)):
-            is_whole = candidate.shape == self.full  # what all are compared with is never left out
+            is_whole = (
+                candidate.shape == self.full
+            )  # the whole model is the reference: never left out
             is_late = opened_until is not None and time.monotonic() > opened_until
             if is_late and not is_whole and candidate not in self.contenders:
                 self.left_out.append(self.name(candidate))
@@ -216,15 +223,17 @@ class Speeds:
             megabytes = {candidate: self.contenders[candidate][1] for candidate in present}
             race = Race(present[0], {candidate: [] for candidate in present}, megabytes)
 
-        # Then in turns
-        black = np.zeros((self.wanted.batch, 3, *self.full.image), np.uint8)  # each has its own
+        # Measure in turns
+        black = np.zeros(
+            (self.wanted.batch, 3, *self.full.image), np.uint8
+        )  # content is irrelevant
         plan = Turns((self.wanted.batch,), 1, each_round.seconds)
         turns = range(race.turns, each_round.turns)
         for turn in bar("measuring in turns")(turns, len(turns)):
             if race.turns and time.monotonic() > until:
                 break
             order = present
-            if turn % 2:  # who came last begins the next turn
+            if turn % 2:  # the order alternates
                 order = present[::-1]
             contenders = [self.contenders[candidate][0] for candidate in order]
             for candidate, speed in zip(order, measure(contenders, black, plan), strict=True):
@@ -234,8 +243,8 @@ class Speeds:
         return race
 
     def _known(self, named: dict[str, Variant], facts: list) -> "Race | None":
-        """The turns of these candidates, by their keys, that were measured before: those with others
-        beside them are as good. None if there are none."""
+        """The cached turns of these candidates, by their keys, possibly measured together with
+        others. None if there are none."""
         races = []
         for known in self.known.races.values():
             seconds = known.get("seconds", {})
@@ -244,7 +253,7 @@ class Speeds:
         return max(races, key=lambda race: race.turns, default=None)
 
     def _keep(self, race: "Race", named: dict[str, Variant], facts: list) -> None:
-        """Write down the turns of a race."""
+        """Keep the turns of a race in the cache."""
         key = hashlib.sha256(
             repr([facts, sorted(named)]).encode("utf-8", "surrogateescape")
         ).hexdigest()[:16]
@@ -252,8 +261,8 @@ class Speeds:
         self.known.keep()
 
     def _open(self, candidate: Variant) -> None:
-        """Open what computes a candidate, with a head of zeros if it has one of its own: the numbers do
-        not change its speed."""
+        """Open the runtime of a candidate. A head of its own is all-zero here, which does not change the
+        speed."""
         if candidate in self.contenders:
             return
         arithmetic, shape = candidate
@@ -273,12 +282,12 @@ class Speeds:
 
 @dataclass(frozen=True)
 class Race:
-    """The results of measuring in turns."""
+    """The measured times of candidates in turns."""
 
     reference: Variant
     """The whole model in PyTorch."""
     seconds: dict[Variant, list[float]]
-    """Of an image, in each turn."""
+    """Seconds per image in each turn, by candidate."""
     megabytes: dict[Variant, float]
 
     @property
@@ -287,8 +296,8 @@ class Race:
         return len(self.seconds[self.reference])
 
     def ratio(self, candidate: Variant) -> float:
-        """The ratio of its time to that of the reference: the median over all turns, in each of
-        which other work affects both alike."""
+        """The candidate's time divided by the reference's: the median over all turns. Within a
+        turn, other load on the machine affects both equally."""
         pairs = zip(self.seconds[candidate], self.seconds[self.reference], strict=True)
         return median(own / other for own, other in pairs)
 
@@ -305,8 +314,7 @@ class Race:
 
     @classmethod
     def from_json(cls, values: dict, named: dict[str, Variant]) -> "Race":
-        """The way back, for the candidates of `named`, which has them by their keys, the reference
-        first."""
+        """The inverse of `to_json`. named: the candidates by their keys, the reference first."""
         seconds = {each: list(values["seconds"][key]) for key, each in named.items()}
         megabytes = {each: values["megabytes"][key] for key, each in named.items()}
         return cls(next(iter(seconds)), seconds, megabytes)

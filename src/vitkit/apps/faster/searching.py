@@ -1,16 +1,19 @@
-"""The search for the fastest model that loses less than is allowed.
+"""The search for the fastest model that loses no more accuracy than is allowed.
 
-1. The whole model is measured in every arithmetic of this machine, in turns; of each precision the fastest
-   library is taken.
-2. In each of these, bodies compute the states of the images, for the whole size and for smaller ones, and
-   heads are solved for on fewer and fewer blocks: what each candidate loses.
-3. Of the candidates that the arithmetic foretells to be on the line, the speeds are measured in turns,
-   beside the whole model in PyTorch. After each of three rounds those stay that may still be on the line, and
-   the next round measures them for longer (successive halving).
+1. The whole model is timed in every runtime and precision of this machine, in turns; the fastest
+library of
+   each precision is kept.
+2. For each of these, backbones compute the states of the images at the full and at smaller image
+sizes, and
+   heads are fitted on fewer and fewer blocks. This gives the loss of each candidate.
+3. The candidates whose estimated time puts them near the Pareto front are timed in turns, together
+with the
+   whole model in PyTorch. Each of three rounds eliminates those that cannot be on the front, and the next
+   round measures longer (successive halving).
 
-The images of the test in the end decide nothing of that but where a size ends (losses.py). What was
-computed is kept: states in the cache of features, speeds in a file under a digest of model, images and
-machine. A search that is given again goes on where it ended.
+The images of the final test decide only which image sizes are given up (losses.py). Results are cached: states
+in the cache of features, speeds in a file under a digest of model, images and machine, so a repeated search
+continues where it ended.
 """
 
 import time
@@ -38,17 +41,17 @@ from vitkit.system.console.text import counted
 from vitkit.system.errors import Unsupported
 from vitkit.weights import Classifier, check_answers
 
-HOPELESS = 0.05  # of accuracy: a shape that loses more ends its size, as less of it loses more
-FOR_STATES = 0.6  # of the time; the rest is for speeds
-FOR_FILES = 0.85
+HOPELESS = 0.05  # loss of accuracy above which an image size is given up: smaller shapes lose more
+FOR_STATES = 0.6  # share of the time budget for computing states; the rest is for timing
+FOR_FILES = 0.85  # share of the time budget after which no candidate is exported
 
 
 def check(classifier: Classifier) -> None:
-    """Raises VitkitError for a model that cannot be made faster here."""
+    """Raises VitkitError for a model that this search does not support."""
     check_answers(classifier)
     if classifier.activation != "softmax":
         raise Unsupported(
-            "vitkit faster judges by how often the answer is the right class, and this model does not answer "
+            "vitkit faster compares the accuracy of candidates, and this model does not answer "
             f"with one class an image (its activation is {classifier.activation!r})"
         )
     if classifier.preprocessing.is_native:
@@ -66,21 +69,21 @@ def check(classifier: Classifier) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """The line of models, and the way to make each of them."""
+    """The Pareto front of a search, and what is needed to build each of its models."""
 
     line: ParetoLine
     candidates: dict[str, Variant]
-    """By the name of a point."""
+    """The candidate of each point, by name."""
     exact: Arithmetic
-    """What computes the answers that the others are judged by."""
+    """The runtime and precision of the reference predictions."""
     judged: dict[str, Evidence]
-    """What the images say, by the name of a point; nothing of what computes the same numbers."""
+    """Evidence by name of a point; without points that compute the same numbers as the reference."""
     independent: float
-    """How many images each of them stands for: fewer than one of groups."""
+    """The share of images that count as independent; below 1 for images in groups."""
 
     def needed(self, point: Point, lose: float) -> int | None:
-        """How many images could promise that a point loses less than a share; None if it seems to lose as
-        much, or nothing."""
+        """Number of images that could show that a point loses less than the share `lose`; None if
+        it seems to lose that much or more, or if its loss is 0."""
         judged = self.judged.get(point.name)
         if judged is None:
             return None
@@ -88,8 +91,8 @@ class Found:
 
 
 def search(subject: SearchSubject, wanted: SearchGoal) -> Found:
-    """Look for faster models; see the file's docstring. Raises VitkitError if nothing can compute the
-    model."""
+    """Search for faster models in the three steps of this module's docstring. Raises VitkitError if no
+    library can compute the model."""
     check(subject.classifier)
     known = Known(subject)
     with TemporaryDirectory(prefix="vitkit-faster-") as files:
@@ -98,14 +101,14 @@ def search(subject: SearchSubject, wanted: SearchGoal) -> Found:
 
 
 def _searched(subject: SearchSubject, wanted: SearchGoal, known: Known, speeds: Speeds) -> Found:
-    """The same, with what measures speeds."""
+    """The search with an opened cache and timer."""
     began = time.monotonic()
 
-    # 1. Every arithmetic
+    # 1. Every runtime and precision
     arithmetics = speeds.of_arithmetics()
     exact = next(each for each in arithmetics if each.precision == EXACT)
 
-    # 2. What each candidate loses
+    # 2. The loss of each candidate
     full = whole(subject.classifier)
     bodies = _bodies(subject, arithmetics, exact)
     until = began + FOR_STATES * wanted.seconds
@@ -115,7 +118,7 @@ def _searched(subject: SearchSubject, wanted: SearchGoal, known: Known, speeds: 
     losses = {candidate: loss_of(evidence, share) for candidate, evidence in judged.items()}
     losses[Variant(exact, full)] = SAME
 
-    # 3. How fast they are
+    # 3. The speeds
     until = began + FOR_FILES * wanted.seconds
     reference_point, points = speeds.of_candidates(losses, arithmetics, until)
     candidates = {speeds.name(candidate): candidate for candidate in losses}
@@ -135,8 +138,8 @@ def _searched(subject: SearchSubject, wanted: SearchGoal, known: Known, speeds: 
 def _bodies(
     subject: SearchSubject, arithmetics: Sequence[Arithmetic], exact: Arithmetic
 ) -> list[tuple[Body, list[Shape]]]:
-    """Every pass, with the shapes that it judges, in their order: the exact one first, by which the
-    others are judged; then the whole body in every arithmetic; then smaller ones, the fastest first."""
+    """Backbones with the shapes that use them, in order of evaluation: the exact one first, which is the
+    reference; then the full size in every precision; then smaller ones, the fastest first."""
     full = whole(subject.classifier)
     found = []
     for arithmetic in arithmetics:
@@ -162,13 +165,13 @@ def _judge_all(
     exact: Arithmetic,
     until: float,
 ) -> tuple[dict[Variant, Evidence], list[str]]:
-    """What the images say about every shape of every body but the whole one, until the time is up; and
-    what was left out, for people. The first body is judged in any case."""
+    """The evidence about every shape of every backbone, until the time is up; and descriptions of
+    what was left out. The first backbone is evaluated in any case."""
     full = whole(subject.classifier)
     judge = None
     judged: dict[Variant, Evidence] = {}
     left_out = []
-    for body, of_body in bar("judging")(bodies, len(bodies)):
+    for body, of_body in bar("evaluating")(bodies, len(bodies)):
         if judged and time.monotonic() > until:
             what = Shape(body.image, full.blocks, body.merge).text(full)
             left_out.append(f"{body.arithmetic}, {what}")
@@ -190,8 +193,8 @@ def _judge_all(
 
 
 def _judge(subject: SearchSubject, body: Body, exact: Arithmetic) -> Judge:
-    """What judges by the answers of the whole model. Raises VitkitError if they are not those of a run's
-    model any more."""
+    """The comparison with the predictions of the whole model. Raises VitkitError if the run's model was
+    changed after the run."""
     full = whole(subject.classifier)
     reference = head_of(subject, body, full, exact)
     check_own(subject, reference, body.read(body.states(subject.judged), full, reference.reads))

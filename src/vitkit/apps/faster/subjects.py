@@ -1,9 +1,9 @@
-"""What is made faster: a classifier, and the images that its candidates are judged on, which it has not
-learned from.
+"""The subject of a search: a classifier, and the images for evaluating its candidates, from which
+it has not learned.
 
-Of a run whose head was solved in closed form, these are the images that it has learned from, each answered
-by a fit without it: as many as there are, and the test part stays unseen. Of any other model they are the
-images that its run held out, or those that are named.
+For a run with a closed-form head, these are its training images with leave-one-out predictions, so
+the test part stays unseen. For other models they are the images that the run held out, or a given
+data set.
 
 Legend: N images, K classes, D width.
 """
@@ -32,12 +32,12 @@ from vitkit.training import open_learned, open_part, read_run
 from vitkit.training.reports.answers import HELD_OUT
 from vitkit.weights import Classifier
 
-# Images, at most, that are answered by fits without them; of more, others tell enough
+# Largest number of images with leave-one-out predictions; of more, other images suffice
 LEFT_OUT = 20_000
-JUDGED = 5_000  # images, at most, that a model is judged on,
-FITTED = 2_000  # and that heads are fitted to, if the model's own is not solved in closed form
-CALIBRATED = 100  # images that give the ranges of int8
-FEWEST = 20  # images that anything can be said about
+JUDGED = 5_000  # largest number of images for evaluating candidates
+FITTED = 2_000  # largest number of images for fitting heads of models without a closed-form head
+CALIBRATED = 100  # calibration images for the ranges of int8
+FEWEST = 20  # smallest number of images for evaluating candidates
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,36 +46,36 @@ class SearchSubject:
 
     classifier: Classifier
     judged: Source
-    """The images that candidates are judged on, with the classifier's classes as targets."""
+    """The images for evaluating candidates, with class numbers of the classifier as targets."""
     fitted: Source
-    """The images that heads are fitted to, and that calibrate int8. The same, if each is answered by a
-    fit without it."""
+    """The images for fitting heads and for calibrating int8; equal to `judged` with leave-one-out
+    predictions."""
     asked: Probing | None
-    """What heads in closed form answer, if the classifier's is one; None if heads are fitted to the
-    classifier's own answers."""
+    """The probing task of closed-form heads, if the classifier has one; None if heads are distilled from
+    the classifier's logits."""
     where: str
-    """Where the images are from, for people."""
+    """Description of where the images come from, for messages."""
 
     @property
     def is_left_out(self) -> bool:
-        """Whether each image is answered by a fit without it."""
+        """Whether predictions are leave-one-out."""
         return self.asked is not None
 
     @property
     def for_calibration(self) -> Source:
-        """Some of the images to fit to, evenly from all."""
+        """Calibration images, chosen evenly from `fitted`."""
         return _spread(self.fitted, CALIBRATED)
 
     def digest(self) -> str:
-        """Identifies the images."""
+        """A digest that identifies the images."""
         return f"{fingerprint(self.judged)} {fingerprint(self.fitted)} {self.is_left_out}"
 
 
 def of_run(classifier: Classifier, run_dir: Path, typed: Sequence[str] = ()) -> SearchSubject:
-    """A run's model on the images of the run.
+    """The subject for a run's model, with the images of the run.
 
-    typed: names of data sets that a person typed, as `read_run` takes them. Raises VitkitError if the
-    images are not there, or are others now, and if none was held out.
+    typed: names of data sets that a user typed, as `read_run` takes them. Raises VitkitError if the
+    images are missing or have changed, and if none was held out.
     """
     run = read_run(run_dir, typed)
     counts = run.data["counts"]
@@ -96,10 +96,10 @@ def of_run(classifier: Classifier, run_dir: Path, typed: Sequence[str] = ()) -> 
             )
         balanced = run.recipe.get("objective", {}).get("class_weights") == "balanced"
         asked = question("class", learned.labels, balanced)
-        where = f"{len(learned):,} images of {run_dir}, each answered by a fit without it"
+        where = f"{len(learned):,} images of {run_dir}, by leave-one-out predictions"
         return SearchSubject(classifier, learned, learned, asked, where)
 
-    # Its weights have learned from the training part, or there are more images than are needed
+    # The backbone has learned from the training part, or there are more images than are needed
     if not parts:
         raise BadData(
             f"{run_dir} has learned from all its images, so none of them can show what a faster model loses; name "
@@ -116,23 +116,23 @@ def of_run(classifier: Classifier, run_dir: Path, typed: Sequence[str] = ()) -> 
 
 @contextmanager
 def _or_others() -> Iterator[None]:
-    """Says of a run's images that cannot be opened any more what to do."""
+    """Adds advice to the error for a run's images that can no longer be opened."""
     try:
         yield
-    except NotTyped:  # which says what to do
+    except NotTyped:  # has advice of its own
         raise
     except VitkitError as error:
         raise BadData(f"{error}; name images that it has not learned from with `data`") from None
 
 
 def of_data(classifier: Classifier, data: str, run_dir: Path | None = None) -> SearchSubject:
-    """A model on images that it has not learned from: the test part of a data set, whose name a person
-    typed.
+    """The subject for a model with the test part of a data set that the user named, from which the
+    model has not learned.
 
-    What is fitted is fitted to the images of its run, if there is one; else to the data's training part,
-    or to every second image if the data has but one part (of images in groups: to every second group),
-    and then it is judged on the others. Raises VitkitError for images without classes, and without those of
-    the model.
+    Heads are fitted to the images of the model's run, if there is one; else to the data set's
+    training part. If the data set has only one part, every second image (or group of images) is for
+    fitting, and the others are for evaluation. Raises VitkitError for images without classes, or
+    with none of the model's classes.
     """
     judged = source_at(data, typed=True)
     _check_target(judged, data)
@@ -153,7 +153,8 @@ def of_data(classifier: Classifier, data: str, run_dir: Path | None = None) -> S
 
 
 def _learned_by(run_dir: Path, data: str) -> Source | None:
-    """The images that a run has learned from, or chosen by; None, which is said, if they are elsewhere."""
+    """The training and held-out images of a run; None, with a log message, if they cannot be read
+    here."""
     try:
         return open_learned(read_run(run_dir, typed=(data,)))
     except (VitkitError, OSError) as error:
@@ -165,8 +166,8 @@ def _learned_by(run_dir: Path, data: str) -> Source | None:
 
 
 def _unseen(judged: Source, learned: Source, data: str, run_dir: Path) -> Source:
-    """The images without those that a run has learned from, by their content; which is said. Raises
-    VitkitError if too few are left."""
+    """The images that are not among those that a run has learned from, compared by content; logs how many
+    are left out. Raises VitkitError if too few are left."""
     reading = bar("comparing with what was learned")
     seen = {digest_of(learned[i][0]) for i in reading(range(len(learned)), len(learned))}
     unseen = [i for i in range(len(judged)) if digest_of(judged[i][0]) not in seen]
@@ -184,7 +185,7 @@ def _unseen(judged: Source, learned: Source, data: str, run_dir: Path) -> Source
 
 
 def _halves(source: Source) -> tuple[Source, Source]:
-    """Every second image, and the others; what is of one group stays together."""
+    """Two halves of the images, alternating; images of one group stay together."""
     number = np.arange(len(source))
     if source.groups is not None:
         _, number = np.unique(source.groups, return_inverse=True)
@@ -193,20 +194,20 @@ def _halves(source: Source) -> tuple[Source, Source]:
 
 
 def _check_target(source: Source, where: str) -> None:
-    """Raises VitkitError for images without one class each, and for too few."""
+    """Raises VitkitError if the images do not have one class each, or if there are too few."""
     if source.target_kind != "class":
         raise BadData(
-            f"the images of {where} do not have one class each, and a faster model is judged by how "
-            "often its class is the right one"
+            f"the images of {where} do not have one class each, and faster models are compared by "
+            "their accuracy"
         )
     if len(source) < FEWEST:
         raise BadData(
-            f"{where} has {len(source):,} images to judge by; at least {FEWEST} are needed"
+            f"{where} has {len(source):,} images to evaluate on; at least {FEWEST} are needed"
         )
 
 
 def _in_classes_of(source: Source, classifier: Classifier, data: str) -> Source:
-    """The images whose class the model has, with its number there; how many others there are is said."""
+    """The images of the model's classes, with its class numbers; logs how many others are left out."""
     classes = align(source.labels, classifier.labels, needed=()).classes.numpy()
     targets = classes[source.target_array]
     known = np.flatnonzero(targets >= 0)
@@ -224,20 +225,20 @@ def _in_classes_of(source: Source, classifier: Classifier, data: str) -> Source:
 
 
 def _spread(source: Source, most: int) -> Source:
-    """At most so many of the images, evenly from all."""
+    """At most this number of images, evenly spaced."""
     count = min(len(source), most)
     return subset(source, np.arange(count) * len(source) // count)
 
 
 class Known:
-    """The losses and speeds of a model's candidates on some images, kept in a file of the cache:
-    of this machine, as `folder_of` tells machines apart."""
+    """The measured losses and speeds of a model's candidates on a set of images, kept in a file of
+    the cache. `folder_of` has one folder per machine, so speeds of other machines are not used."""
 
     def __init__(self, subject: SearchSubject):
         digest = hashlib.sha256(subject.digest().encode("utf-8", "surrogateescape")).hexdigest()[
             :16
         ]
-        self.file = folder_of(subject.classifier) / f"faster-{digest}-3.json"  # 3: its third form
+        self.file = folder_of(subject.classifier) / f"faster-{digest}-3.json"  # 3: format version
         self.judged: dict[str, Evidence] = {}
         self.races: dict[str, dict] = {}
         with suppress(OSError, ValueError, KeyError, TypeError):
@@ -247,7 +248,7 @@ class Known:
             self.judged, self.races = judged, values["races"]
 
     def keep(self) -> None:
-        """Write it down; what cannot be written is only not kept."""
+        """Write the file; if that is impossible, only logs a message."""
         try:
             self.file.parent.mkdir(parents=True, exist_ok=True)
             judged = {key: evidence._asdict() for key, evidence in self.judged.items()}

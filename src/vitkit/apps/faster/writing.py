@@ -1,4 +1,4 @@
-"""A model of the line as a file, which answers as the candidate did.
+"""Writes a model of the Pareto front to a file, and checks that it makes the candidate's predictions.
 
 Legend: N images, K classes.
 """
@@ -23,20 +23,20 @@ from vitkit.system.errors import BadSettings
 from vitkit.system.storage.files import whole_files
 from vitkit.weights import Classifier, activate_array, save
 
-TRIED = 300  # images that the file is tried on
-LEAST_SAME = 0.97  # share of these with the candidate's answer: int8 of other images of a batch rounds otherwise
+TRIED = 300  # images that the file is checked on
+LEAST_SAME = 0.97  # smallest share of equal predictions: int8 rounds differently in other batches
 BATCH = 32
 
 
 def ending_of(library: Library) -> str:
-    """How the name of a file for a library ends; "" for PyTorch, whose models are directories."""
+    """The suffix of a file for a library; "" for PyTorch, whose models are directories."""
     if library == "torch":
         return ""
     return ENDINGS[library]
 
 
 def library_of(output: Path) -> Library:
-    """The library that a file is for, by its ending. Raises VitkitError for another ending."""
+    """The library that a file is for, by its suffix. Raises VitkitError for another suffix."""
     endings = {ending_of(library): library for library in LIBRARIES}
     library = endings.get(output.suffix.lower())
     if library is None:
@@ -48,10 +48,10 @@ def library_of(output: Path) -> Library:
 
 
 def write(subject: SearchSubject, found: Found, point: Point, output: Path) -> Classifier:
-    """Write a model of the line, and return it as PyTorch computes it.
+    """Write a model of the Pareto front, and return it as a PyTorch classifier.
 
-    Raises VitkitError, with nothing written, for a name that does not end as such a file does, for
-    something that vitkit did not write, and for a file whose answers are not the candidate's.
+    Raises VitkitError, with nothing written, for an output with another suffix than its format has, for a
+    file that vitkit did not write, and for a file whose predictions differ from the candidate's.
     """
     if library_of(output) != point.library:
         raise BadSettings(
@@ -59,13 +59,13 @@ def write(subject: SearchSubject, found: Found, point: Point, output: Path) -> C
             f"{ending_of(point.library) or 'nothing, for a directory'}"
         )
 
-    # The model, and what it answered
+    # The model, and its logits
     arithmetic, shape = found.candidates[point.name]
     body = Body(subject, arithmetic, shape.image, shape.merge)
     head = head_of(subject, body, shape, found.exact)
     x = body.read(body.states(subject.judged), shape, head.reads)
     classifier = with_head(subject, shape, head, x)
-    if point.loss.at_most == 0:  # the same numbers: it is the model itself
+    if point.loss.at_most == 0:  # the same numbers up to rounding, so it is the model itself
         classifier = subject.classifier
         head = replace(head, weight=None, bias=None)
     origin = classifier.origin | {"faster": point.name}
@@ -93,8 +93,8 @@ def write(subject: SearchSubject, found: Found, point: Point, output: Path) -> C
 
 
 def _share(runtime: Runtime, items: list[Item], expected: np.ndarray) -> float:
-    """The share of images for which a runtime's most likely class is that of the expected probabilities,
-    (N, K), or tied with it."""
+    """The share of images for which the runtime's most likely class equals, or is tied with, that of the
+    expected probabilities, (N, K)."""
     parts = []
     for start in range(0, len(items), BATCH):
         images, _ = prepared_images(runtime.preprocessing, items[start : start + BATCH])
@@ -105,9 +105,9 @@ def _share(runtime: Runtime, items: list[Item], expected: np.ndarray) -> float:
 
 
 def _check(same: float, output: Path) -> None:
-    """Raises VitkitError if too few answers are the candidate's."""
+    """Raises VitkitError if too few predictions equal the candidate's."""
     if same < LEAST_SAME:
         raise BadSettings(
-            f"{output} was not written: {same:.1%} of its answers agree with those that were judged, and at least "
+            f"{output} was not written: {same:.1%} of its answers agree with those of the candidate, and at least "
             f"{LEAST_SAME:.0%} have to"
         )

@@ -1,4 +1,4 @@
-"""What `inspect` looks at: a model and images, prepared."""
+"""Prepares the models and images of `vitkit inspect`, and draws its figures."""
 
 import io
 from collections.abc import Sequence
@@ -26,14 +26,14 @@ from vitkit.weights import Classifier, no_answer
 
 @dataclass(frozen=True, eq=False)
 class Given:
-    """The images, prepared."""
+    """The prepared images."""
 
     prepared: tuple[Tensor | None, ...]
-    """For each model uint8 (n, 3, H, W), the images that are shown first; None without images."""
+    """For each model uint8 (n, 3, H, W), with the shown images first; None without images."""
     shown: tuple[Picture, ...]
-    """The photographs that are shown."""
+    """The photographs that figures show."""
     broken: int
-    """How many images could not be read; each got a sentence."""
+    """Number of unreadable images; each was logged."""
 
 
 def images_of(
@@ -43,13 +43,13 @@ def images_of(
     most_shown: int,
     folder: Path,
 ) -> Given:
-    """Read images by their names, at most `limit` of them, and prepare them for each model. `most_shown`
-    of them are shown; those in `folder`, which is written to, are left out. Raises BadSettings if none
-    can be read, or a name stands for none."""
+    """Read images by their names, at most `limit` of them, and prepare them for each model. The first
+    `most_shown` are shown; images in the output folder `folder` are left out. Raises BadSettings if none
+    can be read, or if a name matches nothing."""
     if not names:
         return Given((None,) * len(models), (), 0)
 
-    # Those that are shown come first: evenly from all, as folders are sorted by class
+    # The shown images come first: evenly spaced, because folders are sorted by class
     items = list(spread(pictures(names, leave_out=[folder]), limit))
     count = min(most_shown, len(items))
     places = {i * len(items) // count for i in range(count)}
@@ -72,7 +72,7 @@ def images_of(
         raise BadSettings("none of the images could be read; the sentences above say why")
     broken = len(ordered) - len(rows)
 
-    # A figure has one grid; images at their own proportions may have several
+    # A figure has a single grid; images at their own proportions may have several
     alike = of_one_size([tuple(image.shape for image in row) for row in rows])
     if len(alike) < len(rows):
         height, width = rows[alike[0]][0].shape[1:]
@@ -117,8 +117,8 @@ def subject_of(
 
 
 def _target(name: str, labels: Sequence[str]) -> int | None:
-    """The number of a class, by its name as it is; else without regard to capital letters; else by the
-    first of its names. Raises VitkitError, also for a name that several classes have."""
+    """The number of a class, by its exact name; else ignoring case; else by the first of its
+    synonyms. Raises VitkitError for an unknown name, and for a name of several classes."""
     if not name:
         return None
     wanted = name.casefold()
@@ -144,7 +144,8 @@ def _target(name: str, labels: Sequence[str]) -> int | None:
 
 
 def _layer(number: int, classifier: Classifier) -> int | None:
-    """A layer of attention, from 0, by its number from 1; None is the last. Raises VitkitError."""
+    """The index of an attention layer, from 0, for its number from 1; None for 0, the last. Raises
+    VitkitError."""
     if number == 0:
         return None
     names = layer_names(check_transformer(classifier).config)
@@ -158,7 +159,7 @@ def _layer(number: int, classifier: Classifier) -> int | None:
 def _patch(
     patch: tuple[int, int] | None, classifier: Classifier, images: Tensor | None
 ) -> tuple[int, int] | None:
-    """A patch, from 0, by its row and column from 1. Raises VitkitError."""
+    """The position of a patch, from 0, for its row and column from 1. Raises VitkitError."""
     if patch is None:
         return None
     config = check_transformer(classifier).config
@@ -176,8 +177,8 @@ def _patch(
 def _captions(
     classifier: Classifier, images: Tensor, pictures: Sequence[Picture], target: int | None
 ) -> tuple[str, ...]:
-    """A line for each photograph: the class that is shown and its probability, or the file's name if
-    the model names no class for an image."""
+    """A caption for each photograph: the class that is shown and its probability, or the file's
+    name if the model makes no prediction per image."""
     if no_answer(classifier) or not classifier.model.config.pools:
         return tuple(printable_name(Path(picture.name).name) for picture in pictures)
     captions = []
@@ -193,24 +194,24 @@ def _captions(
     return tuple(captions)
 
 
-ON_THE_PAGE_ALREADY = ("rollout", "attention")  # it shows them layer by layer
+ON_THE_PAGE_ALREADY = ("rollout", "attention")  # the page shows them layer by layer
 
 
 @dataclass(frozen=True, eq=False)
 class DrawnFigure:
-    """A figure, or why there is none."""
+    """A figure, or the reason why there is none."""
 
     kind: FigureKind
     plate: Plate | None
     why_not: str = ""
-    """A sentence, if there is none."""
+    """Why the figure was left out; "" if it was not."""
     files: list[Path] = field(default_factory=list)
-    """What was written of it."""
+    """The written files of the figure."""
 
 
 @dataclass(frozen=True)
 class FigureFiles:
-    """The files of the figures."""
+    """The output folder and format of the figures."""
 
     folder: Path
     format: Literal["png", "svg"]
@@ -234,9 +235,9 @@ def draw_all(
     model: str,
     required: Sequence[str] = (),
 ) -> list[DrawnFigure]:
-    """Compute each figure and write it. A figure that has no meaning for the model is left out with a
-    sentence. `model` is the model's name, for the files. Raises BadSettings if a figure in `required`,
-    by name, has no meaning; OSError."""
+    """Compute each figure and write it. A figure that does not apply to the model is left out, with a log
+    message. model: name of the model, for the files. required: names of figures that must apply, else
+    BadSettings is raised. Raises OSError."""
     every = []
     for kind in bar("drawing figures")(kinds, len(kinds)):
         try:
@@ -247,7 +248,7 @@ def draw_all(
                 raise BadSettings(f"{kind.name} cannot be drawn: {error}") from error
             every.append(DrawnFigure(kind, None, str(error)))
             continue
-        except Exception as error:  # a bug in one figure: the others are drawn
+        except Exception as error:  # a bug in one figure must not affect the others
             log_bug(f"the figure {kind.name} failed (bug)")
             every.append(DrawnFigure(kind, None, f"failed (bug): {reason(error)}"))
             continue
@@ -255,7 +256,7 @@ def draw_all(
         if files.arrays:
             written.append(_write_arrays(model, plate, files.numbers(kind)))
         every.append(DrawnFigure(kind, plate, files=written))
-    # A sentence for each reason why figures are left out
+    # One message for each reason why figures are left out
     names_by_reason: dict[str, list[str]] = {}
     for each in every:
         if each.plate is None:
@@ -269,7 +270,7 @@ def _write_arrays(model: str, plate: Plate, path: Path) -> Path:
     """Write the numbers of a figure, and return their path."""
     about = {"made": np.array(MARK.encode()), "model": np.array(as_text(model))}
     buffer = io.BytesIO()
-    save_npz(buffer, about | dict(plate.arrays))  # the mark first: see files.MARK
+    save_npz(buffer, about | dict(plate.arrays))  # the mark must come first: see files.MARK
     write_where_said(path, buffer.getvalue())
     return path
 
@@ -281,7 +282,7 @@ def write_page(
     pictures: Sequence[Picture],
     drawn: Sequence[DrawnFigure],
 ) -> Path:
-    """Write the page about a model: the photographs, whose attention can be explored, and the figures."""
+    """Write the page about a model: photographs with interactive attention, and the figures."""
     sections = []
     has_maps = any(each.kind.name == "rollout" and each.plate is not None for each in drawn)
     for each in drawn:

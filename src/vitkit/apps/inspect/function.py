@@ -1,4 +1,4 @@
-"""The paper's figures of a model, and others, as files and as one page."""
+"""`vitkit inspect`: the paper's figures of a model, and others, as files and as one page."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Figure = Literal[
     "filters", "positions", "distance", "entropy", "rollout", "relevance", "norms", "colours",
     "attention", "similarity", "alignment", "occlusion",
 ]  # fmt: skip
-ALL = "inspected"  # the folder of what was not given one
+ALL = "inspected"  # default output folder
 PAGE = "inspect.html"
 
 
@@ -45,23 +45,23 @@ class Inspected(Rows):
 
     classifier: Classifier
     folder: Path
-    """Where they were written."""
+    """The output folder."""
     figures: tuple[DrawnFigure, ...]
-    """Each figure with its numbers, or why there is none."""
+    """Each figure with its numbers, or the reason why there is none."""
     path: Path | None
-    """The page; None if none was asked for."""
+    """The page; None if it was not requested."""
     broken: int
-    """Number of images that could not be read. The figures are drawn of the others."""
+    """Number of unreadable images, which the figures leave out."""
     model: str | Classifier
-    """The model, as it was given."""
+    """The model, as given by the caller."""
     of_images: bool
     """Whether images were given."""
     ok_if_unreadable: bool = False
-    """Whether images that could not be read leave the exit status at 0."""
+    """Whether the exit status is 0 even if images could not be read."""
 
     @property
     def files(self) -> list[Path]:
-        """All files that were written, the page first."""
+        """All written files, the page first."""
         files = [path for drawn in self.figures for path in drawn.files]
         if self.path is not None:
             files.insert(0, self.path)
@@ -80,7 +80,7 @@ class Inspected(Rows):
         raise KeyError(figure)
 
     def rows(self) -> list[dict]:
-        """A row for each figure: its name, its file, and why there is none."""
+        """One row per figure: its name, its file, and why there is none."""
         return [
             {
                 "figure": drawn.kind.name,
@@ -91,7 +91,7 @@ class Inspected(Rows):
         ]
 
     def shown(self) -> Iterator[str]:
-        """A sentence on the files that were written, and the next command."""
+        """Sentences about the written files and the next command."""
         files = self.files
         names = ", ".join(path.name for path in files)
         yield printable(f"wrote {counted(len(files), 'file')} into {self.folder}: {names}")
@@ -166,7 +166,7 @@ def inspect(
             of the images can be read.
         BadWeights: If a model cannot be read.
     """
-    # What cannot be done is refused before the model is loaded
+    # Checks before the model is loaded
     hints = hints_of(overrides)
     if against and not images:
         raise BadSettings(
@@ -178,7 +178,7 @@ def inspect(
     _check_numbers(limit, shown, layer)
     _check_files(files, kinds, page)
 
-    # The models, the images, and what is looked at
+    # The models, the images, and the subject
     place = pick_device(device)
     models = [classifier_of(model, hints).to(place).for_inference()]
     if against:
@@ -186,7 +186,7 @@ def inspect(
     given = images_of(images, models, limit, shown, files.folder)
     subject = subject_of(models, given, class_name, layer, patch)
 
-    # The figures, each as a file, and all on a page
+    # The figures, as files and on the page
     drawn = draw_all(kinds, subject, files, name_of(model), required=figures)
     path = None
     if page:
@@ -214,8 +214,8 @@ def _kinds(
     images: tuple[str, ...],
     with_alignment: bool,
 ) -> list[FigureKind]:
-    """The figures to draw, in the table's order. Raises BadSettings for one that needs images, if there
-    are none."""
+    """The figures to draw, in the table's order. Raises BadSettings if one needs images and there are
+    none."""
     kinds = []
     for kind in FIGURES:
         asked = kind.name in figures

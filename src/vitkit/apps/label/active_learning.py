@@ -1,13 +1,13 @@
-"""Which photographs to ask a person about, so that a model learns most from few answers.
+"""Active learning: the choice of images whose labels improve a model most.
 
-Uncertainty herding: a photograph that is labelled covers those that look like it, the more the nearer they
-are, and the next one to ask about is the one that adds most cover, where what the model is unsure of counts
-most (Bae and others, "Uncertainty Herding: One Active Learning Method for All Label Budgets", 2025). While
-nothing is labelled every photograph counts alike, so typical ones of large groups come first; as the model
-becomes sure of most, what is left are those between the classes.
+Uncertainty herding: a labelled image covers similar images, the more similar the better, and the
+next image to label is the one that adds most cover, weighted by the model's uncertainty (Bae and
+others, "Uncertainty Herding: One Active Learning Method for All Label Budgets", 2025). Without any
+labels all images have equal weight, so typical images of large clusters come first; later, when the
+model is certain about most images, those between the classes remain.
 
-Legend: N photographs, D width of the features, K classes, C candidates to ask about, M of the N by which
-cover is measured.
+Legend: N images, D width of the features, K classes, C candidates to ask about, M a sample of the N
+images on which cover is measured.
 """
 
 import numpy as np
@@ -18,23 +18,23 @@ from torch import Tensor
 from vitkit.apps.label.head import solve, unsureness
 from vitkit.system.errors import BadSettings
 
-RADIUS = 0.5  # of the cover, in median distances between two photographs
-SHARPNESS = 2  # power of the uncertainty
-MEASURED = 1_000  # photographs by which cover is measured, of more a sample
-CANDIDATES = 4_000  # photographs that may be asked about, of more a sample
-LARGEST = 1e15  # number in the features, of which float32 still holds the square
-AT_ONCE = 4_096  # photographs whose nearness is computed together
+RADIUS = 0.5  # of the cover, in median distances of two images
+SHARPNESS = 2  # exponent of the uncertainty
+MEASURED = 1_000  # largest number of images on which cover is measured; of more a sample
+CANDIDATES = 4_000  # largest number of candidates; of more images a sample
+LARGEST = 1e15  # largest feature value whose square fits into float32
+AT_ONCE = 4_096  # images whose similarities are computed in one matrix product
 
 
 def next_to_label(features: np.ndarray, labels: np.ndarray, count: int = 1) -> np.ndarray:
-    """Which photographs to ask about next, the one that teaches most first.
+    """Choose the unlabelled images to label next, the most informative first.
 
-    features: (N, D), of whatever model.
-    labels: int (N,), the number of each photograph's class; -1 for one without a label.
-    count: how many; fewer come back if fewer have no label.
+    features: (N, D), of any model.
+    labels: int (N,), the class number of each image; -1 for an unlabelled one.
+    count: number of images to choose; all unlabelled ones if there are fewer.
 
-    Returns int64 (count,), rows of `features`. It is a function of its arguments alone. Raises VitkitError
-    for arrays that do not fit together.
+    Returns int64 (count,), rows of `features`. The result is deterministic. Raises VitkitError for
+    arrays of inconsistent shapes.
     """
     features = np.asarray(features)
     labels = np.asarray(labels)
@@ -64,10 +64,10 @@ def next_to_label(features: np.ndarray, labels: np.ndarray, count: int = 1) -> n
 
 
 class Cover:
-    """How well photographs that are labelled cover all others, and which would add most.
+    """How well the labelled images cover all others, and which images would add most cover.
 
-    It keeps what does not change from one question to the next, so that a question about 100,000
-    photographs takes milliseconds.
+    Keeps everything that stays the same between two calls, so that a choice among 100,000 images takes
+    milliseconds.
     """
 
     def __init__(self, features: np.ndarray):
@@ -75,7 +75,7 @@ class Cover:
         self.features = features
         self.centre = features.mean(0, dtype=np.float64).astype(np.float32)
         self.sample = _drawn(np.arange(len(features)), MEASURED)
-        """The photographs by which cover is measured, int64 (M,)."""
+        """The images on which cover is measured, int64 (M,)."""
         self._sampled = self._looks(self.sample)
         some = self._sampled[:500]
         median = (2 - 2 * some @ some.mT).clamp(min=0).median().item()
@@ -88,10 +88,10 @@ class Cover:
     def next(
         self, labelled: np.ndarray, is_settled: np.ndarray, unsure: Tensor, count: int
     ) -> np.ndarray:
-        """The photographs that add most cover, one after the other: int64 (count,), or fewer.
+        """The images that add most cover, chosen one after the other: int64 (count,), or fewer.
 
-        labelled: rows of those that cover others. is_settled: which are not asked about, bool (N,).
-        unsure: how unsure the model is of each of `sample`, (M,).
+        labelled: rows of the images that cover others. is_settled: bool (N,), the images that are
+        excluded. unsure: the model's uncertainty about each image of `sample`, (M,).
         """
         self._choose_candidates(is_settled, count)
         left = torch.from_numpy(~is_settled[self._candidates])
@@ -107,7 +107,7 @@ class Cover:
         return np.array(chosen, dtype=np.int64)
 
     def _choose_candidates(self, is_settled: np.ndarray, count: int) -> None:
-        """Draw those that may be asked about, at first and when few of them are left."""
+        """Draw candidates, at first and whenever few of them are left."""
         left = int((~is_settled[self._candidates]).sum())
         free = np.flatnonzero(~is_settled)
         if left == len(free) or left > max(CANDIDATES // 2, count):
@@ -116,9 +116,9 @@ class Cover:
         self._near = self._nearness(self._candidates)
 
     def _cover_of(self, labelled: np.ndarray) -> Tensor:
-        """How well each of the sample is covered, (M,)."""
+        """The cover of each image of the sample, (M,)."""
         now = set(labelled.tolist())
-        if not now >= self._labelled:  # an answer was taken back
+        if not now >= self._labelled:  # an answer was undone
             self._labelled = set()
             self._covered = torch.zeros(len(self.sample))
         new = np.array(sorted(now - self._labelled), dtype=np.int64)
@@ -129,18 +129,18 @@ class Cover:
         return self._covered
 
     def _nearness(self, rows: np.ndarray) -> Tensor:
-        """How near photographs are to each of the sample, from 0 to 1: (rows, M)."""
+        """Similarity of images to each image of the sample, from 0 to 1: (rows, M)."""
         alike = self._looks(rows) @ self._sampled.mT
         return torch.exp(-(2 - 2 * alike).clamp(min=0) / self._scale)
 
     def _looks(self, rows: np.ndarray) -> Tensor:
-        """Features around their mean, of length 1: float32 (rows, D)."""
+        """Centred features, normalised to length 1: float32 (rows, D)."""
         x = self.features[rows].astype(np.float32) - self.centre
         return F.normalize(torch.from_numpy(x))
 
 
 def _drawn(rows: np.ndarray, most: int) -> np.ndarray:
-    """At most so many of the rows, always the same, in order."""
+    """A sample of at most `most` rows, in order; always the same for the same rows."""
     if len(rows) <= most:
         return rows
     drawn = np.random.default_rng(0).choice(len(rows), most, replace=False)

@@ -1,8 +1,8 @@
-"""What people have answered: a journal to which each answer adds a line, and what follows from all of them.
+"""The stored answers of people: an append-only journal, and the labels that follow from it.
 
-The journal is the truth: nothing in it is ever changed, an answer that is taken back is a line too. A line
-that was not written whole, because the machine went off, is the last one and is left out. `labels.csv`
-is written anew from it after every answer, for other programs.
+The journal is the only source: nothing in it is changed, and undoing an answer adds a line too. A
+line that was not written completely, for example because of a power failure, can only be the last
+one and is dropped. `labels.csv` is rewritten after every answer, for other programs.
 """
 
 import csv
@@ -19,40 +19,40 @@ from vitkit.system.storage.records import record_of, value_of
 from vitkit.training import LABELS
 
 JOURNAL = "answers.jsonl"
-LONGEST = 200  # characters of the name of a class
+LONGEST = 200  # longest name of a class, characters
 
 How = Literal["typed", "screen", "random", "check"]
-"""How a photograph was asked about: by itself, because its answer teaches; on a screen of photographs that
-the model takes for the same class; by itself and drawn at random; or because its class is checked."""
+"""The kind of question: a single informative image; a screen of images with one predicted class; a single
+image drawn at random; or an image whose class is checked."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A person's answer about one photograph, or about a screen of them."""
+    """A person's answer about one image, or about a screen of images."""
 
     number: int
     by: str
-    """Who said it."""
+    """Name of the person."""
     how: How
     decision: Literal["class", "leave out", "not sure", "rename"]
     label: str = ""
-    """The class, if that is what was decided; the new name, of a class that was renamed."""
+    """The class, if the decision is a class; the new name of a renamed class."""
     photographs: tuple[str, ...] = ()
-    """Of which it was said."""
+    """The images that the decision is about."""
     others: tuple[str, ...] = ()
-    """The photographs of a screen that are not of its class."""
+    """The images of a screen that are not of its class."""
     renamed: str = ""
-    """What a class was called before."""
+    """The former name of a renamed class."""
     guess: str = ""
-    """What the model took a photograph for that was drawn at random, before this was said of it,"""
+    """The model's prediction, made before the answer, for an image that was drawn at random."""
     sure: float = 0.0
-    """how sure it was,"""
+    """The certainty of this prediction."""
     learned: int = 0
-    """and how many labels it had learned from; 0 if there was no model."""
+    """Number of labels that the model had learned from at this prediction; 0 without a model."""
 
 
 class Label(NamedTuple):
-    """The known label of a photograph."""
+    """The label of an image, with its origin."""
 
     label: str
     how: How
@@ -60,7 +60,7 @@ class Label(NamedTuple):
 
 
 class DifferentLabels(NamedTuple):
-    """A photograph to which two people gave different classes."""
+    """An image to which two people gave different classes."""
 
     photograph: str
     labels: tuple[Label, Label]
@@ -70,17 +70,19 @@ class CurrentAnswers:
     """All current answers, and the labels that follow from them."""
 
     def __init__(self, standing: Iterable[Answer] = (), last: int = 0):
-        """standing: in the order in which they were given. last: the number of the last answer that there
-        ever was."""
+        """standing: the current answers in the order in which they were given. last: the highest
+        number of any answer, also of undone ones."""
         self.standing: list[Answer] = []
         self.last = last
         self._said: dict[str, dict[str, Label]] = {}
-        self._order: dict[str, None] = {}  # of the classes: a number key stays that of its class
+        self._order: dict[
+            str, None
+        ] = {}  # of the classes, so that the number key of a class never changes
         self.set_aside: dict[str, str] = {}
-        """The photographs that have no class because somebody left them out or was not sure, and which
-        of the two."""
+        """The decision about each image that has no class because it was left out or marked as not
+        sure."""
         self.refused: dict[str, set[str]] = {}
-        """The classes that each photograph was taken out of on a screen."""
+        """For each image the classes of the screens from which it was removed."""
         for answer in standing:
             self.add(answer)
 
@@ -108,14 +110,14 @@ class CurrentAnswers:
             self.refused.setdefault(photograph, set()).add(answer.label)
 
     def without(self, answer: Answer) -> "CurrentAnswers":
-        """The answers without one of them."""
+        """A copy without one of the answers."""
         return CurrentAnswers((each for each in self.standing if each is not answer), self.last)
 
     @property
     def labels(self) -> dict[str, Label]:
-        """Each photograph that was given a class, and the last answer about it. None of one that
-        somebody left out afterwards; one who is not sure leaves it the class that another gave
-        it."""
+        """The current label of each labelled image: its last answer. Images that were left out afterwards
+        have none; an answer "not sure" does not remove the class that another person
+        gave."""
         return {
             photograph: self._last(said)
             for photograph, said in self._said.items()
@@ -123,7 +125,7 @@ class CurrentAnswers:
         }
 
     def said_by(self, photograph: str) -> dict[str, Label]:
-        """The last answer of each person about a photograph."""
+        """The last label that each person gave an image."""
         return self._said.get(photograph, {})
 
     def classes(self) -> list[str]:
@@ -139,7 +141,7 @@ class CurrentAnswers:
         return label
 
     def differences(self) -> list[DifferentLabels]:
-        """The photographs that people do not agree about."""
+        """The images to which people gave different classes."""
         found = []
         for photograph, said in self._said.items():
             *others, last = said.values()
@@ -150,9 +152,8 @@ class CurrentAnswers:
         return found
 
     def agreement(self) -> tuple[float, int] | None:
-        """Cohen's kappa of the answers of two people to the same photographs, and the number of
-        photographs; None if no two did. If three people answered a photograph, the last two
-        count."""
+        """Cohen's kappa of two people's answers, and the number of images that both answered; None
+        if there are none. If three people or more answered an image, the last two count."""
         pairs = [list(said.values())[-2:] for said in self._said.values() if len(said) > 1]
         if not pairs:
             return None
@@ -162,7 +163,7 @@ class CurrentAnswers:
         return next(reversed(said.values()))
 
     def _rename(self, answer: Answer) -> None:
-        """Call a class otherwise; it becomes one with another that is called so."""
+        """Rename a class, and merge it with another one that has the new name."""
         for said in self._said.values():
             for person, label in said.items():
                 if label.label == answer.renamed:
@@ -176,13 +177,13 @@ class CurrentAnswers:
 
 
 def kappa(first: Sequence[str], second: Sequence[str]) -> float:
-    """Cohen's kappa: how much more two people agree than they would by chance; 1 if they always do."""
+    """Cohen's kappa: the agreement of two people beyond chance; 1 if they always agree."""
     count = len(first)
     agreed = sum(a == b for a, b in zip(first, second, strict=True)) / count
     by_chance = 0.0
     for label in {*first, *second}:
         by_chance += first.count(label) / count * second.count(label) / count
-    if by_chance == 1:  # there is one class
+    if by_chance == 1:  # there is only one class
         return 1.0
     return (agreed - by_chance) / (1 - by_chance)
 
@@ -191,20 +192,21 @@ class Journal:
     """The file of all answers."""
 
     def __init__(self, folder: Path):
-        """folder: of the sitting; it is there. Raises VitkitError for a file that is no journal, OSError."""
+        """folder: of the session; it must exist. Raises VitkitError for a file that is not a
+        journal, OSError."""
         self.path = folder / JOURNAL
         self.answers, size = _read(self.path)
         if self.path.exists():
-            os.truncate(self.path, size)  # without a line that was not written whole
+            os.truncate(self.path, size)  # drops an incomplete last line
 
     def add(self, answer: Answer) -> None:
-        """Write an answer down. It is on the disk when this returns. Raises OSError."""
+        """Append an answer. It is on disk when this returns. Raises OSError."""
         values = {name: value for name, value in asdict(answer).items() if value not in ("", (), 0)}
         self._write(values)
         self.answers.add(answer)
 
     def take_back(self, by: str) -> Answer | None:
-        """Take back the last answer of somebody that stands, and return it; None if there is none.
+        """Undo a person's last current answer, and return it; None if there is none.
         Raises OSError."""
         for answer in reversed(self.answers.standing):
             if answer.by == by:
@@ -214,7 +216,7 @@ class Journal:
         return None
 
     def _write(self, values: dict) -> None:
-        """Append a line, whole or not at all: a full disk may take a part of it."""
+        """Append a line atomically: a full disk may accept only a part of it, which is then removed."""
         line = json.dumps(values).encode() + b"\n"
         with self.path.open("ab", buffering=0) as file:
             size = file.tell()
@@ -229,7 +231,7 @@ class Journal:
 
 
 def _read(path: Path) -> tuple[CurrentAnswers, int]:
-    """The answers of a journal that stand, and the bytes of its whole lines."""
+    """The current answers of a journal, and the number of bytes in its complete lines."""
     if not path.exists():
         return CurrentAnswers(), 0
     data = path.read_bytes()
@@ -275,10 +277,10 @@ def _check(answer: Answer) -> None:
 
 
 def write_labels(file: Path, photographs: str, answers: CurrentAnswers) -> None:
-    """Write a table of the labels, which `vitkit finetune` and others read: the path of each photograph, its
-    class, how that was given and by whom. Whole or not at all. Raises OSError.
+    """Write a table of the labels for `vitkit finetune` and other programs: each image's path, its
+    class, the kind of question, and the person. Written atomically. Raises OSError.
 
-    photographs: the folder that they lie in, as the table's readers find it.
+    photographs: path of their folder, relative to the table.
     """
     rows = sorted((f"{photographs}/{name}", *label) for name, label in answers.labels.items())
     with whole(file) as new, new.open("w", -1, "utf-8", "backslashreplace", "") as text:

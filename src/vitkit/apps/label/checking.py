@@ -1,8 +1,8 @@
-"""The same page over photographs that have classes: what a review found is decided one by one.
+"""Checking of labelled images on the page of a labelling session: the findings of a review, one by one.
 
-Each photograph that deserves a second look is a question: it stays as it is, belongs to another class, or is
-left out. What is decided is kept in a journal, as in a sitting, and written as the list that
-`vitkit data review --apply` does and `--data.exclude` reads.
+Each image with a finding is a question: keep its class, change it, or leave the image out. The
+decisions are stored in a journal, as in labelling, and written as a list that `vitkit data review
+--apply` and `--data.exclude` read.
 """
 
 import threading
@@ -23,24 +23,23 @@ LIST = "reviewed.txt"
 
 
 class Check(NamedTuple):
-    """A photograph to decide on."""
+    """An image to decide on."""
 
     photograph: str
-    """As the data set names it."""
+    """Name of the image in the data set."""
     part: str
     label: str
     """Its class."""
     reason: str
-    """What is unusual, in words."""
+    """The finding, for people."""
     guess: str = ""
-    """The class that it probably has; empty if that is not in doubt."""
+    """The class that the image probably has; "" if its class is not in doubt."""
     beside: str = ""
-    """The photograph that it repeats, if it does."""
+    """The image that it duplicates; "" if it is no duplicate."""
 
 
 class Checking:
-    """Photographs with classes, and the decisions of people about them. All methods may be
-    called from several threads at once."""
+    """Images with classes, and people's decisions about them. All methods are thread-safe."""
 
     def __init__(
         self,
@@ -50,15 +49,15 @@ class Checking:
         heading: str,
         clock: Callable[[], float] = time.monotonic,
     ):
-        """checks: a photograph each, in the order in which they are asked. folder: of the decisions; it is
-        there. heading: the first line of the list, by which its readers know whose it is.
+        """checks: one per image, in the order of the questions. folder: of the decisions; it must exist.
+        heading: the first line of the list, by which its readers recognise the data set.
 
         Raises VitkitError for a journal that is damaged, OSError.
         """
         self.folder = folder
         self.journal = Journal(folder)
         self.problem = ""
-        """Why the list could not be written, if it could not; the journal has all decisions."""
+        """Why the list could not be written; "" if it could. The journal has all decisions."""
         self._heading = heading
         self._checks = {check.photograph: check for check in checks}
         self._beside = {check.beside for check in checks if check.beside}
@@ -73,11 +72,11 @@ class Checking:
 
     @property
     def file(self) -> Path:
-        """The file of the decisions."""
+        """The file of the list of decisions."""
         return self.folder / LIST
 
     def has(self, name: str) -> bool:
-        """Whether a photograph may be shown: one to decide on, or one that such a one repeats."""
+        """Whether an image may be shown: one to decide on, or the original of a duplicate."""
         return name in self._checks or name in self._beside
 
     def classes(self) -> list[str]:
@@ -85,7 +84,7 @@ class Checking:
         return list(self._classes)
 
     def ask(self, by: str) -> Question | None:
-        """The next photograph to decide on: the same until it is decided. None if all are
+        """The next image to decide on: the same one until it is decided. None if all are
         decided."""
         with self._lock:
             question = self._given_out.current(by)
@@ -106,10 +105,11 @@ class Checking:
         label: str = "",
         others: Sequence[str] = (),
     ) -> Answer:
-        """Decide on the photograph that somebody was given: its class, which may be the one that it has,
-        or to leave it out. It is on the disk when this returns.
+        """Record the decision about an image: its class, which may be the current one, or to leave
+        it out. It is on disk when this returns.
 
-        Raises VitkitError for a question that they were not given, or a class without a name; OSError.
+        Raises VitkitError for a question that is not reserved for this person, or a class without a
+        name; OSError.
         """
         with self._lock:
             asked = self._given_out.to_answer(by, question)
@@ -129,7 +129,7 @@ class Checking:
             return answer
 
     def undo(self, by: str) -> Answer | None:
-        """Take back the last decision of somebody, and ask it again; None if there is none. Raises
+        """Undo a person's last decision, and ask that question again; None if there is none. Raises
         OSError."""
         with self._lock:
             answer = self.journal.take_back(by)
@@ -142,28 +142,28 @@ class Checking:
             return answer
 
     def rename(self, by: str, old: str, new: str) -> Answer:
-        """Raises VitkitError: the classes are the data set's."""
+        """Always raises VitkitError, because the classes belong to the data set."""
         raise BadSettings("the classes are those of the data set; rename their folders")
 
     def lose(self, name: str, problem: str) -> None:
-        """Record that a photograph cannot be shown. It can be decided on all the same: left out,
-        most likely."""
+        """Record that an image cannot be shown. It can still be decided on, most likely to leave it
+        out."""
 
     def unreadable(self) -> dict[str, str]:
-        """Returns None: unreadable photographs are questions here."""
+        """Always empty: unreadable images are questions here."""
         return {}
 
     def differences(self) -> list[DifferentLabels]:
-        """The photographs that people do not agree about."""
+        """The images about which people decided differently."""
         with self._lock:
             return self.answers.differences()
 
     def progress(self) -> SittingProgress:
-        """The progress; its classes are those that photographs got instead of their own."""
+        """The progress; its classes are the new ones of images that were moved."""
         with self._lock:
             counts = Counter(label for _, label in self._other_classes())
             aside = self.answers.set_aside
-            # Decisions of an earlier review may be of photographs that this one does not name
+            # The journal may have decisions about images that the current review does not name
             aside = {name: said for name, said in aside.items() if name in self._checks}
             decided = len({*self.answers.labels, *aside} & self._checks.keys())
             return SittingProgress(
@@ -179,7 +179,7 @@ class Checking:
             )
 
     def _other_classes(self) -> list[tuple[str, str]]:
-        """The photographs that are said to be of another class, and of which."""
+        """The images that were moved to another class, with that class."""
         found = []
         for name, label in self.answers.labels.items():
             check = self._checks.get(name)
@@ -195,7 +195,7 @@ class Checking:
         return self._given_out.give(by, question)
 
     def write(self) -> None:
-        """Write the list of all that is not to stay as it is; `problem` says if it could not be."""
+        """Write the list of all changes; `problem` is set if that fails."""
         with self._lock:
             self._write()
 

@@ -1,4 +1,4 @@
-"""The directory of a sitting: about which photographs its answers are, and who has it open."""
+"""The directory of a labelling session: the images that its answers are about, and its lock."""
 
 import os
 import platform
@@ -14,7 +14,7 @@ from vitkit.system.errors import BadRun
 from vitkit.system.storage.files import parse_json, write_json
 from vitkit.training import LABELS, RUNS, SITTING, Occupied, locked, run_name
 
-_OPEN: set[Path] = set()  # the directories of sittings that this process has open
+_OPEN: set[Path] = set()  # the session directories that this process has open
 _CHANGING = threading.Lock()
 
 
@@ -35,7 +35,7 @@ def folder_of_sitting(root: Path, kind: str) -> Path:
         place, before = moved[-1]
         say(
             printable(
-                f"{place} has answers about {before}, which is not there any more; if {root} is what was "
+                f"{place} has answers about {before}, which does not exist any more; if {root} is what was "
                 f"there, `workdir={str(place)!r}` goes on with them"
             )
         )
@@ -43,7 +43,7 @@ def folder_of_sitting(root: Path, kind: str) -> Path:
 
 
 def _about(folder: Path) -> dict:
-    """What a directory says of the sitting that it has; empty if it has none."""
+    """The record of a session in its directory; empty if there is none."""
     try:
         values = parse_json((folder / SITTING).read_text("utf-8"))
     except (OSError, ValueError):
@@ -52,13 +52,14 @@ def _about(folder: Path) -> dict:
 
 
 def _is_of(folder: Path, root: Path) -> bool:
-    """Whether a directory has labels of the photographs of a folder."""
+    """Whether a directory has labels of the images of this folder."""
     return _about(folder).get("photographs") == str(root.resolve())
 
 
 @contextmanager
 def _only_here(folder: Path) -> Iterator[None]:
-    """Keep other threads of this process from a directory, which its lock does not. Raises Occupied."""
+    """Lock a directory against other threads of this process, for which a file lock does not work. Raises
+    Occupied."""
     name = folder.resolve()
     with _CHANGING:
         if name in _OPEN:
@@ -78,7 +79,7 @@ def open_for_one(folder: Path, root: Path) -> Iterator[None]:
     with ExitStack() as stack:
         try:
             stack.enter_context(_only_here(folder))
-            # In this order: a thread that fails lets go of a lock that it has, which is the other's
+            # In this order: a thread that fails here must not have released the other thread's file lock
             stack.enter_context(locked(folder))
         except Occupied as error:
             raise Occupied(
@@ -88,7 +89,7 @@ def open_for_one(folder: Path, root: Path) -> Iterator[None]:
 
 
 def _who_labels(folder: Path) -> str:
-    """Which process has a sitting open, in words; empty if it does not say so."""
+    """The process that has a session open, as text; "" if unknown."""
     about = _about(folder)
     if "process" not in about:
         return ""
@@ -96,8 +97,8 @@ def _who_labels(folder: Path) -> str:
 
 
 def record_sitting(folder: Path, root: Path, check: bool) -> None:
-    """Say in the directory whose labels it has, and lead to them. Raises VitkitError for a directory that
-    holds something else."""
+    """Record in the directory which folder its labels belong to, and make a link to that folder. Raises
+    VitkitError for a directory with other content."""
     about = _about(folder)
     before = about.get("photographs")
     is_moved = isinstance(before, str) and not Path(before).exists()

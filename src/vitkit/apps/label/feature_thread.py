@@ -1,4 +1,5 @@
-"""Showing a sitting's photographs to the model, in the background, and keeping what it saw."""
+"""Computes the features of a labelling session's images in a background thread, and caches them in
+a file."""
 
 import json
 import threading
@@ -23,9 +24,11 @@ from vitkit.system.storage.files import parse_json, whole
 from vitkit.weights import DAMAGE, Classifier, write_safetensors
 
 FILE = "seen.safetensors"
-AT_ONCE = 16  # photographs of a forward pass
-LOOKS_AGAIN = 5.0  # seconds after which it looks for photographs that have come, or gone
-KEPT_AFTER = 1.5  # times as many photographs as the file has, after which it is written anew
+AT_ONCE = 16  # batch size of a forward pass
+LOOKS_AGAIN = 5.0  # seconds between two scans for new and deleted images
+KEPT_AFTER = (
+    1.5  # the cache file is rewritten when there are this many times as many images as in it
+)
 
 
 class FeatureThread(threading.Thread):
@@ -39,8 +42,8 @@ class FeatureThread(threading.Thread):
         precision: Precision,
         find: Callable[[], list[str]],
     ):
-        """classifier: on its device, for inference. root: the folder of the photographs. find: gives
-        the names of those that are there."""
+        """classifier: on its device, for inference. root: the folder of the images. find: returns
+        the names of the images in it."""
         super().__init__(name="features", daemon=True)
         self.sitting = sitting
         self.classifier = classifier
@@ -48,7 +51,7 @@ class FeatureThread(threading.Thread):
         self.precision = precision
         self.find = find
         self.problem = ""
-        """Why it has stopped, if it has."""
+        """Why the model cannot compute features; "" if it can."""
         self._digest = backbone_digest(classifier)
         self._ended = threading.Event()
         self._kept = 0
@@ -62,7 +65,7 @@ class FeatureThread(threading.Thread):
             while not self._ended.is_set():
                 try:
                     self._step(pool)
-                except Exception as error:  # the page says so, and asks on without a model
+                except Exception as error:  # shown on the page, which continues without a model
                     if not isinstance(error, (VitkitError, OSError)):
                         log_bug("the model cannot see the photographs (bug)")
                     self.problem = f"the model cannot see the photographs: {reason(error)}"
@@ -75,8 +78,7 @@ class FeatureThread(threading.Thread):
         self._keep()
 
     def take_up(self) -> None:
-        """Take the features that the model has computed before, for photographs that have not
-        changed."""
+        """Load the cached features of images that have not changed since."""
         before = _read(self.sitting.folder / FILE, self._digest, self.precision)
         names = [name for name, state in before.states.items() if state == _state(self.root / name)]
         there = set(self.sitting.unseen())
@@ -88,7 +90,7 @@ class FeatureThread(threading.Thread):
         self._kept = len(names)
 
     def _step(self, pool: ThreadPoolExecutor) -> None:
-        """See some more photographs; or wait, and look whether there are others."""
+        """Process the next batch of images; or, if there are none, wait, and scan the folder."""
         names = self.sitting.unseen(AT_ONCE)
         if not names:
             self._keep()
@@ -120,7 +122,7 @@ class FeatureThread(threading.Thread):
             self._keep()
 
     def _prepared(self, name: str) -> torch.Tensor | str:
-        """A photograph as the model gets it, uint8 (C, h, w); or why it cannot be read."""
+        """An image as model input, uint8 (C, h, w); or the reason why it cannot be read."""
         try:
             data = (self.root / name).read_bytes()
             return self.classifier.preprocessing(data)
@@ -130,11 +132,14 @@ class FeatureThread(threading.Thread):
             return error.strerror or str(error)
 
     def _look_again(self) -> None:
-        """Photographs that have come, those that are gone, and those that could not be read and have
-        changed since: they were still being copied, or are back."""
+        """Find new images, deleted ones, and unreadable ones whose files have changed: they may have been
+        incomplete copies, or deleted for a while."""
         try:
             names = self.find()
-        except (VitkitError, OSError) as error:  # a disk that was taken out, or a folder that moves
+        except (
+            VitkitError,
+            OSError,
+        ) as error:  # an unmounted disk, or a folder that is being moved
             self.problem = f"{error}; it is looked for again"
             return
         self.problem = ""
@@ -150,16 +155,16 @@ class FeatureThread(threading.Thread):
                 self.sitting.recover(name)
 
     def _lose(self, name: str, state: list[int] | None, problem: str) -> None:
-        """A photograph cannot be read, in the state that its file has."""
+        """Record that an image is unreadable, with the state of its file."""
         self._lost_as[name] = state
         self.sitting.lose(name, problem)
 
     def _keep(self) -> None:
-        """Write down what was seen. If there is no room, it is seen anew the next time."""
+        """Write the cache. If the disk is full, the features will be computed again next time."""
         names, x = self.sitting.features()
         if len(names) == self._kept:
             return
-        # A file may have changed since it was read
+        # A file may have changed since it was read, so its state from then is stored
         states = {name: self._seen_as[name] for name in names}
         metadata = {
             "model": self._digest,
@@ -172,19 +177,19 @@ class FeatureThread(threading.Thread):
 
 
 class _Before(NamedTuple):
-    """What was seen before."""
+    """The content of a cache file."""
 
     states: dict[str, list[int] | None]
-    """The state of each photograph's file,"""
+    """State of each image's file, by name."""
     features: np.ndarray
-    """and its features, (N, D)."""
+    """Features of the images, in the order of `states`, (N, D)."""
 
 
 NOTHING = _Before({}, np.empty((0, 0)))
 
 
 def _read(file: Path, digest: str, precision: str) -> _Before:
-    """What this model has seen, as it was written down; NOTHING if there is no file of it."""
+    """The cached features of this model; NOTHING if there is no valid cache file."""
     try:
         with safe_open(file, "np") as opened:
             metadata = opened.metadata() or {}
@@ -200,7 +205,8 @@ def _read(file: Path, digest: str, precision: str) -> _Before:
 
 
 def _state(path: Path) -> list[int] | None:
-    """By what it is seen that a file has changed: its size and when it was written."""
+    """The size and modification time of a file, which show whether it has changed; None without a
+    file."""
     try:
         state = path.stat()
     except OSError:

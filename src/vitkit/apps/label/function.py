@@ -1,4 +1,4 @@
-"""Labelling a folder of photographs that nobody has sorted, in conversation with a model."""
+"""`vitkit label`: label a folder of unsorted images on a page, with a model that learns meanwhile."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ from vitkit.weights import (
     hints_of,
 )
 
-MINUTES = 2.0  # the time in mind when a model is chosen, as in `vitkit.finetune`
+MINUTES = 2.0  # fine-tuning time assumed when a model is chosen, as in `vitkit.finetune`
 
 
 class Session(NamedTuple):
-    """The folder of a labelling session and how it was begun, to name the call that continues it."""
+    """The arguments of a labelling session, for naming the call that continues it."""
 
     photographs: str
     workdir: Path | None
@@ -62,11 +62,11 @@ class Session(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class Labelled(Rows, MadeModel):
-    """The photographs that were labelled on the page."""
+    """The images that were labelled on the page."""
 
     session: Session
     path: Path
-    """The table of the labels: path, label, how it was given, by whom."""
+    """The table of labels, with the columns path, label, kind of question and person."""
     model: Path | None
     """The directory of the model, if one was written."""
     progress: SittingProgress
@@ -84,13 +84,13 @@ class Labelled(Rows, MadeModel):
         return [{"class": label, "photographs": count} for label, count in self.progress.classes]
 
     def shown(self) -> Iterator[str]:
-        """How far it is, and what is next."""
+        """The progress, and the next commands."""
         progress = self.progress
         yield f"{progress.labelled:,} of {counted(progress.photographs, 'photograph')} labelled"
         for label, count in progress.classes:
             yield f"  {printable_name(label)}: {count:,}"
         if progress.set_aside:
-            yield f"{progress.set_aside:,} left out, or nobody was sure"
+            yield f"{progress.set_aside:,} left out, or marked as not sure"
         if self.unreadable:
             names = some([printable_name(name) for name in self.unreadable], 3)
             yield f"{counted(len(self.unreadable), 'photograph')} cannot be read: {names}"
@@ -107,19 +107,19 @@ class Labelled(Rows, MadeModel):
 
 @dataclass(frozen=True, repr=False)
 class Checked(Rows):
-    """The decisions on photographs that have classes."""
+    """The decisions about images that already had classes."""
 
     session: Session
     path: Path
-    """The list of the photographs to change."""
+    """The list of the images to change."""
     progress: SittingProgress
 
     def rows(self) -> list[dict]:
-        """A row for each class that photographs belong to instead of their own."""
+        """One row per new class of images that were moved from another class."""
         return [{"class": label, "photographs": count} for label, count in self.progress.classes]
 
     def shown(self) -> Iterator[str]:
-        """How far it is, and what is next."""
+        """The progress, and the next commands."""
         progress = self.progress
         moved = sum(count for _, count in progress.classes)
         yield (
@@ -128,18 +128,18 @@ class Checked(Rows):
         )
         if moved or progress.set_aside:
             yield f"list: {self.path}"
-            yield _what_the_list_is_for(self.session.photographs, self.path)
+            yield _how_to_use_the_list(self.session.photographs, self.path)
         if progress.labelled < progress.photographs:
             yield f"to go on: {self.session.again(check=True)}"
 
 
 class FeatureModel(NamedTuple):
-    """The model that looks at the photographs, and how it computes."""
+    """The model that computes the features, and its settings."""
 
     photographs: str
-    """The folder, as it was given."""
+    """The folder, as given by the caller."""
     model: str | Classifier
-    """Empty for the one that `vitkit.finetune` would choose."""
+    """"" for the model that `vitkit.finetune` would choose."""
     hints: Hints
     precision: PrecisionChoice
     device: str
@@ -158,14 +158,14 @@ class FeatureModel(NamedTuple):
 
 
 class Page(NamedTuple):
-    """The page, which is served until it is ended."""
+    """The address of the page, which is served until Ctrl-C."""
 
     listener: socket.socket
     host: str
     port: int
-    """The port that was asked for; the next free one is taken if another program uses it."""
+    """The requested port; the next free one is used if it is occupied."""
     open: bool
-    """Whether it is opened in the browser."""
+    """Whether to open the page in the browser."""
 
 
 @public
@@ -187,7 +187,7 @@ def label(
     """Sort a folder of photographs into classes, on a page of this machine. A model looks at all
     photographs, asks you about those that teach it most, and shows you groups that it believes to
     be of one class, which you confirm together. The photographs stay where they are. vitkit saves
-    every answer at once, and the same command continues. Ctrl-C ends it.
+    every answer immediately, and the same command continues. Ctrl-C ends it.
 
     Args:
         photographs: A folder of photographs, at any depth.
@@ -217,7 +217,7 @@ def label(
         BadRun: If the folder is being labelled already.
         BadData: If `check` is given and the folder has no folders of classes.
     """
-    # What can be wrong, before anything is loaded
+    # Checks before anything is loaded
     looking = FeatureModel(photographs, model, hints_of(overrides), precision, device)
     _check(photographs, classes, check, sort_into)
     root = Path(tidied(photographs))
@@ -248,7 +248,7 @@ def label(
 def _check(
     photographs: str, classes: tuple[str, ...], check: bool, sorted_into: Path | None
 ) -> None:
-    """Raises BadSettings if a package is missing, the folder is none, or settings do not go together."""
+    """Raises BadSettings if a package or the folder is missing, or if settings contradict each other."""
     check_installed()
     if not Path(photographs).is_dir():
         raise BadSettings(f"there is no folder {photographs}; label a folder of photographs")
@@ -261,8 +261,8 @@ def _check(
 
 
 def _photographs(root: Path, ours: tuple[Path | None, ...]) -> list[str]:
-    """The names of the photographs of a folder, without what lies in directories that are ours: links and
-    plots of earlier runs, for one who labels the folder that he is in. Raises VitkitError, OSError."""
+    """The names of the images of a folder, without those in vitkit's own directories, such as links and
+    plots of earlier runs below the current folder. Raises VitkitError, OSError."""
     names, _ = find_images(root)
     for folder in ours:
         if folder is None or not folder.resolve().is_relative_to(root.resolve()):
@@ -282,7 +282,7 @@ def _labelled(
     sorted_into: Path | None,
     page: Page,
 ) -> Labelled:
-    """Serve the page; when it is ended, return what was labelled."""
+    """Serve the page until it is ended, and return the labels."""
     device = pick_device(looking.device)
     name, loaded = looking.load()
     classifier, _ = adopt(loaded, labels=("0", "1"), new_head=True)
@@ -292,7 +292,7 @@ def _labelled(
     )
     feature_thread.take_up()
     written: list[Path] = []
-    one_at_a_time = threading.Lock()  # two people may press Finish
+    one_at_a_time = threading.Lock()  # two people may press Finish simultaneously
 
     def finish(links: bool) -> list[str]:
         with one_at_a_time:
@@ -302,7 +302,7 @@ def _labelled(
             if made.unseen:
                 said[0] += f"; {made.unseen:,} with a class it has not seen yet, or they are gone"
             for metric in made.metrics[:1]:
-                said.append(f"{metric.text()} of them are answered right by fits without them")
+                said.append(f"{metric.text()} of them are classified correctly in cross-validation")
             if links or sorted_into is not None:
                 said.append(sort_into(sitting, root, sorted_into or sitting.folder / "sorted"))
             labels = sitting.folder / LABELS
@@ -324,7 +324,7 @@ def _labelled(
 def _checked(
     session: Session, folder: Path, root: Path, looking: FeatureModel, page: Page
 ) -> Checked:
-    """Serve the page of what a review found; when it is ended, return what was decided."""
+    """Serve the page with a review's findings until it is ended, and return the decisions."""
     splits = splits_at(str(root))
     if splits.target_kind != "class":
         raise BadData(f"{root} has no class folders to check; label it without `check`")
@@ -341,7 +341,7 @@ def _checked(
         checking.write()
         if checking.problem:
             raise BadSettings(checking.problem)
-        purpose = _what_the_list_is_for(session.photographs, checking.file)
+        purpose = _how_to_use_the_list(session.photographs, checking.file)
         return [f"wrote {checking.file}", purpose]
 
     _serve(page, Operations(checking, Path(), finish, lambda: ""))
@@ -349,8 +349,8 @@ def _checked(
 
 
 def _checks(parts: dict[str, Source], findings: list[Finding]) -> list[Check]:
-    """A question for each photograph that a review names, with all that it found in it; those that have
-    a name to be shown."""
+    """One question for each image that a review names, with all findings about it; without images whose
+    names cannot be shown."""
     found: dict[str, Check] = {}
     for finding in findings:
         if not finding.name.isprintable():
@@ -373,8 +373,8 @@ def _checks(parts: dict[str, Source], findings: list[Finding]) -> list[Check]:
     return list(found.values())
 
 
-def _what_the_list_is_for(photographs: str, path: Path) -> str:
-    """A sentence on the calls that read the list of the photographs to change."""
+def _how_to_use_the_list(photographs: str, path: Path) -> str:
+    """A sentence with the commands that use the list of images to change."""
     reviewing = step("review", photographs, apply=path)
     finetuning = step("finetune", photographs, data__exclude=path)
     return f"next: {reviewing} says which files it would move, and with `yes` moves them; or {finetuning}"
@@ -388,7 +388,9 @@ def _serve(page: Page, table: Operations) -> None:
         how_it_ends = "Ctrl-C ends it; what was answered is kept"
         announce_page(address, page.port, port, how_it_ends, page.open)
 
-    here = copy_context()  # the server's thread has another, in which calls are spelled in Python
+    here = (
+        copy_context()
+    )  # the server's thread has its own context, where calls are spelt as Python
 
     def finish_here(links: bool) -> list[str]:
         context = here.copy()

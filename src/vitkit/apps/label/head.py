@@ -1,10 +1,11 @@
-"""The head that a sitting solves after every answer: least squares in closed form, classes alike.
+"""The head of a labelling session, fitted after every answer: class-balanced least squares in
+closed form.
 
-Screens give many labels of one class at once, so classes count alike whatever their number of labels: else a
-class that was just confirmed swallows its neighbours. The regularisation is fixed, for there is too little
-to choose it by at first; what the person takes home is solved as `vitkit teach` solves it.
+Screens give many labels of one class together, so all classes get equal weight: otherwise a class
+that was just confirmed would absorb similar ones. The regularisation is fixed, because at first
+there are too few labels for choosing it; the saved model is fitted as by `vitkit teach`.
 
-Legend: L labelled photographs, N any, D width of the features, K classes that have a label.
+Legend: L labelled images, N any images, D width of the features, K classes that have a label.
 """
 
 from dataclasses import dataclass
@@ -15,25 +16,25 @@ from torch import Tensor
 
 from vitkit.evaluation import fit_temperature
 
-L2 = 1.0  # in mean eigenvalues: halves what an average direction says
-COLDEST = 0.05  # bounds of the temperature, for labels that are too few to fit one
+L2 = 1.0  # ridge penalty in mean eigenvalues: it halves the weight of an average direction
+COLDEST = 0.05  # bounds of the temperature, in case there are too few labels for fitting it
 HOTTEST = 2.0
 
 
 @dataclass(frozen=True, eq=False)
 class Head:
-    """A head, and its answers to the photographs that it was solved from."""
+    """A head, and its leave-one-out scores for the images that it was fitted to."""
 
     classes: np.ndarray
-    """The number of each of the K classes."""
+    """The number of each of the K classes, (K,)."""
     weight: Tensor
     """float32 (D, K)"""
     bias: Tensor
     """float32 (K,)"""
     left_out: Tensor
-    """The scores of each photograph by a fit without it, float32 (L, K)."""
+    """Leave-one-out scores, float32 (L, K)."""
     temperature: float
-    """What scores are divided by, so that their softmax is a probability."""
+    """Divisor of the scores that makes their softmax a calibrated probability."""
 
     def scores(self, features: np.ndarray) -> Tensor:
         """Features (N, D), of any precision -> float32 (N, K)."""
@@ -45,22 +46,22 @@ class Head:
 
 
 def unsureness(scores: Tensor) -> Tensor:
-    """How unsure a head is, of its scores (N, K): 1 if two classes are as likely, 0 if one is certain.
-    (N,)
+    """The uncertainty of scores (N, K): 1 if the two highest classes are equally likely, 0 if one
+    is certain. Returns (N,).
 
-    Scores of least squares lie between -1 and 1, and near each other until there is much to learn from. So
-    while little is known everything is as unsure, as it should be; probabilities would be calibrated on too
-    few labels to say so.
+    Scores of least squares lie between -1 and 1, and close to each other while there are few
+    labels. So all images are about equally uncertain at first, as they should be; calibrated
+    probabilities would need more labels. few labels to say so.
     """
     best = scores.topk(2).values
     return (1 - (best[:, 0] - best[:, 1]) / 2).clamp(0, 1)
 
 
 def solve(features: np.ndarray, labels: np.ndarray, chosen: np.ndarray | None = None) -> Head:
-    """The head of labelled photographs: features (L, D), numbers of two classes or more (L,).
+    """Fit the head to labelled images: features (L, D), class numbers of two classes or more (L,).
 
-    chosen: bool (L,), those that were confirmed because the model was sure of them. They say nothing about
-    how sure it is of others, so the temperature is not fitted to them.
+    chosen: bool (L,), the images that were confirmed because the model was certain about them. They
+    are not representative of its certainty, so the temperature is not fitted to them.
     """
     classes, rows = np.unique(labels, return_inverse=True)
     members = torch.from_numpy(rows)
@@ -68,7 +69,7 @@ def solve(features: np.ndarray, labels: np.ndarray, chosen: np.ndarray | None = 
     y = -torch.ones(len(x), len(classes), dtype=torch.float64)
     y[torch.arange(len(x)), members] = 1
 
-    # Each class counts alike, all together as many as there are photographs
+    # Each class has equal weight; the weights sum to the number of images
     counts = torch.bincount(members).double()
     weights = len(x) / len(classes) / counts[members]
     centre = weights @ x / len(x)
@@ -77,7 +78,7 @@ def solve(features: np.ndarray, labels: np.ndarray, chosen: np.ndarray | None = 
     x = roots * (x - centre)
     targets = roots * (y - mean)
 
-    # Least squares through the smaller of XXᵀ and XᵀX, and how much each photograph decides its own answer
+    # Least squares through the smaller of XXᵀ and XᵀX, and the leverage of each image
     if len(x) < x.shape[1]:
         inverse, l2 = _inverse(x @ x.mT)
         weight = x.mT @ (inverse @ targets)
@@ -88,7 +89,7 @@ def solve(features: np.ndarray, labels: np.ndarray, chosen: np.ndarray | None = 
         own = ((x @ inverse) * x).sum(1)
     own = (own + weights / len(x))[:, None]
 
-    # Without it the error is larger by what it decides
+    # Leave-one-out residuals from the leverages
     scores = mean + (x @ weight) / roots
     left_out = scores + (scores - y) * own / (1 - own).clamp(min=1e-6)
     by_itself = torch.ones(len(x), dtype=torch.bool)

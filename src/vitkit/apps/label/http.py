@@ -1,12 +1,12 @@
-"""The page of `vitkit label`, behind HTTP: questions, answers and photographs.
+"""The HTTP application behind the page of `vitkit label`: questions, answers and images.
 
-`vitkit.apps.serve` serves it below a secret, so that no other page that is open in the browser, and nobody else
-on the network, can answer or see a photograph.
+`vitkit.apps.serve` serves it below a secret path, so that other pages in the browser, and other
+people on the network, can neither answer nor see an image.
 
     GET  /              the page      GET /page.css, /page.js
-    GET  /photograph    ?name=&size=  one of them, as a JPEG of so many pixels
-    GET  /progress      how far it is
-    POST /ask, /answer, /undo, /rename, /finish      what somebody wants, as JSON
+    GET  /photograph    ?name=&size=  an image as JPEG, scaled to this size
+    GET  /progress      the progress
+    POST /ask, /answer, /undo, /rename, /finish      requests of a person, as JSON
 """
 
 import io
@@ -32,31 +32,31 @@ if TYPE_CHECKING:
     from starlette.applications import Starlette
     from starlette.requests import Request
 
-SIZES = (240, 1200)  # pixels of the longer side of a picture: on a screen, and by itself
-KEPT = 2_000  # small pictures that are kept
-LARGEST = 1 << 20  # bytes of what a page may say
-NAME = 40  # characters of a person's name
+SIZES = (240, 1200)  # longer side of an image on a screen, and of a single image, in pixels
+KEPT = 2_000  # small images in the cache
+LARGEST = 1 << 20  # largest request body, bytes
+NAME = 40  # longest name of a person, characters
 
 
 @dataclass(frozen=True)
 class Operations:
-    """The operations that a sitting's page needs."""
+    """The operations that the page of a labelling session needs."""
 
     sitting: Sitting | Checking
     root: Path
-    """The folder of the photographs."""
+    """The folder of the images."""
     finish: Callable[[bool], list[str]]
-    """Writes the model, and the folders of links if they are asked for; says what was done."""
+    """Writes the model, and with True the folders of links; returns sentences about the result."""
     problem: Callable[[], str]
-    """What keeps the model from seeing photographs; empty if nothing does."""
+    """Returns why the model cannot compute features; "" if it can."""
 
 
 class Wrong(Exception):
-    """The request of a page is invalid; the text says why."""
+    """The page's request is invalid; the text says why."""
 
 
 def application(table: Operations) -> "Starlette":
-    """The ASGI application of a sitting."""
+    """The ASGI application of a labelling session."""
     from starlette.applications import Starlette
     from starlette.responses import JSONResponse, Response
     from starlette.routing import Route
@@ -103,7 +103,7 @@ def application(table: Operations) -> "Starlette":
     return Starlette(routes=routes)
 
 
-# What a page says
+# Requests of the page
 
 
 def _ask(table: Operations, by: str, values: dict) -> dict:
@@ -155,7 +155,7 @@ POSTS: dict[str, Callable[[Operations, str, dict], dict]] = {
 
 
 async def _body(request: "Request") -> dict:
-    """What a page says. Raises Wrong if it is no object, or too large."""
+    """The JSON object in a request's body. Raises Wrong if it is not an object, or too large."""
     try:
         values = parse_json(b"".join([piece async for piece in pieces(request, LARGEST)]))
     except Refused as refused:
@@ -168,23 +168,23 @@ async def _body(request: "Request") -> dict:
 
 
 def _person(values: dict) -> str:
-    """The name of the person whose request it is. Raises Wrong if the page did not send one."""
+    """The name of the person who sent the request. Raises Wrong if it is missing."""
     by = values.get("by")
     if not isinstance(by, str) or not by.strip():
         raise Wrong("the request does not say whose it is: `by` is missing")
     return printable(by.strip())[:NAME]
 
 
-# What it is told
+# Responses to the page
 
 
 def _next(table: Operations, by: str) -> dict:
     """The next question, and the classes."""
     question = table.sitting.ask(by)
-    return {"question": _asked(question), "classes": table.sitting.classes()}
+    return {"question": _question_values(question), "classes": table.sitting.classes()}
 
 
-def _asked(question: Question | None) -> dict | None:
+def _question_values(question: Question | None) -> dict | None:
     if question is None:
         return None
     photographs = []
@@ -202,7 +202,7 @@ def _asked(question: Question | None) -> dict | None:
 
 
 def _words(answer: Answer) -> str:
-    """An answer in words."""
+    """A description of an answer."""
     if answer.decision == "rename":
         return f"{answer.renamed} is called {answer.label}"
     if answer.how == "screen":
@@ -256,11 +256,11 @@ def sentences(progress: SittingProgress) -> list[str]:
     return said
 
 
-# Pictures
+# Images
 
 
 def _jpeg(path: Path, size: int) -> bytes:
-    """A photograph as the page shows it. Raises BadImage, OSError."""
+    """An image as the page shows it, as JPEG. Raises BadImage, OSError."""
     state = path.stat()
     if size == SIZES[0]:
         return _small(path, state.st_size, state.st_mtime_ns)
@@ -269,7 +269,8 @@ def _jpeg(path: Path, size: int) -> bytes:
 
 @lru_cache(KEPT)
 def _small(path: Path, size: int, changed: int) -> bytes:
-    """A small one; `size` and `changed` tell when the file is another."""
+    """A cached small image. size, changed: size and modification time of its file, part of the
+    cache key."""
     return _encoded(path, SIZES[0])
 
 

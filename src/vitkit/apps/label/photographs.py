@@ -1,6 +1,6 @@
-"""The photographs of a sitting: which there are, and what the model has seen of them.
+"""The images of a labelling session, and their features.
 
-Legend: N photographs, D width of the features.
+Legend: N images, D width of the features.
 """
 
 import hashlib
@@ -11,29 +11,29 @@ import numpy as np
 
 
 class PhotographFolder:
-    """The photographs of a folder, by rows. Not for several threads at once."""
+    """The images of a folder, by row. Not thread-safe."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
-        """All that there ever were, relative to their folder, by row."""
+        """Names of all images so far, relative to their folder, by row."""
         self.row: dict[str, int] = {}
         self.features = np.empty((0, 0), np.float16)
-        """What the model saw, (N, D); at least of those that it has seen."""
+        """Features, (N, D); valid only in the rows of images with features."""
         self.is_seen = np.empty(0, bool)
         self.broken: dict[str, str] = {}
-        """Those that cannot be read or are gone, and why."""
+        """The unreadable and deleted images, and why."""
         self.drawn: list[str] = []
-        """All of them in an order that nobody chose, the same whenever a photograph arrives."""
+        """All images in a pseudo-random order, which new images do not change."""
 
     def arrive(self, names: Sequence[str]) -> None:
-        """Add photographs that have arrived in the folder."""
+        """Add images that have appeared in the folder."""
         new = [name for name in names if name not in self.row]
         if not new:
             return
         for name in new:
             self.row[name] = len(self.names)
             self.names.append(name)
-            if problem := _problem_of_name(name):  # neither a page nor a table can name it
+            if problem := _problem_of_name(name):  # a name that neither a page nor a table can hold
                 self.broken[name] = problem
         is_seen = np.zeros(len(self.names), bool)
         is_seen[: len(self.is_seen)] = self.is_seen
@@ -41,7 +41,7 @@ class PhotographFolder:
         self.drawn = sorted(self.names, key=_lot)
 
     def see(self, names: Sequence[str], features: np.ndarray) -> None:
-        """Add the features of photographs, (n, D)."""
+        """Add the features of images, (n, D)."""
         if len(self.features) < len(self.names) or not self.features.shape[1]:
             grown = np.zeros((len(self.names), features.shape[1]), np.float16)
             grown[: len(self.features), : self.features.shape[1]] = self.features
@@ -52,12 +52,12 @@ class PhotographFolder:
         self.is_seen[rows] = True
 
     def recover(self, name: str) -> None:
-        """A photograph that could not be read may be readable now."""
+        """Try an unreadable image again."""
         if not _problem_of_name(name):
             self.broken.pop(name, None)
 
     def unseen(self, first: Iterable[str], most: int | None = None) -> list[str]:
-        """The photographs that the model has to process, at most this many; those of `first` come
+        """The images without features, at most this many; those of `first` come
         first."""
         waits = ~self.is_seen
         waits[self.rows(self.broken)] = False
@@ -67,22 +67,22 @@ class PhotographFolder:
         return [self.names[row] for row in rows[:most]]
 
     def rows(self, names: Iterable[str]) -> list[int]:
-        """Rows of the photographs that exist now."""
+        """Rows of those images that exist now."""
         return [self.row[name] for name in names if name in self.row]
 
     def was_seen(self, name: str) -> bool:
-        """Whether a photograph is there, and the model has seen it."""
+        """Whether an image exists and has features."""
         return name in self.row and bool(self.is_seen[self.row[name]])
 
     def seen_but(self, names: Iterable[str]) -> np.ndarray:
-        """Which photographs the model has seen, without those of `names`: bool (N,)."""
+        """The images with features, except those of `names`: bool (N,)."""
         seen = self.is_seen.copy()
         seen[self.rows(names)] = False
         return seen
 
 
 def _problem_of_name(name: str) -> str:
-    """Why the name of a file cannot stand in a table of labels; "" if it can."""
+    """Why a file's name cannot be in a table of labels; "" if it can."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -93,5 +93,5 @@ def _problem_of_name(name: str) -> str:
 
 
 def _lot(name: str) -> bytes:
-    """What decides when a photograph is drawn."""
+    """The sort key of the pseudo-random order: a digest of the name."""
     return hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest()

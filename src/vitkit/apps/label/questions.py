@@ -1,11 +1,11 @@
-"""Which question comes next, of the photographs that the model has seen and the answers that stand.
+"""The choice of the next question, from the images with features and the current answers.
 
-A question is about one photograph, or a screen of photographs that the model takes for the same class. One in
-RANDOM single photographs is drawn at random, so that how good the model is can be told (estimate.py); the
-others are those that teach most (active_learning.py). After every few single ones comes a screen, as soon as the
-model is sure enough of one.
+A question is about one image, or about a screen of images that the model predicts to be of one
+class. One in RANDOM single images is drawn at random, for estimating the model's accuracy
+(estimate.py); the others are the most informative ones (active_learning.py). After a few single
+images comes a screen, as soon as the model is certain enough about one.
 
-Legend: N photographs, K classes that have a label.
+Legend: N images, K classes that have a label.
 """
 
 import time
@@ -23,38 +23,38 @@ from vitkit.apps.label.head import Head, solve, unsureness
 from vitkit.apps.label.photographs import PhotographFolder
 from vitkit.system.errors import BadSettings
 
-SCREEN = 24  # photographs of a screen
-FEWEST = 4  # photographs that are worth a screen
-SURE = 0.9  # of a screen's photographs that are expected to be of its class
-BETWEEN = 3  # single photographs between two screens
-RANDOM = 5  # one in so many single photographs is drawn at random
-GROWTH = 1.25  # how many more photographs there are when typical ones are looked for anew
-LOOKED_AT = 20_000  # unlabelled photographs that a screen is chosen from
-GUESSES = 5  # classes that are proposed for one photograph
-GIVEN_OUT = 300.0  # seconds for which a photograph is one person's to answer
+SCREEN = 24  # images on a screen
+FEWEST = 4  # fewest images on a screen
+SURE = 0.9  # smallest expected share of a screen's images that are of its class
+BETWEEN = 3  # single images between two screens
+RANDOM = 5  # one in this many single images is drawn at random
+GROWTH = 1.25  # growth of the number of images after which the cover is computed again
+LOOKED_AT = 20_000  # largest number of unlabelled images that a screen is chosen from
+GUESSES = 5  # classes that are suggested for one image
+GIVEN_OUT = 300.0  # seconds for which an image is reserved for one person
 
 
 class Question(NamedTuple):
-    """A question to a person."""
+    """A question for a person."""
 
     how: How
     photographs: tuple[str, ...]
-    """One; or those of a screen, the surest first."""
+    """One image; or the images of a screen, the most probable first."""
     label: str = ""
-    """The class of a screen; of a photograph that is checked, the one that it has."""
+    """The class of a screen; or the current class of an image that is checked."""
     guesses: tuple[tuple[str, float], ...] = ()
-    """The most likely classes of one photograph, and their probabilities, best first; none while there is no
+    """The most likely classes of a single image with their probabilities, best first; empty without a
     model."""
     reason: str = ""
-    """Why a photograph is checked, in words."""
+    """Why an image is checked, for people."""
     beside: str = ""
-    """The photograph that one to be checked repeats, if it does."""
+    """The image that a checked image duplicates; "" if it is no duplicate."""
     number: int = 0
-    """Counted as questions are given out."""
+    """Sequence number of the question; 0 if not yet given to anybody."""
 
 
 class Questions:
-    """Chooses the next question for each person. Not for several threads at once."""
+    """Chooses the next question for each person. Not thread-safe."""
 
     def __init__(self, photographs: PhotographFolder, journal: Journal):
         self.photographs = photographs
@@ -68,9 +68,9 @@ class Questions:
         return self.journal.answers
 
     def next(self, by: str, given_out: set[str]) -> Question | None:
-        """The next question for a person; None if there is nothing to ask. given_out: the
-        photographs that somebody is asked about now."""
-        # How many single photographs somebody has answered, and how many since a screen
+        """The next question for a person; None if there is nothing to ask. given_out: the images that are
+        reserved for others."""
+        # Count the person's answers about single images: in total, and since the last screen
         count = 0
         since_screen = 0
         for answer in self.answers.standing:
@@ -94,16 +94,16 @@ class Questions:
         )
 
     def _free(self, given_out: set[str]) -> np.ndarray:
-        """The photographs that may be asked about: seen, not labelled, set aside or unreadable, and not
-        given to somebody; bool (N,)."""
+        """The images that may be asked about: with features, and not labelled, set aside, unreadable or
+        reserved; bool (N,)."""
         return self.photographs.seen_but(self.answered() | given_out)
 
     def answered(self) -> set[str]:
-        """The photographs that have a class, were set aside, or cannot be read."""
+        """The images that are labelled, set aside or unreadable."""
         return {*self.answers.labels, *self.answers.set_aside, *self.photographs.broken}
 
     def _instructive(self, given_out: set[str]) -> Question | None:
-        """The photograph that teaches most."""
+        """A question about the most informative image."""
         free = self._free(given_out)
         cover, rows = self._up_to_date_cover()
         if cover is None or not free[rows].any():
@@ -123,8 +123,8 @@ class Questions:
         return Question("typed", (name,))
 
     def _up_to_date_cover(self) -> tuple[Cover | None, np.ndarray]:
-        """The cover of the photographs that were seen, and their rows; looked for anew when there are many
-        more."""
+        """The cover of the images with features, and their rows; computed again when their number
+        has grown by GROWTH."""
         seen = np.flatnonzero(self.photographs.is_seen)
         if not len(seen):
             return None, seen
@@ -135,7 +135,7 @@ class Questions:
         return self._cover or (None, seen)
 
     def _unseen_one(self, given_out: set[str]) -> Question | None:
-        """A photograph that the model has not seen, while it has seen none that is not labelled."""
+        """A question about an image without features, if all images with features are labelled."""
         answered = self.answered() | given_out
         for name in self.photographs.drawn:
             if name not in answered and not self.photographs.is_seen[self.photographs.row[name]]:
@@ -143,23 +143,23 @@ class Questions:
         return None
 
     def _random(self, by: str, given_out: set[str]) -> Question | None:
-        """A photograph that was drawn. If several people answer, everybody is asked some of the same, so
-        that it is seen whether they agree."""
+        """A question about an image drawn at random. Several people get some of the same images,
+        for measuring their agreement."""
         aside = {*self.answers.set_aside, *self.photographs.broken} | given_out
         for name in self.photographs.drawn:
             if name in aside or not self.photographs.is_seen[self.photographs.row[name]]:
                 continue
             said = self.answers.said_by(name)
-            is_others = (
+            needs_second_answer = (
                 said and by not in said and all(each.how == "random" for each in said.values())
             )
-            if not said or is_others:
+            if not said or needs_second_answer:
                 return Question("random", (name,))
         return None
 
     def _screen(self, given_out: set[str]) -> Question | None:
-        """Photographs that the model takes for the same class, if it is sure enough of some: of the class
-        that has fewest labels for what it gains."""
+        """A screen of images that the model predicts to be of one class, if it is certain enough
+        about some: of the class with the fewest labels for its expected gain."""
         head, _ = self.solved()
         if head is None:
             return None
@@ -197,8 +197,8 @@ class Questions:
         return Question("screen", names, label)
 
     def with_guesses(self, question: Question) -> Question:
-        """A question about one photograph, with what the model takes it for now. For a photograph
-        that was drawn at random there is no guess: the answer should be the person's own."""
+        """A question about a single image, with the model's current predictions. An image drawn at
+        random gets none, so that they cannot influence the answer."""
         head, _ = self.solved()
         row = self.photographs.row.get(question.photographs[0])
         if (
@@ -219,13 +219,13 @@ class Questions:
     # The model
 
     def solved(self) -> tuple[Head | None, np.ndarray]:
-        """The head of all answers, None for fewer than two classes; and the rows that it was solved from.
-        Its classes are numbers of `CurrentAnswers.classes`."""
+        """The head fitted to all answers, None for fewer than two classes; and the rows that it was
+        fitted to. Its class numbers are indices into `CurrentAnswers.classes`."""
         if self._head is None:
             names = [name for name in self.answers.labels if self.photographs.was_seen(name)]
             rows = np.array([self.photographs.row[name] for name in names], dtype=np.int64)
             head = None
-            # The numbers of labelled photographs' classes, and which were labelled on a screen
+            # Class numbers of the labelled images, and whether they were labelled on a screen
             numbers = {label: k for k, label in enumerate(self.answers.classes())}
             labels = self.answers.labels
             classes = np.array([numbers[labels[name].label] for name in names], dtype=np.int64)
@@ -236,38 +236,38 @@ class Questions:
         return self._head
 
     def forget_head(self) -> None:
-        """Discard the head, because answers have changed, or because more labelled photographs have
+        """Discard the head, because answers have changed, or because more labelled images have
         features."""
         self._head = None
 
 
 @dataclass
 class _Given:
-    """A question that was given out."""
+    """A question that is reserved for a person, and the time until which it is."""
 
     question: Question
     until: float
 
 
 class GivenOut:
-    """The questions that people have, each of them for GIVEN_OUT seconds after they last asked. Not for
-    several threads at once."""
+    """The questions that are reserved for people, each for GIVEN_OUT seconds after the person's last
+    request. Not thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic):
         self._clock = clock
-        self._given: dict[str, _Given] = {}  # by who was asked
+        self._given: dict[str, _Given] = {}  # by person
         self._count = 0
 
     def give(self, by: str, question: Question) -> Question:
-        """Give a person a question; returns it with its number."""
+        """Reserve a question for a person; returns it with its number."""
         self._count += 1
         question = question._replace(number=self._count)
         self._given[by] = _Given(question, self._clock() + GIVEN_OUT)
         return question
 
     def current(self, by: str) -> Question | None:
-        """The question that somebody has not answered yet, which is theirs for as long again; None if
-        there is none."""
+        """The person's unanswered question, whose reservation is renewed; None if there
+        is none."""
         given = self._given.get(by)
         if given is None or given.until <= self._clock():
             return None
@@ -275,11 +275,11 @@ class GivenOut:
         return given.question
 
     def to_answer(self, by: str, number: int) -> Question:
-        """The question that somebody answers. It stays theirs until `done`. Raises VitkitError for
-        one that they were not given."""
+        """The question that a person answers; it stays reserved until `done`. Raises VitkitError if it is
+        not reserved for this person."""
         given = self._given.get(by)
         if given is None or given.question.number != number:
-            raise BadSettings("this question was answered already, or given to somebody else")
+            raise BadSettings("this question is already answered, or was given to another person")
         return given.question
 
     def done(self, by: str) -> None:
@@ -287,20 +287,19 @@ class GivenOut:
         del self._given[by]
 
     def withdraw(self, name: str) -> None:
-        """Take back all questions about a photograph."""
+        """Cancel all questions about an image."""
         for by, given in list(self._given.items()):
             if name in given.question.photographs:
                 del self._given[by]
 
     def rename(self, old: str, new: str) -> None:
-        """A class is called otherwise, and so are the screens of it that somebody has."""
+        """Rename a class in the reserved screens."""
         for given in self._given.values():
             if given.question.label == old:
                 given.question = given.question._replace(label=new)
 
     def photographs(self) -> set[str]:
-        """The photographs that somebody is asked about. Questions whose time is up are free
-        again."""
+        """The images of all reserved questions. Expired reservations are dropped."""
         now = self._clock()
         self._given = {by: given for by, given in self._given.items() if given.until > now}
         return {name for given in self._given.values() for name in given.question.photographs}

@@ -1,4 +1,4 @@
-"""What a sitting leaves: a model that goes on learning, as `vitkit teach` writes it, and folders of links."""
+"""Output of a labelling session: a model that `vitkit teach` can extend, and folders of links."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -26,21 +26,21 @@ MODEL = "model"
 
 
 class TakenHome(NamedTuple):
-    """A model of the labels so far."""
+    """A model that was fitted to the labels so far."""
 
     path: Path
     photographs: int
-    """That it has learned from,"""
+    """Number of images that the model has learned from."""
     unseen: int
-    """and those with a label that it has not seen yet, or that are gone."""
+    """Number of labelled images without features: not yet processed, or deleted."""
     metrics: tuple[Metric, ...]
-    """How good the answers to each by a fit without it are."""
+    """Leave-one-out metrics of the model."""
 
 
 def save_model(
     sitting: Sitting, classifier: Classifier, root: Path, precision: Precision, origin: str
 ) -> TakenHome:
-    """Write the model of all photographs that have a label. origin: the name of the pre-trained model.
+    """Write the model of all labelled images. origin: the name of the pre-trained model.
 
     Raises VitkitError for fewer than two classes, OSError.
     """
@@ -56,7 +56,7 @@ def save_model(
         if name in labels:
             try:
                 digest = digest_of((root / name).read_bytes())
-            except OSError:  # it is gone
+            except OSError:  # deleted
                 continue
             examples.append((digest, name, labels[name]))
             rows.append(row)
@@ -79,9 +79,9 @@ def save_model(
 
 
 def sort_into(sitting: Sitting, root: Path, folder: Path) -> str:
-    """File each photograph in a folder of its class, as a link; what was done in a sentence. Photographs
-    that were filed before and have another class now stay where they are, too. Raises OSError."""
-    # The journal may be a stranger's: what it names outside the folder is none of its photographs
+    """Make a link to each labelled image in the folder of its class; returns a sentence about the result.
+    Links from earlier calls stay, even if an image has another class now. Raises OSError."""
+    # The journal is untrusted: names that are not images of this folder are ignored
     labels = {name: label for name, label in sitting.labels().items() if sitting.has(name)}
     sorter = Sorter(folder, sorted(set(labels.values())), 0.0)
     for name, label in sorted(labels.items()):

@@ -1,9 +1,9 @@
-"""A sitting: people are asked about the photographs of one folder, and their answers kept.
+"""A labelling session: people label the images of a folder, and their answers are stored.
 
-What the photographs are is in photographs.py, what people have said in answers.py, how the next question is
-chosen in questions.py; here is what joins them. All methods may be called from several threads at once.
+photographs.py keeps the images, answers.py the answers, questions.py chooses the next question;
+this module joins them. All methods are thread-safe.
 
-Legend: N photographs, D width of the features.
+Legend: N images, D width of the features.
 """
 
 import threading
@@ -32,41 +32,42 @@ from vitkit.system.console.text import printable
 from vitkit.system.errors import BadSettings
 from vitkit.training import LABELS
 
-MORE = 50  # labels whose gain is told
-PHOTOGRAPHS = "photographs"  # a link to their folder, in that of the sitting
+MORE = 50  # number of labels whose expected gain is shown
+PHOTOGRAPHS = "photographs"  # in the session's directory: a link to the folder of the images
 
 
 Decision = Literal["class", "leave out", "not sure"]
-"""What is said of photographs: their class, that they are no part of this, or nothing."""
+"""The decision about an image: its class, leave it out, or not sure."""
 
 
 @dataclass(frozen=True)
 class SittingProgress:
-    """The progress of a sitting."""
+    """The progress of a labelling session."""
 
     photographs: int
-    """That are in the folder,"""
+    """Number of images in the folder."""
     seen: int
-    """that the model has seen,"""
+    """Number of images with features."""
     labelled: int
-    """that have a class,"""
+    """Number of images with a class."""
     set_aside: int
-    """that were left out, or of which somebody was not sure,"""
+    """Number of images that were left out, or marked as not sure."""
     unreadable: int
-    """that cannot be read, or are gone,"""
+    """Number of images that are unreadable or deleted."""
     left: int
-    """and that nobody has answered and can be read."""
+    """Number of readable images without an answer."""
     classes: tuple[tuple[str, int], ...]
-    """The classes, and how many photographs of each."""
+    """The classes, with the number of images of each."""
     estimate: Estimate | None
-    """How many of those without a label the model would get right, and what MORE labels would gain; None if
-    too few were drawn at random to tell."""
+    """Estimated accuracy of the model on unlabelled images, and the gain from MORE labels; None if
+    too few images were drawn at random."""
     agreement: tuple[float, int] | None
-    """Cohen's kappa of two people's answers, and of how many photographs."""
+    """Cohen's kappa of two people's answers, and the number of images that both answered; None
+    without any."""
 
 
 class Sitting:
-    """Photographs, answers, and the next question."""
+    """The images, the answers and the choice of questions of one session."""
 
     def __init__(
         self,
@@ -75,16 +76,16 @@ class Sitting:
         classes: Sequence[str] = (),
         clock: Callable[[], float] = time.monotonic,
     ):
-        """names: of the photographs, relative to their folder. folder: of this sitting, with what was
-        answered before; it is there. classes: that are known before anything is labelled.
+        """names: of the images, relative to their folder. folder: of this session, with earlier
+        answers; it must exist. classes: names of classes that exist before any label.
 
         Raises VitkitError for a journal that is damaged, and for two classes of one name; OSError.
         """
         self.folder = folder
         self.journal = Journal(folder)
         self.problem = ""
-        """Why the table of labels could not be written, if it could not; the journal has all answers."""
-        # Names may come with commas between them, as people write lists
+        """Why the table of labels could not be written; "" if it could. The journal has all answers."""
+        # Names may be separated by commas, as in lists
         names_of_classes = [name for each in classes for name in each.split(",") if name.strip()]
         self._classes = tuple(map(class_name, names_of_classes))
         _refuse_repeated(self._classes)
@@ -96,15 +97,15 @@ class Sitting:
         self._is_estimated = False
         self.arrive(names)
 
-    # Photographs
+    # Images
 
     def arrive(self, names: Sequence[str]) -> None:
-        """Add photographs that have arrived in the folder."""
+        """Add images that have appeared in the folder."""
         with self._lock:
             self._photographs.arrive(names)
 
     def see(self, names: Sequence[str], features: np.ndarray) -> None:
-        """Add the features of photographs, (n, D)."""
+        """Add the features of images, (n, D)."""
         with self._lock:
             self._photographs.see(names, features)
             self._is_estimated = False
@@ -112,45 +113,44 @@ class Sitting:
                 self._questions.forget_head()
 
     def lose(self, name: str, problem: str) -> None:
-        """Record that a photograph cannot be read, or no longer exists."""
+        """Record that an image is unreadable or deleted."""
         with self._lock:
             self._photographs.broken[name] = problem
             self._is_estimated = False
             self._given_out.withdraw(name)
 
     def recover(self, name: str) -> None:
-        """A photograph that could not be read may be readable now: it was still being copied, or it is
-        back."""
+        """Try an unreadable image again: it may have been an incomplete copy, or deleted for a
+        while."""
         with self._lock:
             self._photographs.recover(name)
 
     def unseen(self, most: int | None = None) -> list[str]:
-        """The photographs that the model has to process, at most this many, those that were
-        answered first."""
+        """The images without features, at most this many; those that have answers come first."""
         with self._lock:
             return self._photographs.unseen(self.answers.labels, most)
 
     def seen(self) -> int:
-        """The number of photographs with features."""
+        """The number of images with features."""
         with self._lock:
             return int(self._photographs.is_seen.sum())
 
     def names(self) -> list[str]:
-        """The names of all photographs, including those that have vanished."""
+        """The names of all images, including deleted ones."""
         with self._lock:
             return list(self._photographs.names)
 
     def has(self, name: str) -> bool:
-        """Whether a photograph may be shown: it is one of these."""
+        """Whether this is an image of the session, so that it may be shown."""
         return name in self._photographs.row
 
     def unreadable(self) -> dict[str, str]:
-        """The photographs that cannot be read, and why."""
+        """The unreadable images, and why."""
         with self._lock:
             return dict(self._photographs.broken)
 
     def features(self) -> tuple[list[str], np.ndarray]:
-        """The photographs that the model has seen, and what it saw: float16 (N, D)."""
+        """The images with features, and their features: float16 (N, D)."""
         with self._lock:
             rows = np.flatnonzero(self._photographs.is_seen)
             names = [self._photographs.names[row] for row in rows]
@@ -164,12 +164,12 @@ class Sitting:
         return self.journal.answers
 
     def differences(self) -> list[DifferentLabels]:
-        """The photographs that people do not agree about."""
+        """The images to which people gave different classes."""
         with self._lock:
             return self.answers.differences()
 
     def labels(self) -> dict[str, str]:
-        """The photographs that have a class, with the class."""
+        """The class of each labelled image."""
         with self._lock:
             return {name: label.label for name, label in self.answers.labels.items()}
 
@@ -183,10 +183,10 @@ class Sitting:
     ) -> Answer:
         """Record a person's answer to a question. It is on the disk when this returns.
 
-        label: the class, of one photograph. others: the photographs of a screen that are not of its
-        class.
+        label: the class, for a single image. others: the images of a screen that are not of its class.
 
-        Raises VitkitError for a question that they were not given, or a class without a name; OSError.
+        Raises VitkitError for a question that is not reserved for this person, or a class without a
+        name; OSError.
         """
         with self._lock:
             asked = self._given_out.to_answer(by, question)
@@ -212,8 +212,8 @@ class Sitting:
             return answer
 
     def _with_guess(self, answer: Answer) -> Answer:
-        """An answer, with what the model takes its photograph for without it. Nothing if somebody has said
-        what it is, so that the model has learned from it."""
+        """An answer with the model's prediction for its image. Unchanged if a person has labelled
+        the image, since the model has then learned from it."""
         head, rows = self._questions.solved()
         name = answer.photographs[0]
         if head is None or self.answers.said_by(name) or not self._photographs.was_seen(name):
@@ -224,7 +224,7 @@ class Sitting:
         return replace(answer, guess=guess, sure=sure, learned=len(rows))
 
     def rename(self, by: str, old: str, new: str) -> Answer:
-        """Rename a class. If another is called so, the two become one. Raises VitkitError
+        """Rename a class. If another class has the new name, the two are merged. Raises VitkitError
         for a class that does not exist, OSError."""
         with self._lock:
             new = class_name(new)
@@ -236,7 +236,7 @@ class Sitting:
             return answer
 
     def undo(self, by: str) -> Answer | None:
-        """Take back the last answer of somebody, and ask it again; None if there is none. Raises
+        """Undo a person's last answer, and ask that question again; None if there is none. Raises
         OSError."""
         with self._lock:
             answer = self.journal.take_back(by)
@@ -260,7 +260,7 @@ class Sitting:
         self._changed()
 
     def _changed(self) -> None:
-        """Other answers stand than before."""
+        """Update what depends on the current answers."""
         self._questions.forget_head()
         self._is_estimated = False
         self.problem = ""
@@ -272,7 +272,7 @@ class Sitting:
     # Questions
 
     def ask(self, by: str) -> Question | None:
-        """The next question for a person: the same until it is answered. None if there is nothing
+        """The next question for a person: the same one until it is answered. None if there is nothing
         to ask."""
         with self._lock:
             question = self._given_out.current(by)
@@ -286,19 +286,19 @@ class Sitting:
     # The model
 
     def head(self) -> tuple[Head | None, list[str]]:
-        """The head of all answers, None for fewer than two classes; and the names of the classes, by its
-        numbers."""
+        """The head fitted to all answers, None for fewer than two classes; and the names of its
+        classes, in order."""
         with self._lock:
             return self._questions.solved()[0], self.answers.classes()
 
-    # How far it is
+    # Progress
 
     def progress(self) -> SittingProgress:
-        """The progress, and the accuracy of the model on photographs without a label."""
+        """The progress, and the estimated accuracy on unlabelled images."""
         with self._lock:
             labels = self.answers.labels
             counts = Counter(label.label for label in labels.values())
-            if not self._is_estimated:  # it is asked for every other second
+            if not self._is_estimated:  # cached, since the page asks every other second
                 self._estimated = self._estimate()
                 self._is_estimated = True
             count = len(self._photographs.names)
@@ -316,7 +316,7 @@ class Sitting:
             )
 
     def _estimate(self) -> Estimate | None:
-        """How many of the rest the model gets right, and what MORE labels would gain."""
+        """The estimated accuracy on unlabelled images, and the gain from MORE labels."""
         head, rows = self._questions.solved()
         if head is None:
             return None
@@ -326,7 +326,7 @@ class Sitting:
         return share_right(self._random_answers(), sure, len(rows), MORE)
 
     def _random_answers(self) -> Drawn:
-        """What the model took the last random photographs for, before it was said what they are."""
+        """The model's predictions for the latest random images, made before their labels were known."""
         drawn: list[tuple[bool, float, int]] = []
         labels = self.answers.labels
         for answer in reversed(self.answers.standing):
@@ -341,7 +341,7 @@ class Sitting:
 
 
 def _refuse_repeated(names: Sequence[str]) -> None:
-    """Raises VitkitError for two names that differ in the case of letters at most."""
+    """Raises VitkitError for two names that are equal except for case."""
     spellings: dict[str, str] = {}
     for name in names:
         other = spellings.get(name.casefold())
@@ -353,7 +353,7 @@ def _refuse_repeated(names: Sequence[str]) -> None:
 
 
 def class_name(text: str) -> str:
-    """The name of a class, without what cannot be printed. Raises VitkitError if there is none."""
+    """The name of a class without unprintable characters. Raises VitkitError if nothing is left."""
     name = " ".join(printable(text).split())
     if not name:
         raise BadSettings("the class needs a name")

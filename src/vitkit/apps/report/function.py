@@ -1,4 +1,4 @@
-"""A run on one page, or several side by side."""
+"""`vitkit report`: a page about one run, or about several side by side."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ from vitkit.training import report as write_report
 
 @dataclass(frozen=True, repr=False)
 class WrittenReport(Rows):
-    """A page about a run, or about several."""
+    """The page about a run, or about several."""
 
     path: Path
     """The page."""
     runs: tuple[Recorded, ...]
-    """What the runs wrote down."""
+    """The records of the runs."""
     notes: tuple[str, ...] = ()
-    """How two runs answered the images that both held out, in a sentence."""
+    """A comparison of two runs' predictions for their common held-out images, in a sentence."""
 
     def rows(self) -> list[dict]:
-        """A row for each result and for each setting that differs, with a column for each run."""
+        """One row per result, and one per setting that differs, with one column per run."""
         return comparison_rows(self.runs)
 
     def shown(self) -> Iterator[str | Table]:
@@ -102,20 +102,21 @@ def report(
 
 
 def _page_of(run_dir: Path, path: Path | None, typed: Sequence[str]) -> Path:
-    """The page about a run; about a quick one, that of `vitkit finetune`. typed: names of data sets that
-    a person typed."""
+    """Write the page about a run; for a quick run, the page of `vitkit finetune`. typed: names of
+    data sets that a user typed."""
     if not is_quick(run_dir):
         return write_report(run_dir, inside=True, path=path, typed=typed)
     page = write_page(run_dir, path, typed)
     if page is None:
         raise BadSettings(
-            f"{run_dir} was measured on no image: there was none to test on. More photographs would help"
+            f"{run_dir} was not measured on any image, because it has no test images; add more photographs"
         )
     return page
 
 
 def _check(run_dir: Path) -> None:
-    """Raises VitkitError if it is not a run, with the runs in it, or a quick one that is not whole."""
+    """Raises VitkitError for a directory that is not a run (with the runs inside it), or an
+    incomplete quick run."""
     check_recorded(run_dir)
     inner = sorted(path.parent for path in run_dir.glob("*/recipe.json"))
     if is_run(run_dir) or not inner:

@@ -1,4 +1,4 @@
-"""Images that deserve a second look."""
+"""`vitkit data review`: find images that deserve a second look, and apply the user's decisions."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from vitkit.system.machine import pick_device
 from vitkit.system.storage.files import check_replaceable
 from vitkit.weights import Classifier, ModelLike, Overrides, classifier_of, hints_of
 
-SHOWN = 10  # probably wrong labels on the terminal
-LEFT_OUT = ("label", "duplicate", "unreadable")  # kinds that `exclude` lists
+SHOWN = 10  # largest number of probable label errors in the terminal
+LEFT_OUT = ("label", "duplicate", "unreadable")  # kinds of findings that `exclude` lists
 
 
 @dataclass(frozen=True, repr=False)
@@ -37,29 +37,30 @@ class Reviewed(Rows):
     """Images that deserve a second look."""
 
     data: str
-    """The data set, as it was given."""
+    """The data set, as given by the caller."""
     model: str | Classifier
-    """The model that judged, as it was given."""
+    """The model whose features are used, as given by the caller."""
     splits: Splits
-    """The data set."""
+    """The opened data set."""
     findings: tuple[Finding, ...]
     facts: tuple[str, ...]
-    """What was looked at, in sentences."""
+    """Sentences about what was examined."""
     path: Path
-    """The page of the pictures."""
+    """The page with the images."""
     listed: int | None
-    """Training images in the list to train without; None if none was written."""
+    """Number of training images in the exclusion list; None if no list was written."""
     exclude: Path | None = None
     """That list."""
     json: bool = False
-    """Whether it is printed as lines of JSON."""
+    """Whether the result is printed as JSON lines."""
 
     def rows(self) -> list[dict]:
-        """A row for each finding."""
+        """One row per finding."""
         return [asdict(finding) for finding in self.findings]
 
     def shown(self) -> Iterator[str | Table]:
-        """How many findings there are of each kind, and where the page is; or JSON, a line each."""
+        """The number of findings of each kind, and the path of the page; or JSON, one line per
+        finding."""
         if self.json:
             for finding in self.findings:
                 yield to_json(asdict(finding))
@@ -79,7 +80,7 @@ class Reviewed(Rows):
             yield f"next: look through {as_word(self.exclude)}, then {training}"
 
     def written(self) -> Iterator[str]:
-        """The files that were written."""
+        """Sentences about the written files."""
         yield f"wrote {self.path}"
         if self.listed is not None:
             yield f"wrote {counted(self.listed, 'training image')} into {self.exclude}"
@@ -87,21 +88,21 @@ class Reviewed(Rows):
 
 @dataclass(frozen=True, repr=False)
 class Applied(Rows):
-    """The moves of files that the list of a reader asks for."""
+    """The file moves that a saved list requests."""
 
     data: str
-    """The folder of classes."""
+    """The folder with one folder per class."""
     path: Path
     """The list."""
     moves: tuple[Move, ...]
-    """Each file and its new place."""
+    """Each file with its new path."""
     undo: bool
-    """Whether these moves undo earlier ones."""
+    """Whether the moves undo earlier ones."""
     moved: bool
     """Whether the files were moved; otherwise they were only listed."""
 
     def rows(self) -> list[dict]:
-        """A row for each file."""
+        """One row per file."""
         return [{"before": str(each.before), "after": str(each.after)} for each in self.moves]
 
     def shown(self) -> Iterator[str]:
@@ -124,7 +125,7 @@ class Applied(Rows):
 
 
 def _applied(data: str, path: Path, undo: bool, yes: bool) -> Applied:
-    """List the moves of files that a saved list asks for, or, with `yes`, move them."""
+    """List the file moves that a saved list requests or, with `yes`, make them."""
     root = Path(data)
     if not root.is_dir():
         raise BadData(
@@ -197,7 +198,7 @@ def review(
     if undo or yes:
         raise BadSettings("`undo` and `yes` go with `apply=FILE`")
 
-    # What is to be looked at, and by which model
+    # The data set and the model
     hints = hints_of(overrides)
     model = _only(model, named_model, data)
     if output.suffix.lower() != ".html":
@@ -213,13 +214,13 @@ def review(
     classifier = adapted_to(classifier, hints.channels, images, say)
     classifier = classifier.to(pick_device(device)).for_inference()
 
-    # Look, and write what was seen
+    # Review the images, and write the results
     findings, facts = look_through(splits, classifier)
     page = write_review(output, data, splits.sources, findings, facts)
     listed = None
     if exclude is not None:
-        assert splits.train is not None  # as the first lines have checked
-        # The training images to leave out, each with its reasons
+        assert splits.train is not None  # checked above
+        # The training images to leave out, with the reasons
         reasons: dict[int, list[str]] = {}
         for finding in findings:
             if finding.part == "train" and finding.kind in LEFT_OUT:
@@ -230,14 +231,14 @@ def review(
     reviewed = Reviewed(
         data, model, splits, tuple(findings), tuple(facts), page, listed, exclude, json
     )
-    if json:  # standard output is for the JSON alone
+    if json:  # standard output carries JSON only
         for sentence in reviewed.written():
             say(sentence)
     return reviewed
 
 
 def _only(first: str | Classifier, second: str | Classifier, data: str) -> str | Classifier:
-    """The model that judges, given in one of two places. Raises BadSettings if there is none, or two."""
+    """The model, given in one of two places. Raises BadSettings if there is none, or if there are two."""
     models = [model for model in (first, second) if model != ""]
     if not models:
         raise BadSettings(
@@ -249,7 +250,7 @@ def _only(first: str | Classifier, second: str | Classifier, data: str) -> str |
 
 
 def _tables(findings: Sequence[Finding]) -> Iterator[Table]:
-    """How many findings there are of each kind, and the labels that are most probably wrong."""
+    """Tables of the number of findings by kind, and of the most probable label errors."""
     table = Table("a second look", "images")
     table.columns[1].justify = "right"
     for kind, heading in KINDS.items():

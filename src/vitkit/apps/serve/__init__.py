@@ -1,5 +1,5 @@
-"""`vitkit serve` and `vitkit app`: a model served over HTTP, in batches, within limits and without losing an
-accepted request, and its page in the browser."""
+"""`vitkit serve` and `vitkit app`: a model served over HTTP, in batches, within limits and without
+losing an accepted request, and its page in the browser."""
 
 import lazy_loader
 

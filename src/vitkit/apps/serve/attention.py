@@ -1,6 +1,6 @@
-"""What a model looks at in one image: its attention as a map of the patches, and as a picture.
+"""A model's attention for one image, as a map of the patches and as a picture.
 
-Legend: (h, w) the grid of patches, H W the pixels that the model gets.
+Legend: (h, w) the grid of patches, H W pixels of the model's input.
 """
 
 import copy
@@ -27,46 +27,46 @@ from vitkit.system.console.text import counted
 from vitkit.system.errors import BadSettings, BadWeights
 from vitkit.weights import Classifier
 
-SHOWN = 640  # pixels of the longer side of a picture
+SHOWN = 640  # longer side of a picture, pixels
 AMBER = np.array([255, 196, 0], np.uint8)  # contrasts with dark and with bright patches
-FRAME = 3  # pixels of the frame around a patch
-POOLING = "pooling"  # the layer of a MAP head, as `layer_names` has it
-DARKEST = 0.2  # brightness of a patch without attention in one layer
+FRAME = 3  # width of the frame around a patch, pixels
+POOLING = "pooling"  # name of a MAP head's layer in `layer_names`
+DARKEST = 0.2  # brightness of a patch without attention in a single layer
 
 
 class Looked(NamedTuple):
-    """What a model looks at in an image."""
+    """The attention of a model for an image."""
 
     weights: np.ndarray
-    """The map of the patches, float32 (h, w), not negative."""
+    """Attention of the patches, float32 (h, w), not negative."""
     rows: tuple[float, ...]
-    """The middle of each row of patches, as a share of the picture's height: h numbers."""
+    """Centre of each row of patches, as a share of the picture's height: h numbers."""
     columns: tuple[float, ...]
-    """The middle of each column of patches, as a share of the picture's width: w numbers."""
+    """Centre of each column of patches, as a share of the picture's width: w numbers."""
     picture: np.ndarray
-    """The part of the image that the model sees, dark where the map has little weight: uint8
-    (h', w', 3), SHOWN pixels long."""
+    """The part of the image that the model receives, darkened by low attention: uint8 (h', w', 3), longer
+    side SHOWN pixels."""
     caption: str
-    """What the picture shows, in a sentence."""
+    """Description of the picture, in a sentence."""
 
 
 @dataclass(frozen=True, eq=False)
 class AttentionView:
-    """An image as the model gets it."""
+    """An image as model input, and for display."""
 
     images: torch.Tensor
-    """What the model computes with: uint8 (1, 3, H, W)."""
+    """Model input: uint8 (1, 3, H, W)."""
     pixels: np.ndarray
-    """The same part of the image, to be shown: uint8 (h', w', 3), SHOWN pixels long."""
+    """The same part of the image for display: uint8 (h', w', 3), longer side SHOWN pixels."""
 
 
 class Looker:
-    """A model whose attention is shown, one image at a time. Other threads may compute with the
-    same classifier meanwhile: its weights are shared, and the hooks that record attention are not."""
+    """Computes the attention of a model, one image at a time. Other threads may use the classifier
+    meanwhile: its weights are shared, but the hooks that record attention are not."""
 
     def __init__(self, classifier: Classifier):
-        """Raises VitkitError for a model without attention among patches, and for one that answers for
-        each of its tokens."""
+        """Raises VitkitError for a model without attention among patches, and for one with an output per
+        token."""
         theirs = check_has_attention(classifier)
         config = theirs.config
         self.model = copy.deepcopy(theirs, memo=same_memory(theirs))
@@ -77,7 +77,7 @@ class Looker:
         self.reader = config.pooling.words
 
     def look(self, image: Sent, choice: Choice) -> Looked:
-        """The attention that was chosen.
+        """The requested attention for an image.
 
         Raises BadImage for an image that cannot be decoded, BadSettings for a layer, head or patch that
         the model does not have, and BadWeights if the attention is not finite.
@@ -110,7 +110,8 @@ class Looker:
         return AttentionView(self.classifier.batch([picture]), _to_be_shown(visible))
 
     def _check_layer(self, choice: Choice) -> None:
-        """Raises BadSettings for a layer or a head that is not there, or that needs a layer."""
+        """Raises BadSettings for a layer or head that does not exist, and for a head or patch
+        without a layer."""
         if choice.layer is None:
             if choice.head is not None or choice.patch is not None:
                 raise BadSettings(
@@ -126,8 +127,8 @@ class Looker:
                 raise BadSettings(f"{name} is {number}; the model has {name}s 1 to {count}")
 
     def _check_patch(self, choice: Choice, grid: Grid) -> None:
-        """Raises BadSettings for a patch that is not on the grid, or that does not attend in this
-        layer."""
+        """Raises BadSettings for a patch outside of the grid, and for the pooling layer, where
+        patches do not attend."""
         if choice.layer is None or choice.patch is None:
             return
         if self.layers[choice.layer - 1] == POOLING:
@@ -163,7 +164,7 @@ class Looker:
 def drawn(
     pixels: np.ndarray, weights: np.ndarray, tiling: Tiling, patch: tuple[int, int] | None = None
 ) -> np.ndarray:
-    """A photograph, uint8 (h', w', 3), dark where the map (h, w) has little weight, with a frame around
+    """A photograph, uint8 (h', w', 3), darkened where the map (h, w) is low, with a frame around
     the patch (row, column), counted from 1: uint8 (h', w', 3)."""
     height, width = pixels.shape[:2]
     over = over_image(torch.from_numpy(weights)[None], tiling)[0].numpy()
@@ -174,7 +175,7 @@ def drawn(
     image = tiling.image(weights.shape)
     slices = []
     for axis, side in enumerate((height, width)):
-        start = (patch[axis] - 1) * tiling.stride[axis]  # in pixels of the model's image
+        start = (patch[axis] - 1) * tiling.stride[axis]  # in pixels of the model's input
         end = start + tiling.size[axis]
         slices.append(slice(-(-start * side // image[axis]), -(-end * side // image[axis])))
     rows, columns = slices
@@ -186,7 +187,7 @@ def drawn(
 
 
 def middles(tiling: Tiling, grid: tuple[int, int]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """The middles of the rows and of the columns of a grid of patches, (h, w), as shares of the image's
+    """The centres of the rows and columns of a grid of patches, (h, w), as shares of the image's
     height and width. Patches may overlap."""
     image = tiling.image(grid)
     shares = []
@@ -199,16 +200,16 @@ def middles(tiling: Tiling, grid: tuple[int, int]) -> tuple[tuple[float, ...], t
 
 
 def softened(weights: np.ndarray) -> np.ndarray:
-    """A map of raw attention, (h, w), as it is drawn: weights are clipped at the 98th percentile, because a
-    few patches of the background often gather most of the weight, and no patch is quite black, so that
-    each can be clicked on."""
+    """A map of raw attention, (h, w), for drawing: weights are clipped at the 98th percentile,
+    because a few background patches often have most of the weight, and every patch gets some
+    brightness, so that it can be clicked on."""
     largest = np.quantile(weights, 0.98)
     return DARKEST * largest + (1 - DARKEST) * weights.clip(max=largest)
 
 
 def _to_be_shown(pixels: np.ndarray) -> np.ndarray:
-    """A picture whose longer side has SHOWN pixels, so that patches of small ones can be clicked on:
-    uint8 (h', w', 3)."""
+    """A picture enlarged or reduced to SHOWN pixels on its longer side, so that its patches can be
+    clicked on: uint8 (h', w', 3)."""
     scale = SHOWN / max(pixels.shape[:2])
     height = max(round(pixels.shape[0] * scale), 1)
     width = max(round(pixels.shape[1] * scale), 1)

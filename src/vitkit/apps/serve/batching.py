@@ -1,7 +1,7 @@
-"""A model that answers the images of many people at once: decoded by some threads, computed together
-by one, and never more of them than there is room for.
+"""Batched inference for concurrent requests: several threads decode images, one computes batches,
+and the number of images in memory is limited.
 
-Legend: B images of a batch, h w pixels of what the model gets.
+Legend: B images of a batch, h w pixels of the model's input.
 """
 
 import threading
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Sent(NamedTuple):
-    """An image that somebody sent."""
+    """An image from a request."""
 
     name: str
     data: bytes
@@ -45,16 +45,16 @@ class Choice(NamedTuple):
 
 
 class Room:
-    """The room of a server: how much it holds at once. All threads may ask."""
+    """Limits the number of images that a server holds, and the bytes of their files. Thread-safe."""
 
     def __init__(self, images: int, size: int):
-        """images: at most. size: bytes of what was sent, at most."""
+        """images: largest number of images. size: largest total size of their files, bytes."""
         self.images = images
         self.size = size
         self.held_images = 0
         self.held_bytes = 0
         self.changed: Callable[[int, int], None] | None = None
-        """Called with the images and bytes that are held, whenever they change."""
+        """Called with the held images and bytes, whenever they change."""
         self.lock = threading.Lock()
 
     def take(self, images: int = 0, size: int = 0) -> bool:
@@ -72,7 +72,7 @@ class Room:
             self._hold(-images, -size)
 
     def _hold(self, images: int, size: int) -> None:
-        """Hold so many more, or less, and say so; by whoever has the lock."""
+        """Change the held images and bytes, and call `changed`. The caller has the lock."""
         self.held_images += images
         self.held_bytes += size
         if self.changed is not None:
@@ -80,18 +80,18 @@ class Room:
 
 
 class Wanted(NamedTuple):
-    """An image ready for the model."""
+    """A prepared image, ready for the model."""
 
     name: str
     prepared: np.ndarray
     """uint8 (3, h, w)"""
     top: int
-    """Classes to name."""
+    """Number of classes to name."""
 
 
 class ServedModel:
-    """A served model with the thread that computes its batches. When another takes its place, it
-    is closed, and finishes what it has."""
+    """A served model with the thread that computes its batches. When another model replaces it, it
+    is closed after answering its accepted images."""
 
     def __init__(
         self,
@@ -101,9 +101,9 @@ class ServedModel:
         delay: float,
         computed: Callable[[int, float], None],
     ):
-        """decoders: threads that decode. batch and delay: as Batcher has them.
+        """decoders: threads for decoding. batch, delay: as in Batcher.
 
-        computed: called after each batch with its images, and the seconds that they took.
+        computed: called after each batch with its number of images and its duration in seconds.
         """
         self.served = served
         self.decoders = decoders
@@ -111,10 +111,10 @@ class ServedModel:
         self.batcher = Batcher(self._compute, batch, delay)
 
     def accept(self, images: Sequence[Sent], top: int, room: Room) -> list["Future[Prediction]"]:
-        """The answers that these images will get; BadImage for one that cannot be read.
+        """Futures with the predictions of these images; BadImage for one that cannot be read.
 
-        room: where each image is held until it is answered, given up or refused: one, and the bytes
-        of its file.
+        room: holds each image and the bytes of its file until it is answered, cancelled or
+        refused.
         """
         answers = []
         self.batcher.expect(len(images))
@@ -126,17 +126,17 @@ class ServedModel:
         return answers
 
     def close(self) -> None:
-        """Answer the accepted requests, and end."""
+        """Answer the accepted images, and end the thread."""
         self.batcher.close()
 
     def _decode(self, image: Sent, top: int, answer: Future, leave: Callable[[], None]) -> None:
-        """Prepare an image, and put it among those that wait for the model."""
+        """Prepare an image, and put it into the model's queue."""
         try:
-            if answer.cancelled():  # nobody waits for it any more
+            if answer.cancelled():  # the request was cancelled
                 prepared = None
             else:
                 prepared = _prepared(self.served.runtime, image)
-        except Exception as error:  # whoever asked gets it
+        except Exception as error:  # raised by the future
             prepared = None
             if answer.set_running_or_notify_cancel():
                 answer.set_exception(error)
@@ -147,10 +147,10 @@ class ServedModel:
         self.batcher.put(Job(Wanted(image.name, prepared, top), answer, leave))
 
     def _compute(self, wanted: Sequence[Wanted]) -> list[Prediction]:
-        """Answers to a batch."""
+        """The predictions of a batch."""
         began = time.monotonic()
         most = max(each.top for each in wanted)
-        # (B, 3, h, w), or rows of images of several sizes
+        # (B, 3, h, w), or one row per image if their sizes differ
         images = self.served.runtime.preprocessing.together([each.prepared for each in wanted])
         items = [Item(each.name, _no_file) for each in wanted]
         prepared = Prepared(images, list(range(len(wanted))), {})
@@ -165,7 +165,7 @@ class ServedModel:
 
 
 def _prepared(runtime: Runtime, image: Sent) -> np.ndarray:
-    """An image as the model gets it, uint8 (3, h, w). Raises BadImage, with a sentence."""
+    """An image as model input, uint8 (3, h, w). Raises BadImage with a readable message."""
     item = Item(image.name, lambda: image.data)
     prepared = prepare(runtime.preprocessing, [item])
     if prepared.errors:
@@ -177,7 +177,7 @@ def _no_file() -> bytes:
     raise AssertionError("these images are prepared")
 
 
-# Jobs of many threads, done together by one: a batch is faster than its images one by one
+# Batches of jobs from several threads, computed by one thread
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,53 +185,53 @@ class Job:
     """One item of a batch."""
 
     given: Any
-    """What there is to do, for `compute`."""
+    """Input for `compute`."""
     answer: Future
-    """Gets the result, or what went wrong. Whoever cancels it before its batch begins takes the job
-    back."""
+    """Future of the result or error. Cancelling it before the batch begins removes the
+    job."""
     done: Callable[[], None]
-    """Called once when the job holds nothing any more: answered, failed or taken back."""
+    """Called once, when the job is answered, failed or cancelled."""
     came: float = field(default_factory=time.monotonic)
 
 
 class Batcher:
-    """A thread that does jobs in batches, in the order in which they come."""
+    """A thread that computes jobs in batches, in order of arrival."""
 
     def __init__(
         self, compute: Callable[[Sequence[Any]], Sequence[Any]], batch: int, delay: float
     ) -> None:
-        """compute: what is given of some jobs, at most `batch`, to a result for each.
+        """compute: function from the inputs of at most `batch` jobs to a result for each.
 
-        delay: seconds that a job waits, at most, for others while the thread is free.
+        delay: longest time in seconds that a job waits for others while the thread is free.
         """
         self.compute = compute
         self.batch = batch
         self.delay = delay
         self.waiting: deque[Job] = deque()
         self.expected = 0
-        """Jobs that were announced and have not come."""
+        """Number of announced jobs that have not arrived."""
         self.busy_since: float | None = None
-        """When the batch that is being computed began; None if there is none."""
+        """Start of the batch that is being computed; None if there is none."""
         self.closing = False
         self.changed = threading.Condition()
         self.thread = threading.Thread(target=self._run, name="batches", daemon=True)
         self.thread.start()
 
     def expect(self, count: int) -> None:
-        """So many jobs are on their way: each is to be `put`, or taken back by `expect(-1)`."""
+        """Announce this many jobs: each must then be `put`, or withdrawn by `expect(-1)`."""
         with self.changed:
             self.expected += count
             self.changed.notify()
 
     def put(self, job: Job) -> None:
-        """A job that was expected is there."""
+        """Add a job that was announced by `expect`."""
         with self.changed:
             self.expected -= 1
             self.waiting.append(job)
             self.changed.notify()
 
     def close(self) -> None:
-        """Do all jobs that have arrived or are expected, and end the thread."""
+        """Compute all jobs that have arrived or are expected, and end the thread."""
         with self.changed:
             self.closing = True
             self.changed.notify()
@@ -244,7 +244,7 @@ class Batcher:
             self.busy_since = None
 
     def _answer(self, jobs: list[Job]) -> None:
-        """Compute a batch, and answer its jobs."""
+        """Compute a batch, and set its futures."""
         wanted = []
         for job in jobs:
             if job.answer.set_running_or_notify_cancel():
@@ -254,7 +254,9 @@ class Batcher:
                 results = self.compute([job.given for job in wanted])
                 for job, result in zip(wanted, results, strict=True):
                     job.answer.set_result(result)
-        except Exception as error:  # the next batch may go well, and these must not wait for ever
+        except (
+            Exception
+        ) as error:  # these jobs must not wait forever, and the next batch may succeed
             for job in wanted:
                 if not job.answer.done():
                     job.answer.set_exception(error)
@@ -263,7 +265,7 @@ class Batcher:
                 job.done()
 
     def _next_batch(self) -> list[Job]:
-        """Wait for jobs, and for more. Returns none when there will be none."""
+        """Wait for the next batch. Returns an empty list when the batcher is closed."""
         with self.changed:
             while not self.waiting:
                 if self.closing and not self.expected:

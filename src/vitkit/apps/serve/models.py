@@ -1,6 +1,6 @@
-"""A model that is served: what computes its answers, and what shows its attention.
+"""A served model: the runtime of its predictions, and the model of its attention.
 
-PyTorch is imported only where it computes: an exported file answers without it.
+PyTorch is imported only if it computes: an exported file is served without it.
 """
 
 from collections.abc import Callable
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Served:
-    """A model that is served."""
+    """A model that is being served."""
 
     name: str
-    """What clients know it by."""
+    """Name of the model for clients."""
     runtime: Runtime
     loaded: str
-    """When it was opened, ISO 8601."""
+    """Time when it was opened, ISO 8601."""
     looker: "Callable[[], Looker]"
-    """The model whose attention is shown; the first call may take seconds. Raises VitkitError if it has
+    """Returns the model for attention; the first call may take seconds. Raises VitkitError if there is
     none."""
     no_answer: str = ""
-    """Why the model names no classes; empty for a model that does."""
+    """Why the model names no classes; "" if it does."""
 
 
 def served_now(
@@ -41,17 +41,17 @@ def served_now(
     open_classifier: "Callable[[], Classifier]",
     no_answer: str = "",
 ) -> Served:
-    """A model that was opened a moment ago.
+    """A served model with the current time.
 
-    open_classifier: opens the same model in PyTorch, for what it looks at; it is asked once, and only if
-    the runtime is not PyTorch itself. Raises VitkitError if there is none.
+    open_classifier: opens the same model in PyTorch for attention; called at most once, and only if the
+    runtime is not PyTorch. Raises VitkitError if there is none.
     """
 
     @cache
     def opened() -> "Looker | VitkitError":
         try:
             return _looker(runtime, open_classifier)
-        except VitkitError as error:  # which is the answer the next time, too
+        except VitkitError as error:  # cached as the result of later calls
             return error
         except OSError as error:
             reason = error.strerror or error
@@ -69,8 +69,8 @@ def served_now(
 
 
 def _looker(runtime: Runtime, open_classifier: "Callable[[], Classifier]") -> "Looker":
-    """The model that a runtime computes, as one whose attention is shown. Raises VitkitError."""
-    classifier = getattr(runtime, "classifier", None)  # PyTorch's own
+    """The model for attention that belongs to a runtime. Raises VitkitError."""
+    classifier = getattr(runtime, "classifier", None)  # only PyTorch runtimes have one
     if classifier is None:
         classifier = open_classifier()
         made_of = getattr(runtime, "made_of", "")
@@ -87,15 +87,15 @@ def _looker(runtime: Runtime, open_classifier: "Callable[[], Classifier]") -> "L
 
 
 def answers_alone() -> "Classifier":
-    """Raises VitkitError: there is nothing but the runtime."""
+    """Default for `open_classifier`: raises VitkitError, because there is only the runtime."""
     raise Unsupported(
         "an exported file gives its answers alone, so there is no map of what the model looks at"
     )
 
 
 def warm_up(runtime: Runtime, batch: int) -> None:
-    """Compute black images once: a single one, and a whole batch. The first pass takes longer
-    than others, and what does not fit the memory fails here."""
+    """Compute black images: one, then a whole batch. The first passes are slower than later ones,
+    and a lack of memory shows here."""
     preprocessing = runtime.preprocessing
     for count in (1, batch):
         runtime.logits(np.zeros((count, *preprocessing.shape), preprocessing.dtype))

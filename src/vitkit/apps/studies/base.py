@@ -1,6 +1,7 @@
-"""The run that a study varies: a small Vision Transformer that suits the size of the images.
+"""The default base recipe of a study: a small Vision Transformer for the size of the images; and
+variations of a base recipe.
 
-Anything else is a recipe of one's own: `vitkit study NAME --recipe file.py:function`.
+For any other base recipe: `vitkit study NAME --recipe file.py:function`.
 """
 
 import statistics
@@ -18,18 +19,18 @@ from vitkit.system.errors import BadSettings
 from vitkit.system.span import Span
 from vitkit.training import Cell
 
-SIDES = (8, 16, 32, 64, 128)  # of images in pixels: the largest that theirs reach
+SIDES = (8, 16, 32, 64, 128)  # image sizes in pixels: the largest one that the images reach is used
 GRID = 8  # patches along a side
 LEAST_PATCH = 2
-LOOKED_AT = 16  # images whose size is looked at
-WARMUP = 10  # the share of a run in which the rate grows is one tenth
-SMALL_RESNET = Backbone(units=(1, 1, 1), width=0.5)  # GroupNorm has at least 32 channels
+LOOKED_AT = 16  # images whose size is read
+WARMUP = 10  # the warm-up takes one part in this many of a run
+SMALL_RESNET = Backbone(units=(1, 1, 1), width=0.5)  # GroupNorm requires at least 32 channels
 
 
 def small_vit(data: str, splits: Splits) -> Recipe:
-    """A ViT of width 64 and depth 4 from scratch, by Adam, on images of one of SIDES; training
-    images are shifted or cropped by chance, and every second one is mirrored, unless the classes do not
-    survive that."""
+    """A ViT of width 64 and depth 4 from scratch, trained by Adam, on images of one of SIDES. Training
+    images get random shifts or crops and random mirroring, unless these change the
+    classes."""
     side = side_of(splits)
     model = ViTConfig(
         width=64,
@@ -41,7 +42,7 @@ def small_vit(data: str, splits: Splits) -> Recipe:
         classes=0,
     )
     augmentation = Augmentation(crop="pad_crop", pad=side // 8, auto=True)
-    workers = 0  # small images are prepared faster than they are handed over
+    workers = 0  # small images are prepared faster than sent between processes
     if side > 64:
         augmentation = Augmentation(auto=True)
         workers = -1
@@ -63,9 +64,9 @@ def small_vit(data: str, splits: Splits) -> Recipe:
 
 
 def side_of(splits: Splits) -> int:
-    """The side of a study's images, from that of some of the training images."""
+    """The image size of a study, from the sizes of some training images."""
     images = splits.train
-    assert images is not None  # as refuse_without_classes has checked
+    assert images is not None  # refuse_without_classes requires it
     sides = []
     for index in np.linspace(0, len(images) - 1, min(len(images), LOOKED_AT)).astype(int):
         sides.append(min(open_image(images[index][0], images.name(index)).size))
@@ -75,14 +76,14 @@ def side_of(splits: Splits) -> int:
 
 
 def on_other_images(recipe: Recipe, source: str) -> Recipe:
-    """The same run on another data set, which decides anew which augmentations keep its classes."""
+    """The recipe on another data set, for which the augmentations are chosen again."""
     augmentation = replace(recipe.data.augmentation, auto=True)
     return replace(recipe, data=replace(recipe.data, source=source, augmentation=augmentation))
 
 
 def check_square_patches(model: ViTConfig) -> int:
-    """The side of a model's patches. Raises VitkitError for ones that a study cannot vary: rectangles, or
-    overlapping ones."""
+    """The side of a model's patches. Raises VitkitError for patches that a study cannot vary:
+    rectangular or overlapping ones."""
     if model.patches.overlaps or isinstance(model.patch, tuple):
         raise BadSettings(
             "this study varies the side of square patches that lie side by side; leave out "
@@ -92,7 +93,7 @@ def check_square_patches(model: ViTConfig) -> int:
 
 
 def for_steps(recipe: Recipe, steps: int, evaluations: int = 1) -> Recipe:
-    """The same run for this many steps, with this many evaluations, the last one at its end."""
+    """The recipe with this many steps and evaluations, the last one at its end."""
     every = Span(max(steps // evaluations, 1))
     few = max(steps // 10, 1)
     return replace(
@@ -106,8 +107,8 @@ def for_steps(recipe: Recipe, steps: int, evaluations: int = 1) -> Recipe:
 
 
 def with_every_seed(cells: Sequence[Cell], seeds: int) -> list[Cell]:
-    """Each of these runs with this many seeds: first all with the first seed, then all with the
-    second."""
+    """Each cell with each seed: first all cells with the first seed, then all with the second, and so
+    on."""
     grid = []
     for seed in range(seeds):
         for cell in cells:
@@ -118,7 +119,7 @@ def with_every_seed(cells: Sequence[Cell], seeds: int) -> list[Cell]:
 
 
 def on_a_share(recipe: Recipe, share: float, seed: int) -> Recipe:
-    """The same run on a share of the training images, every class alike: those that this seed draws."""
+    """The recipe on a class-balanced share of the training images, drawn with this seed."""
     if share == 1:
         return recipe
     data = replace(recipe.data, subset=share, subset_by_class=True, subset_seed=seed)
@@ -126,22 +127,23 @@ def on_a_share(recipe: Recipe, share: float, seed: int) -> Recipe:
 
 
 def measured_by(recipe: Recipe, fewshot: str) -> Recipe:
-    """The same run, compared by 5-shot accuracy on other images, or else by its own."""
+    """The recipe with 5-shot accuracy on the images of `fewshot` as its metric; with its own
+    accuracy for ""."""
     if not fewshot:
         return replace(recipe, evals=(Eval(Accuracy()),))
     return replace(recipe, evals=(five_shot(fewshot), Eval(Accuracy())))
 
 
 def five_shot(images: str) -> Eval:
-    """The evaluator of 5-shot accuracy on other images."""
+    """The evaluator of 5-shot accuracy on the given images."""
     return Eval(Fewshot((5,)), data=images)
 
 
 def with_shape(recipe: Recipe, **changes: Any) -> Recipe:
-    """The same run of a model with other values of some settings."""
+    """The recipe with changes of its model's configuration."""
     return replace(recipe, model=replace(recipe.model, **changes))
 
 
 def resnet_like(recipe: Recipe, backbone: Backbone = SMALL_RESNET) -> Recipe:
-    """The same run with a ResNet."""
+    """The recipe with a ResNet as its model."""
     return replace(recipe, model=ResNetConfig(backbone, image=recipe.model.image, classes=0))

@@ -1,7 +1,7 @@
-"""How much a study may spend, and how long its runs are for it.
+"""The budget of a study, and the length of its runs that follows.
 
-A budget is a time ("30m", "2h", "90s"), operations ("0.5exaflops"), or the steps of each run
-("500steps"). Time and operations are those of all runs together.
+A budget is a time ("30m", "2h", "90s"), a number of operations ("0.5exaflops"), or the steps of each run
+("500steps"). Time and operations are totals over all runs.
 """
 
 import math
@@ -24,12 +24,14 @@ from vitkit.training.grids.grid import Priced
 
 FORM = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?(?:e-?[0-9]+)?)\s*([a-z]+)\s*")
 SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
-OVERHEAD = 4.0  # seconds of a run beside its steps: opening the images, saving
-EVALUATION = 1 / 3  # a forward pass, of a step's forward and backward pass
-READING = 1.15  # what reading images adds to the steps, beside what is measured
-TRIAL = 100  # steps of the grid whose cost is counted; the cost of others is in proportion
-ENOUGH = 1.1  # times the least budget is named as one that is enough: the next measurement differs
-LEAST = 20  # steps, below which a run says nothing
+OVERHEAD = 4.0  # seconds of a run besides its steps: opening the images, saving
+EVALUATION = 1 / 3  # cost of a forward pass, in training steps
+READING = 1.15  # factor for reading images, which the measured step does not include
+TRIAL = 100  # steps for which the cost of the grid is computed; other lengths cost in proportion
+ENOUGH = (
+    1.1  # factor of the smallest budget that a message suggests, as the next measurement differs
+)
+LEAST = 20  # fewest steps of a meaningful run
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class Budget:
     amount: float
     """How much."""
     unit: str
-    """Of what: "seconds" and "exaflops" of all runs together, or "steps" of each."""
+    """Unit of the amount: "seconds" or "exaflops" of all runs together, or "steps" of each run."""
 
     def __str__(self) -> str:
         if self.unit != "seconds":
@@ -48,8 +50,8 @@ class Budget:
 
     @classmethod
     def parse(cls, text: str) -> "Budget":
-        """The budget of a text such as "30m", "2h", "0.5exaflops" or "500steps". Raises VitkitError
-        for any other text."""
+        """Parse a text such as "30m", "2h", "0.5exaflops" or "500steps". Raises VitkitError for any other
+        text."""
         match = FORM.fullmatch(text.lower())
         if match is not None and 0 < float(match[1]) < math.inf:
             amount = float(match[1])
@@ -61,7 +63,7 @@ class Budget:
             if unit in ("step", "steps"):
                 return cls(amount, "steps")
         raise BadSettings(
-            f"a budget of {text!r} says nothing; write it like 30m, 2h, 500steps or 0.5exaflops"
+            f"a budget cannot be {text!r}; write it like 30m, 2h, 500steps or 0.5exaflops"
         )
 
 
@@ -71,19 +73,19 @@ class BudgetPlan(NamedTuple):
     steps: int
     """Steps of an ordinary run of the study; its grid may have shorter and longer ones."""
     runs: int
-    """How many there are."""
+    """Number of runs."""
     exaflops: float
-    """Operations of all training, in units of 10^18."""
+    """Training operations of all runs, in units of 10^18."""
     seconds: float
-    """What they are expected to take here, one after the other."""
+    """Expected duration here, if the runs are made one after the other."""
 
 
 def plan(
     cells_for: Callable[[int], Sequence[Cell]], budget: Budget, splits: Splits, device: str
 ) -> BudgetPlan:
-    """The length of the runs of a grid, for a budget: `cells_for(steps)` is the grid. A few steps
-    of every model are made here, to know how long they take. Raises VitkitError for a budget that
-    leaves nothing to train for."""
+    """The length of the runs of a grid for a budget. cells_for: returns the grid for a number of steps.
+    Times a few steps of every model. Raises VitkitError for a budget that leaves too few
+    steps."""
     cost = _cost(cells_for(TRIAL), splits, device)
     if budget.unit == "steps":
         steps = budget.amount
@@ -111,18 +113,19 @@ class GridCost(NamedTuple):
     """The cost of a grid."""
 
     runs: int
-    """How many runs it has."""
+    """Number of runs."""
     exaflops: float
-    """Operations of their steps."""
+    """Operations of the runs' steps, in units of 10^18."""
     seconds: float
-    """The time of their steps, one after the other."""
+    """Duration of the runs' steps, one after the other."""
     fixed: float
-    """What does not depend on the number of steps: evaluations, measurements, opening and saving."""
+    """Duration of everything that does not depend on the number of steps: evaluations, opening,
+    saving."""
 
 
 def _cost(grid: Sequence[Cell], splits: Splits, device: str) -> GridCost:
-    """What the cells of a grid cost, by a few steps of each model."""
-    assert splits.train is not None  # as refuse_without_classes has checked
+    """The cost of a grid, from a few timed steps of each model."""
+    assert splits.train is not None  # refuse_without_classes requires it
     facts = Facts(len(splits.train), splits.labels, splits.target_kind)
     runs = {}
     for cell in grid:
@@ -134,7 +137,7 @@ def _cost(grid: Sequence[Cell], splits: Splits, device: str) -> GridCost:
     fixed = 0.0
     known: dict = {}  # seconds of a step, by model and batch
 
-    # The runs, with what is measured in them
+    # Training runs, with their evaluations
     for recipe in runs.values():
         resolved = resolve(recipe, facts)
         exaflops += operations(resolved, resolved.length.n * recipe.batch)
@@ -143,7 +146,7 @@ def _cost(grid: Sequence[Cell], splits: Splits, device: str) -> GridCost:
         images = _images_measured(resolved, splits)
         fixed += OVERHEAD + step * EVALUATION * images / recipe.batch
 
-    # What is measured beside them: forward passes of an earlier cell's model
+    # Other measurements: forward passes of an earlier cell's model
     for cell in grid:
         if cell.name in runs:
             continue
@@ -157,12 +160,13 @@ def _cost(grid: Sequence[Cell], splits: Splits, device: str) -> GridCost:
 
 
 def _images_measured(recipe: Recipe, splits: Splits) -> int:
-    """How many images a run's evaluators read in all, those that they learn from included."""
+    """Number of images that all of a run's evaluations read, including those that evaluators learn
+    from."""
     held_out = sum(len(part) for part in (splits.val, splits.test) if part is not None)
     total = 0
-    assert splits.train is not None  # as refuse_without_classes has checked
+    assert splits.train is not None  # refuse_without_classes requires it
     for each in recipe.evals:
-        assert each.every is not None  # as `resolve` has filled it in
+        assert each.every is not None  # `resolve` has filled it in
         images = held_out
         if learns(each.evaluator):
             images += min(len(splits.train), WHOLE)
@@ -172,15 +176,15 @@ def _images_measured(recipe: Recipe, splits: Splits) -> int:
     return total
 
 
-@cache  # every run of a grid has the same
+@cache  # equal for every run of a grid
 def _images_of(each: Eval) -> int:
-    """How many other images an evaluator looks at."""
+    """Number of images of an evaluator that has a data set of its own."""
     parts = open_others((each,)).values()
     return sum(min(len(part), WHOLE) for part in parts)
 
 
 def _seconds(recipe: Recipe, known: dict, device: str) -> float:
-    """What a step of a recipe takes: measured once for each model and batch."""
+    """Seconds per step of a recipe, measured once for each model and batch size."""
     key = (recipe.model, recipe.batch, recipe.micro_batch, recipe.precision)
     if key not in known:
         place = pick_device(device)
@@ -191,7 +195,7 @@ def _seconds(recipe: Recipe, known: dict, device: str) -> float:
 
 
 def duration(seconds: float) -> str:
-    """A time for people: "40 s", "12 min", "3.5 h"."""
+    """A duration as text: "40 s", "12 min", "3.5 h"."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     if seconds < 5400:

@@ -1,7 +1,6 @@
-"""What the figures of all studies share: panels, and points with their spread.
+"""Shared drawing functions of the studies' figures: panels, and points with error bars.
 
-Shares are drawn in percent. A point is the mean of the runs of several seeds, its bar their standard
-deviation.
+Shares are drawn in percent. A point is the mean over the seeds, its error bar their standard deviation.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +21,7 @@ MARKERS = "osD^vPX*<>"
 def panels(titles: Sequence[str], height: float = 3.4, rows: int = 1) -> tuple[Figure, list[Axes]]:
     """A figure with panels side by side, in rows of equal length.
 
-    height: Of a row, in inches.
+    height: of a row, in inches.
     """
     columns = len(titles) // rows
     figure = Figure(figsize=(4.6 * columns, height * rows), layout="constrained")
@@ -41,7 +40,7 @@ def line(
     number: int,
     joined: bool = True,
 ) -> None:
-    """The means of some runs with their deviations, joined by a line or not."""
+    """Draw means with standard deviations, joined by a line if `joined`."""
     xs = []
     means = []
     deviations = []
@@ -73,14 +72,15 @@ def line(
 def curve(
     axes: Axes, points: Mapping[int, float] | Mapping[float, float], label: str, number: int
 ) -> None:
-    """Draw a curve through numbers that the paper prints."""
+    """Draw a curve through values that the paper prints."""
     xs, ys = zip(*sorted(points.items()), strict=True)
     marker = MARKERS[number % len(MARKERS)]
     axes.plot(xs, ys, marker=marker, color=f"C{number}", label=label, markersize=5, linewidth=1.3)
 
 
 def dots(axes: Axes, names: Sequence[str], groups: Sequence[Sequence[Metric]]) -> None:
-    """A row for each name: the mean of its runs with their deviation, and each run as a small dot."""
+    """Draw a row for each name: the mean of its runs with their standard deviation, and each run as
+    a small dot."""
     for row, metrics in enumerate(groups):
         if not metrics:
             continue
@@ -96,13 +96,13 @@ def dots(axes: Axes, names: Sequence[str], groups: Sequence[Sequence[Metric]]) -
 
 
 def legend(axes: Axes) -> None:
-    """The names of the lines, if there are any."""
+    """Add the legend, if there are labelled lines."""
     if axes.get_legend_handles_labels()[0]:
         axes.legend(frameon=False, fontsize=8)
 
 
 def titles(axes: Axes, across: str, groups: Mapping[Any, Sequence[Metric]]) -> None:
-    """Name both axes, y by what the groups are measured by, and add the legend."""
+    """Label both axes, y by the metric of the groups, and add the legend."""
     axes.set_xlabel(across)
     axes.set_ylabel(axis_title(groups))
     legend(axes)
@@ -114,8 +114,8 @@ def beside_the_paper(
     percent: Sequence[float],
     names: Sequence[str] = (),
 ) -> Figure:
-    """Two panels of dots, a row for each name: the runs here, and the numbers that the paper prints.
-    `names` are what the paper calls the rows, if these are other names."""
+    """Two panels of dots with a row for each name: the runs here, and the values that the paper prints.
+    names: the paper's names of the rows, if they differ."""
     figure, (left, right) = panels(subtitles)
     dots(left, list(here), list(here.values()))
     left.set_xlabel(axis_title(here))
@@ -127,7 +127,7 @@ def beside_the_paper(
 
 
 def logarithmic(axes: Axes) -> None:
-    """A logarithmic x axis with plain numbers, 1 and 3 of each decade."""
+    """A logarithmic x axis with plain numbers, at 1 and 3 of each decade."""
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 3)))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
@@ -143,7 +143,7 @@ def axis_title(groups: Mapping[Any, Sequence[Metric]]) -> str:
 
 
 def law(axes: Axes, fitted: Fit | None, number: int) -> None:
-    """A fitted law as a thin line with its interval, as far as it is believed."""
+    """Draw a fitted law as a thin line with its interval, as far as it may be extrapolated."""
     if fitted is None:
         return
     xs = np.geomspace(fitted.low, REACH * fitted.high, 60)

@@ -1,4 +1,4 @@
-"""One of the paper's studies on one's own images."""
+"""`vitkit study`: one of the paper's studies on the user's images."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ class StudyTable(Rows):
 
     study: Study
     results: Results | None
-    """What every run reached; None for a process that had nothing to do."""
+    """The results of all runs; None for a process that had nothing to do."""
     study_dir: Path
-    """Its directory: table.md, figure.png, results.parquet, and the runs."""
+    """Directory of the study: table.md, figure.png, results.parquet, and the runs."""
     predict: tuple[str, ...] = ()
-    """What is predicted from the fitted law."""
+    """Questions about the fitted law: numbers of images or exaFLOPs, or names of models."""
 
     @property
     def is_empty(self) -> bool:
@@ -62,7 +62,7 @@ class StudyTable(Rows):
         return self.study_dir / "figure.png"
 
     def rows(self) -> list[dict]:
-        """A row for each of the table's, with its columns."""
+        """The rows of the table, by its columns."""
         if self.results is None or self.is_empty:
             return []
         table = self.study.table(self.results)
@@ -70,19 +70,19 @@ class StudyTable(Rows):
 
     def notes(self) -> list[str]:
         """Notes for the reader of the table."""
-        assert self.results is not None  # else there is no table
+        assert self.results is not None  # without results there is no table
         notes = list(self.study.table(self.results).notes)
         cells = self.study.cells(self.results.ask, self.results.plan.steps, self.study_dir)
         ended = {row.cell for row in self.results.rows if row.error is None}
         if len(ended) < len(cells):
             notes.append(f"{len(ended)} of {len(cells)} cells have ended so far")
         for question in self.predict:
-            assert self.study.predict is not None  # as `study` has checked
+            assert self.study.predict is not None  # `study` requires it
             notes += self.study.predict(self.results, question)
         return notes
 
     def shown(self) -> Iterator[str | Table]:
-        """The table, its notes, and what was written."""
+        """The table, its notes, and the written files."""
         if self.results is None:
             return
         if self.is_empty:
@@ -116,29 +116,29 @@ class Studies(Rows):
     """The list of the studies."""
 
     def rows(self) -> list[dict]:
-        """A row for each."""
+        """One row per study."""
         return [{"study": name, "summary": each.summary} for name, each in STUDIES.items()]
 
     def shown(self) -> Iterator[str]:
-        """The output: each study, with half a line."""
+        """One line per study, with its summary."""
         yield listing()
 
 
 @dataclass(frozen=True)
 class StudyPlace:
-    """Which study runs where, and how its runs are shared."""
+    """A study's directory, device and execution: shards or jobs."""
 
     name: str
     study_dir: Path
     device: str
     shard: tuple[int, int]
-    """The number of this process, from 0, and the number of processes."""
+    """Index of this process, from 0, and the number of processes."""
     jobs: int
     """Number of jobs that run the study; 0 to run it here."""
     on: Literal["local", "slurm"]
     job_options: tuple[str, ...]
     draw: bool
-    """Whether nothing is run."""
+    """Whether only the table and figure are made, without any run."""
 
 
 @public
@@ -210,7 +210,7 @@ def study(
         BadSettings: If the study does not exist, or if settings do not go together.
         BadData: If the images cannot be read.
     """
-    # What is wrong is refused before anything runs
+    # Checks before anything runs
     if not name:
         return Studies()
     if name not in STUDIES:
@@ -226,7 +226,7 @@ def study(
     place = StudyPlace(name, study_dir, device, read_shard(shard), jobs, on, job_options, draw)
     _check(place, bool(shard))
 
-    # What is asked for
+    # The settings
     own = None
     if recipe:
         own = by_name(recipe)
@@ -249,11 +249,11 @@ def study(
     with process_group(device):
         ask, plan = begin(chosen, asked, budget, study_dir, device)
         for question in predict:
-            assert chosen.predict is not None  # as _check has checked
+            assert chosen.predict is not None  # _check requires it
             chosen.predict(Results(ask, plan, [], []), question)
         say_plan(place, chosen, ask, plan)
 
-        # Run it
+        # Run the study
         reached = _reached(place, chosen, ask, plan, _words(place, asked, budget, recipe))
         outcome = StudyTable(chosen, reached, study_dir, predict)
         if reached is not None and on_rank_0():
@@ -264,8 +264,8 @@ def study(
 def _reached(
     place: StudyPlace, chosen: Study, ask: Ask, plan: BudgetPlan, words: list[str]
 ) -> Results | None:
-    """What the study has reached when it has run: here, in jobs of their own, or not at all. None for a
-    shard that has no cells. words: the command of a job, without its shard."""
+    """The results after running the study here, in jobs, or not at all. None for a shard without cells.
+    words: the command of a job, without its shard."""
     if place.draw:
         return results(chosen, ask, plan, place.study_dir)
     most = most_shards(chosen.cells(ask, plan.steps, place.study_dir))
@@ -283,7 +283,7 @@ def _reached(
 
 
 def _check(place: StudyPlace, has_shard: bool) -> None:
-    """Raises BadSettings if settings do not go together."""
+    """Raises BadSettings if settings contradict each other."""
     if place.jobs < 0:
         raise BadSettings(f"`jobs` is {place.jobs}; it is a number of processes, 0 to run it here")
     if place.jobs:
@@ -297,7 +297,7 @@ def _check(place: StudyPlace, has_shard: bool) -> None:
 
 
 def _directory_name(name: str, data: str) -> str:
-    """The name of the directory: that of the study and of its images."""
+    """The name of the study's directory, from the study and its images."""
     images = Path(tidied(data)).name
     return re.sub(r"[^\w.-]+", "-", f"study-{name}-{images}").strip("-")
 
@@ -327,7 +327,7 @@ def _words(place: StudyPlace, asked: Ask, budget: str, recipe: str) -> list[str]
 
 
 def study_description(study: Study) -> str:
-    """The description of a study, for people."""
+    """The description of a study for its help."""
     needs = " and ".join(f"--{name}" for name in study.needs) or "nothing"
     takes = ", ".join(f"--{name}" for name in study.takes)
     length = f"Without --budget its runs take {study.budget} together."
@@ -345,7 +345,7 @@ def study_description(study: Study) -> str:
 
 
 def listing() -> str:
-    """Every study, with half a line each."""
+    """All studies with their summaries."""
     rows = [(name, each.summary) for name, each in STUDIES.items()]
     end = "vitkit study NAME --help says what it measures, what it costs and what the paper found."
     return "\n".join(
@@ -354,7 +354,7 @@ def listing() -> str:
 
 
 def say_plan(place: StudyPlace, chosen: Study, ask: Ask, plan: BudgetPlan) -> None:
-    """Print the planned runs, and what they can show."""
+    """Log the planned runs, and what they can show."""
     say(f"{chosen.name}: {chosen.summary}")
     say(_size(chosen, ask, plan, place.study_dir))
     if place.draw:
@@ -366,7 +366,7 @@ def say_plan(place: StudyPlace, chosen: Study, ask: Ask, plan: BudgetPlan) -> No
 
 
 def _size(chosen: Study, ask: Ask, plan: BudgetPlan, study_dir: Path) -> str:
-    """How large a study is, in a sentence."""
+    """A sentence about the size of a study."""
     cells = chosen.cells(ask, plan.steps, study_dir)
     if not plan.runs:
         return f"{counted(len(cells), 'measurement')}; nothing is trained, so the budget changes nothing"
@@ -383,10 +383,10 @@ def _size(chosen: Study, ask: Ask, plan: BudgetPlan, study_dir: Path) -> str:
 
 
 def write(outcome: StudyTable) -> None:
-    """Write the table and the figure; say what failed."""
+    """Write the table and the figure; log failed runs."""
     reached = outcome.results
     study_dir = outcome.study_dir
-    assert reached is not None  # else there is nothing to write
+    assert reached is not None  # without results there is nothing to write
     for sentence in reached.failures():
         say(printable(sentence))
     if outcome.is_empty:

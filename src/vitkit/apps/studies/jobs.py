@@ -1,10 +1,9 @@
-"""The shards of a study side by side: processes of this machine, or jobs of SLURM, by submitit.
+"""Parallel execution of a study's shards: as processes of this machine, or as SLURM jobs, with submitit.
 
-submitit and Ray can both do it. submitit needs nothing but SLURM itself, or nothing at all on one
-machine; it starts a command that anybody could type, and takes up a job that SLURM has put off. Ray
-would bring a server of its own, to be started on every machine first, and its strength, moving many
-small tasks and their data around, is no use to runs of minutes that keep all they know in a
-directory.
+submitit needs nothing but SLURM, or nothing at all on one machine; it starts an ordinary command,
+and restarts a job that SLURM has preempted. The alternative, Ray, needs a server that has to be
+started on every machine; its strength, the scheduling of many small tasks with their data, is
+irrelevant for runs of minutes that keep all their state in a directory.
 """
 
 import os
@@ -21,26 +20,27 @@ from vitkit.system.console.messages import say
 from vitkit.system.console.text import counted
 from vitkit.system.errors import BadSettings, Unsupported
 
-DAY = 24 * 60  # minutes that a job may take, unless told
-LOOKED = 2.0  # seconds between two looks at the jobs
-STOPPED = 75  # the status of a process that was asked to stop, and has saved its work
+DAY = 24 * 60  # default time limit of a job, minutes
+LOOKED = 2.0  # seconds between two checks of the jobs
+STOPPED = 75  # exit status of a process that saved its work after a signal
 
 
 @dataclass(frozen=True)
 class Shard:
-    """A process that runs one shard: what a job calls."""
+    """One shard of a study, as the callable of a job."""
 
     words: tuple[str, ...]
-    """What is typed after `vitkit`."""
+    """Arguments of the `vitkit` command."""
     number: int
-    """Which of the shards, from 0."""
+    """Index of the shard, from 0."""
     count: int
-    """How many there are."""
+    """Number of shards."""
     spread: bool
-    """Whether the machine's GPUs are shared among them: each gets one, in turn."""
+    """Whether each shard gets one of the machine's GPUs, in turn."""
 
     def __call__(self) -> int:
-        """Run it; returns its exit status. Raises RuntimeError, with its last words, if it fails."""
+        """Run the shard; returns its exit status. Raises RuntimeError with its last output if it
+        fails."""
         environment = dict(os.environ)
         if self.spread:
             import torch
@@ -60,14 +60,14 @@ class Shard:
         return f"{self.number + 1}/{self.count}"
 
     def checkpoint(self) -> Any:
-        """The job that submitit starts again when SLURM preempts it: the same, which continues."""
+        """The job that submitit starts after a preemption: this shard again, which continues."""
         from submitit.helpers import DelayedSubmission
 
         return DelayedSubmission(self)
 
 
 def check_submitit() -> None:
-    """Raises VitkitError if submitit, which starts jobs, is not installed."""
+    """Raises VitkitError if submitit is not installed."""
     if find_spec("submitit") is None:
         raise Unsupported("`jobs` needs submitit: pip install 'vitkit[cluster]'")
 
@@ -75,9 +75,9 @@ def check_submitit() -> None:
 def run_jobs(
     words: Sequence[str], count: int, on: str, options: Sequence[str], study_dir: Path
 ) -> None:
-    """Run a study in `count` shards, and wait until all have ended. Their output is in
-    `study_dir`/jobs. A shard that fails is reported, and the others continue. Raises VitkitError if
-    submitit is not installed, for options that it does not know, and if there is no SLURM."""
+    """Run a study in `count` shards, and wait until all have ended. Their output goes to
+    `study_dir`/jobs. A shard that fails is reported, and the others continue. Raises VitkitError without
+    submitit, for options that submitit does not know, and without SLURM."""
     check_submitit()
     import submitit
 
@@ -93,7 +93,7 @@ def run_jobs(
         waiting[shard.name()] = executor.submit(shard)
     say(f"{counted(count, 'job')} on {on}; what they say is in {folder}")
 
-    # Until the last has ended
+    # Wait until the last one has ended
     while waiting:
         time.sleep(LOOKED)
         for name, job in list(waiting.items()):
@@ -109,7 +109,7 @@ def run_jobs(
 
 
 def _parameters(options: Sequence[str]) -> dict[str, str | int]:
-    """Names and values, from NAME=VALUE. Raises VitkitError for anything else."""
+    """Names and values from NAME=VALUE. Raises VitkitError for other texts."""
     parameters: dict[str, str | int] = {}
     for option in options:
         name, equals, value = option.partition("=")

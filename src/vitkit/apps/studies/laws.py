@@ -1,14 +1,15 @@
-"""Scaling laws: the error of runs against their images or operations, and what it would be with more.
+"""Scaling laws: the error of runs as a function of training images or operations, and its extrapolation.
 
-A scaling law is a saturating power law of images or operations. error(x) = floor + scale · x^-power: a
-part that more of x removes, and a part that it does not.
+A scaling law is a saturating power law, error(x) = floor + scale · x^-power: one part of the error
+decreases with x, the other is constant.
 
-What the runs allow is a region of laws: all whose sum of squares is little more than the best one's. The
-interval of an error is the least and the largest that a law of the region gives (the profile of the
-likelihood: Bates and Watts 1988, "Nonlinear Regression Analysis and Its Applications", Section 6.1). So it
-knows of laws with and without a floor, and of any power.
+The results of the runs are compatible with a region of laws: those whose sum of squares is not much
+larger than the best one's. The confidence interval of an error spans the errors of all laws of the
+region (profile likelihood: Bates and Watts 1988, "Nonlinear Regression Analysis and Its
+Applications", Section 6.1). It includes laws with and without a floor, and with any power.
 
-Legend: P points (values of x), G powers that are tried, K numbers of a law that are not its power.
+Legend: P points (values of x), G trial powers, K linear parameters of a law (floor and scale, or
+one of them).
 """
 
 import math
@@ -17,13 +18,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-LEAST_POINTS = 3  # three numbers are fitted
-REACH = 3.0  # how far beyond the largest x a fit is believed, as a factor
+LEAST_POINTS = 3  # a law has three parameters
+REACH = 3.0  # largest factor by which a law is extrapolated beyond the measured x
 POWERS = np.geomspace(0.01, 2.7, 190)
 NEARBY = np.geomspace(
     1e-6, math.log(270), 400
-)  # distances of other powers from the best, as logarithms
-FLAT = 0.01  # an error that falls by less than this, from the least x to the most, does not fall
+)  # logarithmic distances of trial powers from the best one
+FLAT = 0.01  # smallest decrease of the error, from the smallest x to the largest, for a law
 Points = Mapping[float, Sequence[float]]
 """The errors of the runs at each x."""
 
@@ -32,13 +33,13 @@ class Law(NamedTuple):
     """error(x) = floor + scale · (x / unit)^-power."""
 
     floor: float
-    """The error that no x removes."""
+    """Error that remains for infinite x."""
     scale: float
-    """What there is above it at x = unit."""
+    """Error above the floor at x = unit."""
     power: float
-    """How fast that falls."""
+    """Exponent of the decrease."""
     unit: float
-    """The middle of the fitted x, so that scale and power are estimated almost independently."""
+    """Middle of the fitted x, so that the estimates of scale and power are almost independent."""
 
     def error(self, x: np.ndarray | float) -> np.ndarray | float:
         """The error at x."""
@@ -46,40 +47,40 @@ class Law(NamedTuple):
 
 
 class RunMeans(NamedTuple):
-    """The results of the runs, a value for each of P points."""
+    """The mean results of the runs at each of P points."""
 
     xs: np.ndarray
-    """Images or operations."""
+    """Images or operations, (P,)."""
     means: np.ndarray
-    """The mean error of the runs there."""
+    """Mean error of the runs at each point, (P,)."""
     runs: np.ndarray
-    """How many runs there are."""
+    """Number of runs at each point, (P,)."""
 
     @property
     def unit(self) -> float:
-        """The middle of the x, on a logarithmic axis."""
+        """The middle of the points on a logarithmic axis."""
         return float(np.exp(np.log(self.xs).mean()))
 
 
 class Fit(NamedTuple):
-    """A law, and the other laws that the same runs allow."""
+    """A fitted law, and the region of laws that are compatible with the same runs."""
 
     law: Law
-    """The one of least squares."""
+    """The law of least squares."""
     measured: RunMeans
-    """What it was fitted to."""
+    """The results to which it was fitted."""
     powers: np.ndarray
-    """The powers of other laws that are tried, (G,)."""
+    """Powers of other laws that are tried, (G,)."""
     squares: float
-    """The sum of squares that a law of the region has at most."""
+    """Largest sum of squares of a law in the region."""
     misfit: float
-    """Root of the mean square by which the means lie beside the law."""
+    """Root mean square difference between the means and the law."""
     deviation: float
-    """Standard deviation of the runs at a point; NaN if each has one."""
+    """Standard deviation of the runs at a point; NaN with one run per point."""
 
     @property
     def low(self) -> float:
-        """Smallest x that was measured."""
+        """The smallest measured x."""
         return float(self.measured.xs[0])
 
     @property
@@ -89,18 +90,18 @@ class Fit(NamedTuple):
 
     @property
     def falls(self) -> bool:
-        """Whether the error falls from the least x to the most."""
+        """Whether the error decreases from the smallest x to the largest."""
         return bool(self.law.error(self.low) - self.law.error(self.high) >= FLAT)
 
     def interval(self, x: float) -> tuple[float, float]:
-        """The interval of 95 % confidence of the mean error at x; of the floor, if x is infinite."""
+        """The 95 % confidence interval of the mean error at x; of the floor for infinite x."""
         ends = [float(self.law.error(x))]
         for straight in _straight_lines(self.measured, self.powers, x):
             ends += straight.ends(self.squares).tolist()
         return max(min(ends), 0.0), min(max(ends), 1.0)
 
     def interval_of_power(self) -> tuple[float, float]:
-        """The interval of 95 % confidence of the power."""
+        """The 95 % confidence interval of the power."""
         least = np.full(len(self.powers), np.inf)
         for straight in _straight_lines(self.measured, self.powers, self.high):
             least = np.minimum(least, straight.squares)
@@ -108,7 +109,7 @@ class Fit(NamedTuple):
         return float(allowed.min()), float(allowed.max())
 
     def warnings(self, x: float) -> list[str]:
-        """Why the law may not hold at x, in sentences; none if nothing speaks against it."""
+        """Sentences about why the law may not hold at x; empty if there is no objection."""
         sentences = []
         if x > REACH * self.high or x < self.low / REACH:
             sentences.append(
@@ -122,8 +123,8 @@ class Fit(NamedTuple):
             )
         if len(self.measured.xs) == LEAST_POINTS:
             sentences.append(
-                f"{LEAST_POINTS} points determine the {LEAST_POINTS} numbers of any law: none is left to "
-                "say whether this one holds"
+                f"{LEAST_POINTS} points determine the {LEAST_POINTS} numbers of any law, so "
+                "there is no test of whether this one holds"
             )
         if not self.falls:
             sentences.append(
@@ -131,7 +132,7 @@ class Fit(NamedTuple):
             )
         if math.isnan(self.deviation):
             sentences.append(
-                "one run at each point says nothing about chance: give several `seeds`"
+                "one run at each point does not show the effect of chance: give several `seeds`"
             )
         low, high = self.interval(x)
         if high - low > 0.2:
@@ -142,11 +143,12 @@ class Fit(NamedTuple):
 
 
 def fit(points: Points) -> Fit | None:
-    """The law of least squares through the errors of some runs, each run with the same weight, and the
-    region of laws that hold the true one in 95 % of studies; None for fewer than three values of x.
+    """Fit a law to the errors of runs by least squares, each run with the same weight, and find the
+    region of laws that contains the true one in 95 % of studies. None for fewer than three values
+    of x.
 
-    The runs' variance is estimated from what lies between a run and the mean of its x and between
-    those means and the law together, so that a law that holds badly is known badly.
+    The variance is estimated from the deviations of runs from the mean at their x and of these means from
+    the law together, so a law that fits badly has wide intervals.
     """
     from scipy.optimize import minimize_scalar
     from scipy.stats import t
@@ -158,7 +160,7 @@ def fit(points: Points) -> Fit | None:
     means = np.array([values.mean() for values in runs])
     measured = RunMeans(xs, means, np.array([len(values) for values in runs]))
 
-    # The law: the best power of a table, then between its neighbours
+    # The best power of a table, then refined between its neighbours
     near = POWERS[_squares(measured, POWERS).argmin()]
     step = POWERS[1] / POWERS[0]
     found = minimize_scalar(
@@ -169,14 +171,14 @@ def fit(points: Points) -> Fit | None:
     law = _law(measured, found.x)
     beside = law.error(xs) - means
 
-    # How far runs of one x lie apart
+    # The variance of runs at the same x
     within = sum(((values - values.mean()) ** 2).sum() for values in runs)
     freedom = int(measured.runs.sum()) - len(xs)
     deviation = math.nan
     if freedom:
         deviation = math.sqrt(within / freedom)
 
-    # The region: a law's squares are more than the least by the square of Student's t, at most
+    # The region: its sums of squares exceed the smallest one by at most the square of Student's t
     best = float((measured.runs * beside**2).sum())
     left = int(measured.runs.sum()) - LEAST_POINTS
     squares = best
@@ -188,28 +190,28 @@ def fit(points: Points) -> Fit | None:
     return Fit(law, measured, powers, squares, misfit, deviation)
 
 
-# With its power given a law is a straight line
+# For a given power, a law is linear
 
 
 class StraightLines(NamedTuple):
-    """For each of G powers, the least squares of K numbers, none of which is below 0: floor and scale,
-    or one of them while the other is 0. Where a number of the least squares is below 0, the
-    squares are infinite."""
+    """Linear least squares for each of G powers, with K non-negative parameters: floor and scale,
+    or one of them while the other is 0. Where the unconstrained solution has a negative parameter,
+    the sum of squares is infinite."""
 
     best: np.ndarray
-    """The numbers, (G, K)."""
+    """Parameters, (G, K)."""
     squares: np.ndarray
-    """Their sums of squares, (G,)."""
+    """Sums of squares, (G,)."""
     plain_squares: np.ndarray
-    """The same if numbers below 0 were allowed, (G,)."""
+    """Sums of squares of the unconstrained solutions, (G,)."""
     spread: np.ndarray
-    """The inverse of the normal equations, (G, K, K)."""
+    """Inverse of the normal equations, (G, K, K)."""
     at: np.ndarray
-    """What an error is, in these numbers, at the x that is asked for: (G, K)."""
+    """Coefficients of the parameters in the error at the requested x, (G, K)."""
 
     def ends(self, squares: float) -> np.ndarray:
-        """The smallest and the largest errors that laws predict whose sum of squares is at most
-        this, for all powers for which there are such laws, in no order."""
+        """The smallest and the largest errors predicted by laws with at most this sum of squares, for all
+        powers that have such laws, in no particular order."""
         room = np.maximum(squares - self.plain_squares, 0.0)  # (G,)
         direction = np.einsum("gij,gj->gi", self.spread, self.at)
         variance = np.einsum("gi,gi->g", direction, self.at)
@@ -222,7 +224,7 @@ class StraightLines(NamedTuple):
 
 
 def _straight_lines(measured: RunMeans, powers: np.ndarray, x: float) -> list[StraightLines]:
-    """With floor and scale, with scale alone and with floor alone."""
+    """Least squares with floor and scale, with scale only, and with floor only."""
     falling = (measured.xs / measured.unit) ** -powers[:, None]  # (G, P)
     constant = np.ones_like(falling)
     there = (x / measured.unit) ** -powers
@@ -235,7 +237,7 @@ def _straight_lines(measured: RunMeans, powers: np.ndarray, x: float) -> list[St
 
 
 def _least_squares(measured: RunMeans, design: np.ndarray, at: np.ndarray) -> StraightLines:
-    """The least squares of the means for designs (G, P, K), each mean with the weight of its runs."""
+    """Least squares of the means for designs (G, P, K), each mean weighted by its number of runs."""
     weighted = design * measured.runs[:, None]
     spread = np.linalg.inv(np.einsum("gpi,gpj->gij", weighted, design))
     best = np.einsum("gij,gpj,p->gi", spread, weighted, measured.means)
@@ -246,13 +248,13 @@ def _least_squares(measured: RunMeans, design: np.ndarray, at: np.ndarray) -> St
 
 
 def _squares(measured: RunMeans, powers: np.ndarray) -> np.ndarray:
-    """The least sum of squares with each power, (G,)."""
+    """The smallest sum of squares for each power, (G,)."""
     several = [lines.squares for lines in _straight_lines(measured, powers, measured.unit)]
     return np.minimum(np.minimum(several[0], several[1]), several[2])
 
 
 def _law(measured: RunMeans, power: float) -> Law:
-    """The law of least squares with a power."""
+    """The law of least squares with a given power."""
     both, scale, floor = _straight_lines(measured, np.array([power]), measured.unit)
     numbers = {
         both.squares[0]: both.best[0],
@@ -263,7 +265,7 @@ def _law(measured: RunMeans, power: float) -> Law:
     return Law(float(best[0]), float(best[1]), float(power), measured.unit)
 
 
-# What people read
+# Sentences for people
 
 
 def answer(name: str, fitted: Fit | None, x: float, what: str) -> list[str]:

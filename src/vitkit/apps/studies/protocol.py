@@ -1,8 +1,8 @@
-"""A study: a grid of recipes, what is measured, and the paper's table and figure of it.
+"""A study: a grid of recipes, its metrics, and the paper's table and figure.
 
-The paper's studies are in paper/, a `Study` each. `begin` decides how long its
-runs are and writes that down, `run_study` runs them, and `results` reads what they reached: table
-and figure are made from that, without running anything.
+The paper's studies are `Study` values in paper/. `begin` decides how long the runs are and records
+that, `run_study` runs them, and `results` reads their metrics. Tables and figures are made from the
+results, without running anything.
 """
 
 from collections.abc import Callable, Sequence
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-CHECKED = 100_000  # images of a part: to look at more before a study takes minutes
-RECORD = "study.json"  # in a study's directory: what was asked, and the plan
+CHECKED = 100_000  # largest number of images that are checked before a study; more take minutes
+RECORD = "study.json"  # in a study's directory: its settings and plan
 
 
 @dataclass(frozen=True)
@@ -55,38 +55,38 @@ class Ask:
     """The settings of a study that the user gives."""
 
     data: str = ""
-    """The images, written as `data.source` is."""
+    """The images, in the form of `data.source`."""
     recipe: Recipe | None = None
-    """The run that is varied."""
+    """The base recipe, which the study varies; None for the study's own."""
     fewshot: str = ""
-    """Other images, on which 5-shot accuracy is measured instead of the runs' own."""
+    """Images for 5-shot accuracy, which replaces the runs' own accuracy; "" for none."""
     pretrain: tuple[str, ...] = ()
-    """Data sets to pre-train on, beside `data`."""
+    """Data sets to pre-train on, in addition to `data`."""
     targets: tuple[str, ...] = ()
     """Data sets to transfer to."""
     model: str = ""
-    """Published weights, for studies that begin with some."""
+    """Published weights, for studies that begin with pre-trained models."""
     models: tuple[str, ...] = ()
     """Names of models, for studies of their cost."""
     sizes: tuple[int, ...] = ()
-    """Sides of images in pixels."""
+    """Image sizes: sides in pixels."""
     memory: float = 0.25
-    """GiB that a batch may take on a CPU, for studies of cost."""
+    """Memory limit of a batch on a CPU in GiB, for studies of cost."""
     seeds: int = 3
-    """Runs of each kind."""
+    """Number of runs of each setting."""
     regularise: bool = False
     """Whether weight decay, dropout and label smoothing are chosen for each small set (Figure 3)."""
 
     @property
     def varied(self) -> Recipe:
-        """`recipe` of a study that trains: `begin` fills it in."""
+        """The base recipe of a study that trains, which `begin` has filled in."""
         assert self.recipe is not None, "a study without runs has no recipe"
         return self.recipe
 
     @property
     def vit(self) -> ViTConfig:
-        """The model of a study whose check has said that it is a Vision Transformer."""
-        assert isinstance(self.varied.model, ViTConfig), "the study's check is for that"
+        """The model configuration of a study whose check requires a Vision Transformer."""
+        assert isinstance(self.varied.model, ViTConfig), "the study's check requires it"
         return self.varied.model
 
 
@@ -94,13 +94,13 @@ class PaperTable(NamedTuple):
     """A table in the paper's form."""
 
     title: str
-    """What it shows."""
+    """Title of the table."""
     columns: tuple[str, ...]
     """Their heads."""
     rows: Sequence[tuple[str, ...]]
     """The cells."""
     notes: list[str]
-    """What else the numbers say, a sentence each."""
+    """Further findings, one sentence each."""
 
     def markdown(self) -> str:
         """The table as Markdown."""
@@ -116,24 +116,24 @@ class Results(NamedTuple):
     """The results of a study so far."""
 
     ask: Ask
-    """What was asked."""
+    """The settings of the study."""
     plan: BudgetPlan
-    """What the budget came to."""
+    """The length of the runs, from the budget."""
     rows: list[Row]
-    """What every cell measured, at its last evaluation."""
+    """The metrics of every cell at its last evaluation."""
     curves: list[Row]
-    """The same at every evaluation."""
+    """The metrics of every cell at each evaluation."""
 
     def curve(self, **settings: Setting) -> dict[int, list[Metric]]:
-        """What the cells with these settings are compared by at every evaluation, by its step."""
+        """The main metric of the cells with these settings at each evaluation, by step."""
         by_step: dict[int, list[Metric]] = {}
         for row in _matching(self.curves, settings):
-            assert row.step is not None  # as every evaluation has one
+            assert row.step is not None  # rows of `curves` are evaluations, which have a step
             by_step.setdefault(row.step, []).append(row.measured)
         return dict(sorted(by_step.items()))
 
     def group(self, *names: str) -> dict[tuple, list[Metric]]:
-        """The values of every combination of some settings, in the order of the cells."""
+        """The main metric of the cells, by the values of some settings, in the order of the cells."""
         groups: dict[tuple, list[Metric]] = {}
         for row in self.rows:
             if row.primary and all(name in row.settings for name in names):
@@ -142,7 +142,8 @@ class Results(NamedTuple):
         return groups
 
     def by_seed(self, *names: str, **settings: Setting) -> dict[tuple, dict[int, Metric]]:
-        """The values of every combination of some settings, by seed, of the cells with these others."""
+        """The main metric of the cells with given settings, by the values of other settings and by
+        seed."""
         runs: dict[tuple, dict[int, Metric]] = {}
         for row in _matching(self.rows, settings):
             if "seed" in row.settings and all(name in row.settings for name in names):
@@ -156,12 +157,12 @@ class Results(NamedTuple):
 
 
 def _matching(rows: Sequence[Row], settings: dict[str, Setting]) -> list[Row]:
-    """The rows that cells are compared by, of those with these settings."""
+    """The rows of main metrics, of cells with these settings."""
     return [row for row in rows if row.primary and settings.items() <= row.settings.items()]
 
 
 def from_scratch(ask: Ask, splits: Splits) -> Recipe:
-    """The run that most studies vary."""
+    """The base recipe of most studies."""
     return small_vit(ask.data, splits)
 
 
@@ -170,17 +171,17 @@ class Study:
     """A study of the paper."""
 
     name: str
-    """What it is called on the command line."""
+    """Name on the command line."""
     summary: str
-    """What it measures, in half a line."""
+    """Subject of the study, as a short phrase."""
     measures: str
-    """The same in some sentences: the grid, and what is compared."""
+    """Description of the grid and of what is compared, in some sentences."""
     found: str
-    """What the paper found, and where."""
+    """The paper's finding, and where it is."""
     limits: str
     """What a small budget can and cannot show."""
     cells: Callable[[Ask, int, Path], list[Cell]]
-    """The grid, for ordinary runs of so many steps in a directory."""
+    """Function of settings, steps of an ordinary run and directory, which returns the grid."""
     table: Callable[[Results], PaperTable]
     """The table."""
     draw: Callable[[Results], "Figure"]
@@ -188,23 +189,24 @@ class Study:
     budget: str = "30m"
     """By default."""
     needs: tuple[str, ...] = ("data",)
-    """What must be asked for, by the names of `Ask`'s fields."""
+    """Required settings, as names of `Ask`'s fields."""
     takes: tuple[str, ...] = ("recipe", "fewshot", "seeds")
-    """What else may be; it has no use for the others."""
+    """Optional settings, as names of `Ask`'s fields; others are refused."""
     base: Callable[[Ask, Splits], Recipe] = from_scratch
-    """The run that is varied, if nobody gives a recipe."""
+    """Function that makes the base recipe, if the user gives none."""
     check: Callable[[Ask], None] | None = None
-    """Raises VitkitError for what this study cannot do."""
+    """Function that raises VitkitError for settings that the study does not support."""
     predict: Callable[[Results, str], list[str]] | None = None
-    """For a study that fits a law: what it expects of so many images or exaFLOPs, or of a model."""
+    """Function that predicts accuracy from a fitted law, for a number of images or exaFLOPs, or for
+    a model."""
 
 
 def begin(
     study: Study, ask: Ask, budget: str, study_dir: Path, device: str
 ) -> tuple[Ask, BudgetPlan]:
-    """What will run: as the directory says, if the study has begun there, else by the budget, which
-    is then written down. Every later call, and every other shard, does the same. Raises VitkitError
-    for a directory with another study, or another ask, and as `plan` does."""
+    """The plan of a study: the recorded one if the study has begun in this directory, otherwise one that
+    follows from the budget, which is then recorded. So later calls and other shards use the same plan.
+    Raises VitkitError for a directory of a different study or other settings, and as `plan` does."""
     for name in study.needs:
         if not getattr(ask, name):
             raise BadSettings(
@@ -243,9 +245,8 @@ def begin(
 
 
 def with_surviving_augmentation(ask: Ask, splits: Splits) -> Recipe:
-    """The recipe that a study varies, with the part of its augmentation that the classes of the images
-    survive, if it leaves that open: decided once, so that the runs differ in what is studied alone. Says
-    what was decided."""
+    """The base recipe with the augmentations that preserve the classes of the images, if it leaves this
+    choice open. Chosen once, so that the runs differ only in what is studied. Logs the choice."""
     recipe = ask.varied
     augmentation = recipe.data.augmentation
     if not augmentation.auto:
@@ -260,23 +261,25 @@ def with_surviving_augmentation(ask: Ask, splits: Splits) -> Recipe:
 
 
 def _survival(ask: Ask, splits: Splits) -> Survival:
-    """What the pixels of the training images tell. Raises VitkitError for images that are broken."""
+    """Which augmentations preserve the classes of the training images. Raises VitkitError for images that
+    cannot be decoded."""
     data = ask.varied.data
-    assert splits.train is not None  # as refuse_without_classes has checked
+    assert splits.train is not None  # refuse_without_classes requires it
     try:
         return survival_by_pixels(data.preprocessing, splits.train, data.augmentation)
     except BadImage:
-        refuse_broken(ask.data, data.workers)  # which names them all
+        refuse_broken(ask.data, data.workers)  # lists all of them
         raise
 
 
 def _given(ask: Ask) -> list[str]:
-    """The names of what was asked for, beside what is asked for by default."""
+    """The names of the settings that differ from their defaults."""
     return [field.name for field in fields(ask) if getattr(ask, field.name) != field.default]
 
 
 def _recorded(study: Study, ask: Ask, budget: str, study_dir: Path) -> BudgetPlan | None:
-    """The plan that a directory has, or None. Raises VitkitError for another study's."""
+    """The plan recorded in a directory; None if there is none. Raises VitkitError for a different
+    study's."""
     path = study_dir / RECORD
     if not path.exists():
         return None
@@ -303,7 +306,7 @@ def _recorded(study: Study, ask: Ask, budget: str, study_dir: Path) -> BudgetPla
         changed = [f"study: {record['study']} -> {study.name}"]
     if budget and budget_then != Budget.parse(budget):
         changed.append(f"budget: {record['budget']} -> {budget}")
-    asked = to_json(ask) | {"seeds": record["ask"].get("seeds")}  # more of them are welcome
+    asked = to_json(ask) | {"seeds": record["ask"].get("seeds")}  # the number of seeds may grow
     changed += differences(with_defaults(record["ask"], ask), asked)
     if changed:
         raise BadRun(
@@ -321,7 +324,7 @@ def _recorded(study: Study, ask: Ask, budget: str, study_dir: Path) -> BudgetPla
 def _decide(
     study: Study, ask: Ask, budget: str, splits: Splits | None, study_dir: Path, device: str
 ) -> BudgetPlan:
-    """Decide on the length of the runs and write it down; the first process to do so wins."""
+    """Decide on the length of the runs and record it; the first process to do so wins."""
     if ask.fewshot:
         try:
             open_others((five_shot(ask.fewshot),))
@@ -350,18 +353,18 @@ def _decide(
     write_json(own, record)
     if not _put(own, study_dir / RECORD):
         recorded = _recorded(study, ask, budget, study_dir)
-        assert recorded is not None  # it is there, as ours could not be put there
+        assert recorded is not None  # another process has recorded its plan first
         return recorded
     return decided
 
 
 def _put(own: Path, to: Path) -> bool:
-    """Give a file its name, unless one is called so; returns whether it did. Raises OSError."""
+    """Rename a file unless the new name exists; returns whether it was renamed. Raises OSError."""
     try:
-        to.hardlink_to(own)  # fails if it is there, unlike a rename
+        to.hardlink_to(own)  # unlike a rename, this fails if the name exists
     except FileExistsError:
         return False
-    except OSError:  # a file system without links, such as a memory card's or a share's
+    except OSError:  # a file system without links, such as a memory card or a network share
         if to.exists():
             return False
         own.replace(to)
@@ -378,13 +381,13 @@ def run_study(
     device: str = "auto",
     shard: tuple[int, int] = (0, 1),
 ) -> Results:
-    """Run every unfinished cell, and read what all have reached. Raises as `run_grid` does."""
+    """Run every unfinished cell, and read the results of all. Raises as `run_grid` does."""
     cells = study.cells(ask, decided.steps, study_dir)
     if ask.data:
         counts = {}
         for source in (ask.data, *ask.pretrain, *ask.targets):
             train = splits_at(source, typed=True).train
-            assert train is not None  # as refuse_without_classes has checked
+            assert train is not None  # refuse_without_classes requires it
             counts[source] = len(train)
         cells = [_without_waste(cell, counts) for cell in cells]
     run_grid(cells, study_dir, device, shard)
@@ -392,7 +395,7 @@ def run_study(
 
 
 def _without_waste(cell: Cell, counts: dict[str, int]) -> Cell:
-    """Do not decode all images first for a run that sees fewer than there are."""
+    """The cell without caching of decoded images, if its run uses fewer images than there are."""
     run = cell.run()
     if run is None or run.length.n * run.batch >= counts.get(run.data.source, 0):
         return cell
@@ -403,27 +406,28 @@ def _without_waste(cell: Cell, counts: dict[str, int]) -> Cell:
 
 
 def _sparing(recipe: Recipe) -> Recipe:
-    """The same run, which keeps no decoded images."""
+    """The recipe without caching of decoded images."""
     return replace(recipe, data=replace(recipe.data, keep_decoded=0.0))
 
 
 def results(study: Study, ask: Ask, decided: BudgetPlan, study_dir: Path) -> Results:
-    """The results of the cells so far, in the order of the grid; nothing is run."""
+    """The results of the finished cells, in the order of the grid; nothing is run."""
     order = {cell.name: i for i, cell in enumerate(study.cells(ask, decided.steps, study_dir))}
 
     def read(all_steps: bool) -> list[Row]:
+        """The metrics of all evaluations, or of the last ones, in the order of the grid."""
         rows = [row for row in read_rows(study_dir, all_steps) if row.cell in order]
         return sorted(rows, key=lambda row: order[row.cell])
 
     return Results(ask, decided, read(False), read(True))
 
 
-# What no study can run on: it would fail run by run, so it is refused before anything starts
+# Images that no study supports are refused before the first run, since every run would fail
 
 
 def refuse_without_accuracy(ask: Ask, splits: Splits) -> None:
-    """Raises VitkitError for images and objectives whose runs have no accuracy by which to compare
-    them. Otherwise the study would fail only after the runs."""
+    """Raises VitkitError for images and objectives without an accuracy for comparing the runs. Otherwise
+    the study would fail only after its runs."""
     refuse_without_classes(ask.data, splits)
     if not isinstance(ask.varied.objective, Supervised):
         objective = type(ask.varied.objective).__name__
@@ -434,7 +438,7 @@ def refuse_without_accuracy(ask: Ask, splits: Splits) -> None:
 
 
 def refuse_without_classes(source: str, splits: Splits) -> None:
-    """Raises VitkitError for images that nothing can be learned from, or that have no accuracy."""
+    """Raises VitkitError for a data set without training images, or without one class per image."""
     if splits.train is None or not len(splits.train):
         raise BadData(f"{source} has no images to learn from, only others to measure on")
     if splits.target_kind != "class":
@@ -446,10 +450,10 @@ def refuse_without_classes(source: str, splits: Splits) -> None:
 
 
 def refuse_broken(source: str, workers: int) -> None:
-    """Raises VitkitError for images that cannot be decoded: every run would end at them, for none
-    looks at all images first. Of very many only the runs do.
+    """Raises VitkitError if images cannot be decoded, because every run would fail at them. Of a
+    very large data set not all images are checked.
 
-    workers: processes that decode; -1 is one for each CPU, since no model is running yet."""
+    workers: number of decoding processes; -1 for one per CPU, since no model is running yet."""
     if workers < 0:
         workers = cpus()
     splits = splits_at(source, typed=True)

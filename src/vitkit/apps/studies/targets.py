@@ -1,5 +1,5 @@
-"""Transfer within a study: every run is fine-tuned on other data sets, its targets, and is compared by its
-accuracy there, as in Tables 5 and 6 and in Figures 3 and 5."""
+"""Transfer within a study: every run is fine-tuned on target data sets, and the runs are compared
+by their accuracy there, as in Tables 5 and 6 and in Figures 3 and 5."""
 
 import statistics
 from collections.abc import Sequence
@@ -15,30 +15,31 @@ from vitkit.system.errors import BadSettings
 from vitkit.system.span import Span
 from vitkit.training import Cell, run_name
 
-RATE = 0.03  # the learning rate of fine-tuning by SGD, of Table 4's
+RATE = 0.03  # learning rate of fine-tuning by SGD, one of those of Table 4
 
 
 def data_name(source: str) -> str:
-    """The name of a data set in tables and folders, which is that of a run on it. "." has the name of
-    the current folder."""
+    """The name of a data set in tables and folders, which is also the name of a run on it. For "."
+    it is the name of the current folder."""
     return run_name(source, "")
 
 
 def check_names(sources: Sequence[str], kind: str) -> None:
-    """Raises VitkitError for two data sets of one name."""
+    """Raises VitkitError if two data sets have the same name."""
     by_name: dict[str, str] = {}
     for source in sources:
         name = data_name(source)
         if name in by_name:
             raise BadSettings(
-                f"two {kind} are called {name!r}, {by_name[name]} and {source}; the table could not tell "
-                "them apart: leave one out, or rename it"
+                f"two {kind} are called {name!r}, {by_name[name]} and {source}; names in the "
+                "table must differ: leave one out, or rename it"
             )
         by_name[name] = source
 
 
 def check_targets(ask: Ask) -> None:
-    """Raises VitkitError for targets of one name, and for two metrics to compare the runs by."""
+    """Raises VitkitError for targets with the same name, and for two metrics that would compare the
+    runs."""
     check_names(ask.targets, "targets")
     if ask.targets and ask.fewshot:
         raise BadSettings(
@@ -48,8 +49,9 @@ def check_targets(ask: Ask) -> None:
 
 
 def fine_tuning(recipe: Recipe, target: str, steps: int, pretrained: Path | None = None) -> Recipe:
-    """A run on a target, half as long as the pre-training of `steps` steps: by SGD, as in Table 4, from
-    the pre-trained run of a directory; without one from scratch, as the pre-training."""
+    """A run on a target, half as long as the pre-training of `steps` steps: by SGD, as in Table 4,
+    from the pre-trained run in a directory; without one from scratch, with the optimiser of the
+    pre-training."""
     tuned = for_steps(on_other_images(recipe, target), max(steps // 2, 1))
     if pretrained is None:
         return tuned
@@ -60,9 +62,9 @@ def fine_tuning(recipe: Recipe, target: str, steps: int, pretrained: Path | None
 def on_every_target(
     cell: Cell, recipe: Recipe, targets: Sequence[str], steps: int, study_dir: Path
 ) -> list[Cell]:
-    """The fine-tuning runs that begin with the model of a cell, one for each target, with its seed.
+    """The fine-tuning runs from the model of a cell, one per target, with the cell's seed.
 
-    recipe: The run of the cell on all of its images, of which the model and the batch are taken.
+    recipe: the cell's recipe on all of its images, whose model and batch size are used.
     """
     folder, _, last = cell.name.rpartition("/")
     grid = []
@@ -76,8 +78,8 @@ def on_every_target(
 
 
 def by_target(results: Results, *names: str) -> dict[str, Runs]:
-    """The values of every combination of some settings, by seed, on each target; before them the average
-    over the targets if there are several. Without targets, the values of the runs themselves, under ""."""
+    """The values by settings and seed, for each target; with several targets, their average comes first.
+    Without targets, the values of the runs themselves, under ""."""
     if not results.ask.targets:
         return {"": results.by_seed(*names)}
     on_each: dict[str, Runs] = {}
@@ -87,11 +89,11 @@ def by_target(results: Results, *names: str) -> dict[str, Runs]:
     if len(on_each) == 1:
         return on_each
     average = _average(list(on_each.values()))
-    return {f"average of {len(on_each)}": average, **on_each}  # no name of a target has a space
+    return {f"average of {len(on_each)}": average, **on_each}  # names of targets have no spaces
 
 
 def _average(on_each: Sequence[Runs]) -> dict[tuple, dict[int, Metric]]:
-    """The mean over the targets, of the runs that have ended on all of them."""
+    """The mean over the targets, for runs that have ended on all of them."""
     averages: dict[tuple, dict[int, Metric]] = {}
     for setting, by_seed in on_each[0].items():
         for seed, first in by_seed.items():

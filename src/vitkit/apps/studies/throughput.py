@@ -1,7 +1,7 @@
-"""How many images a second a model answers, and the largest batch that fits, found by search.
+"""Throughput of a model's inference, and the largest batch that fits into memory, found by search.
 
-Memory runs out in a process of its own. On a CPU that process may take so much more memory and no
-more, by the system's own limit; on a GPU it has what the GPU has.
+A separate process runs out of memory. On a CPU the operating system limits how much memory the
+process may allocate; on a GPU the limit is the GPU's memory.
 """
 
 import json
@@ -23,30 +23,30 @@ from vitkit.system.machine import autocast, pick_device, pick_precision
 from vitkit.system.processes.ranks import from_rank_0, process_group
 
 RATE = Unit("images per second", "images per second", "higher", ",.1f")
-MOST = 1 << 16  # images of a batch
+MOST = 1 << 16  # largest batch size
 CLOSE = 16  # the search ends within one sixteenth of the largest batch
 GIB = 1 << 30
-BATCH = 64  # images of a pass, if no batch is searched for
-PASSES = 5  # that are timed then, after one that warms up
+BATCH = 64  # batch size, if it is not searched for
+PASSES = 5  # timed passes with BATCH, after one for warming up
 CHILD = "from vitkit.apps.studies.throughput import child; child()"
 
 
 @dataclass(frozen=True)
 class Fastest:
-    """A model at an image size, on random images."""
+    """Measures a model at an image size, on random images."""
 
     model: str
     """Name of the model."""
     side: int
     """Height and width of the images in pixels."""
     memory: float = 0.25
-    """GiB that a batch may take on a CPU."""
+    """Memory limit of a batch on a CPU, in GiB."""
     seconds: float = 0.3
-    """What each batch is timed for, or one pass if that takes longer."""
+    """Duration of the timing of each batch; a single pass if that takes longer."""
 
     def measure(self, device: str) -> list[Metric]:
-        """Images per second at the best batch; the largest batch that fits, and the best. Raises
-        VitkitError if not even one image fits."""
+        """Images per second at the best batch size; the largest batch that fits, and the best batch size.
+        Raises VitkitError if not even one image fits."""
         tried = from_rank_0(lambda: self.search(device))
         if not tried:
             raise BadSettings(
@@ -61,15 +61,15 @@ class Fastest:
         ]
 
     def search(self, device: str) -> dict[int, float]:
-        """Images per second of every batch that fits, measured in another process. Raises VitkitError,
-        with its last words, if that process cannot work at all."""
+        """Images per second at every batch size that fits, measured in another process. Raises
+        VitkitError with the last output of that process if it fails from the start."""
         words = json.dumps({**asdict(self), "device": device})
         run = subprocess.run(
             [sys.executable, "-c", CHILD], input=words, capture_output=True, text=True
         )
         tried = {}
         lines = [line for line in run.stdout.splitlines() if line.startswith("[")]
-        for line in lines:  # of a process that ran out of memory for good, what it said before
+        for line in lines:  # output before the process ran out of memory
             batch, rate = json.loads(line)
             tried[batch] = rate
         if not lines and run.returncode != 0:
@@ -96,14 +96,14 @@ class Speed:
             for _ in range(1 + PASSES):
                 began = time.perf_counter()
                 with torch.inference_mode(), autocast(own_device, precision):
-                    model(images).sum().item()  # waits for a GPU
+                    model(images).sum().item()  # synchronises with a GPU
                 times.append(time.perf_counter() - began)
         return [Metric("images/s", BATCH / min(times[1:]), RATE)]
 
 
 def largest(fits: Callable[[int], bool], most: int = MOST) -> int:
-    """The largest batch that fits, within a sixteenth; 0 if not even one image does. By doubling, then
-    by halving what lies between one that fits and one that does not."""
+    """The largest batch size that fits, within a sixteenth; 0 if not even one image does. By
+    doubling, then by bisection between one that fits and one that does not."""
     low = 0
     high = 1
     while high <= most and fits(high):
@@ -121,7 +121,7 @@ def largest(fits: Callable[[int], bool], most: int = MOST) -> int:
 
 
 def child() -> None:
-    """The main function of the other process: reads settings from stdin, and prints [batch, images
+    """Main function of the measuring process: reads settings from stdin, and prints [batch, images
     per second]."""
     settings = json.loads(sys.stdin.read())
     device = pick_device(settings.pop("device"))
@@ -136,29 +136,32 @@ def child() -> None:
         """Seconds of a pass."""
         began = time.perf_counter()
         with torch.inference_mode(), autocast(device, precision):
-            model(images)[0, 0].item()  # waits for a GPU
+            model(images)[0, 0].item()  # synchronises with a GPU
         return time.perf_counter() - began
 
     def fits(batch: int) -> bool:
-        # Anew for each: libraries keep some memory for every size of batch that they have met
+        # Built again for each batch size, because libraries cache memory for every size that they
+        # have seen
         if device.type == "cpu":
             _limit(int(measured.memory * GIB))
         try:
-            images = one.repeat(batch, 1, 1, 1)  # to draw each takes longer than some models
+            images = one.repeat(
+                batch, 1, 1, 1
+            )  # random images of this number would take longer than some models
             times = list(_passes(partial(forward, images), measured.seconds))
-        except (RuntimeError, MemoryError):  # PyTorch says so when an allocation fails
+        except (RuntimeError, MemoryError):  # PyTorch's errors for a failed allocation
             if device.type == "cuda":
                 torch.cuda.empty_cache()
             return False
         print(json.dumps([batch, batch / statistics.median(times)]), flush=True)
         return True
 
-    forward(one)  # all libraries are loaded, and their threads begun, before memory is limited
+    forward(one)  # loads all libraries and starts their threads before memory is limited
     largest(fits)
 
 
 def _passes(forward: Callable[[], float], seconds: float) -> Iterator[float]:
-    """The times of passes: of the first alone, if it is long; else of those that follow."""
+    """Seconds of each pass: of the first only, if it is long; else of the following ones."""
     first = forward()
     if first > seconds:
         yield first
@@ -171,7 +174,7 @@ def _passes(forward: Callable[[], float], seconds: float) -> Iterator[float]:
 
 
 def _limit(more: int) -> None:
-    """Let this process have so many more bytes of memory, and no more. Needs Linux."""
+    """Limit the memory of this process to `more` bytes above its current use. Needs Linux."""
     import resource
 
     lines = Path("/proc/self/status").read_text().splitlines()

@@ -1,5 +1,5 @@
-"""What the runs of a study say, and how surely: means with their deviation, and whether the best setting
-and the worst differ by more than chance.
+"""Uncertainty of a study's results: means with standard deviations, and a test of whether the best
+and the worst setting differ by more than chance.
 
 Legend: K settings, S seeds.
 """
@@ -12,9 +12,11 @@ import numpy as np
 
 from vitkit.evaluation import Metric
 
-LEVEL = 0.05  # the share of studies of equal settings that may say that they differ
+LEVEL = (
+    0.05  # significance level: the share of studies of equal settings that may report a difference
+)
 Runs = Mapping[tuple, Mapping[int, Metric]]
-"""What every setting reached, by its seed."""
+"""Results of every setting, by seed."""
 
 
 def mean_and_deviation(metrics: Sequence[Metric]) -> tuple[float, float]:
@@ -38,17 +40,16 @@ def cell_text(metrics: Sequence[Metric]) -> str:
 
 
 def best_and_worst(runs: Runs, families: int = 1) -> list[str]:
-    """Whether the best and the worst of all settings differ by more than chance, in sentences: of
-    studies whose settings do not differ, one in twenty at most says that they do.
+    """Sentences about whether the best and the worst of all settings differ by more than chance: if the
+    settings are equal, at most one study in twenty reports a difference.
 
-    families: how many times one study asks this, each of other images; p is multiplied by it
-    (Bonferroni).
+    families: number of such tests in one study, each on other images; p is multiplied by it (Bonferroni).
     """
     several = {name: of_seed for name, of_seed in runs.items() if len(of_seed) > 1}
     if not several:
-        return ["one run of each kind says nothing about chance: give several `seeds`"]
+        return ["one run of each kind does not show the effect of chance: give several `seeds`"]
 
-    # How far runs of one setting lie apart
+    # The deviation of runs of one setting
     groups = [np.array([m.value for m in of_seed.values()]) for of_seed in several.values()]
     squares = sum(((values - values.mean()) ** 2).sum() for values in groups)
     freedom = sum(len(values) - 1 for values in groups)
@@ -58,7 +59,7 @@ def best_and_worst(runs: Runs, families: int = 1) -> list[str]:
     if len(several) < 2:
         return sentences
 
-    # The best and the worst
+    # The best and the worst setting
     means = np.array([values.mean() for values in groups])
     names = [", ".join(map(str, name)) for name in several]
     best = int(means.argmax())
@@ -90,13 +91,14 @@ def have_the_same_seeds(settings: Sequence[Mapping[int, Metric]]) -> bool:
 
 
 def range_test(settings: Sequence[Mapping[int, Metric]]) -> float:
-    """The p-value of the difference between the best and the worst mean of K settings of two runs or
-    more each, which chance alone puts the farther apart the more settings there are.
+    """The p-value of the difference between the best and the worst mean of K settings with two runs
+    or more each. It accounts for the number of settings, since the range of more means is larger by
+    chance.
 
-    Games and Howell's test, which allows each setting a deviation of its own (Games and Howell 1976,
-    "Pairwise multiple comparison procedures with unequal N's and/or variances"). If all ran with the
-    same seeds, what a seed does to all of them is taken out first: the mean of the seed over the
-    settings, which also takes a K-th of the variance away. Two settings are compared by the paired
+    Games and Howell's test, which allows each setting a variance of its own (Games and Howell 1976,
+    "Pairwise multiple comparison procedures with unequal N's and/or variances"). If all settings
+    have the same seeds, the effect of each seed is removed first: the mean of the seed over the
+    settings, which also removes a K-th of the variance. Two settings are compared by the paired
     t-test. `benchmarks/error_rates.py` simulates both.
     """
     from scipy.stats import studentized_range, ttest_rel
@@ -110,11 +112,11 @@ def range_test(settings: Sequence[Mapping[int, Metric]]) -> float:
     if paired:
         compared = list(_without_the_seeds(np.stack(groups)))
     if np.allclose(compared[best], means[best]) and np.allclose(compared[worst], means[worst]):
-        return float(math.isclose(means[best], means[worst]))  # nothing varies: equal or not
+        return float(math.isclose(means[best], means[worst]))  # without variance: equal or not
     if paired and len(groups) == 2:
         return float(ttest_rel(*groups).pvalue)
 
-    # Of these two alone: `scipy.stats.tukey_hsd` computes every pair's, and each takes a while
+    # For these two only: `scipy.stats.tukey_hsd` computes every pair, and each takes a while
     two = [compared[best], compared[worst]]
     errors = np.array([values.var(ddof=1) / len(values) for values in two])  # of means, squared
     freedom = errors.sum() ** 2 / sum(errors**2 / [len(values) - 1 for values in two])  # Welch's
@@ -123,8 +125,8 @@ def range_test(settings: Sequence[Mapping[int, Metric]]) -> float:
 
 
 def _without_the_seeds(values: np.ndarray) -> np.ndarray:
-    """(K, S) -> (K, S): values with the same means of settings, less what their seeds have in common,
-    and with as large a variance as if that had been known."""
+    """(K, S) -> (K, S): values with the same means of settings but without the common effect of
+    each seed, with the variance that they would have if that effect were known."""
     means = values.mean(1, keepdims=True)  # (K, 1)
     seeds = values.mean(0) - values.mean()  # (S,)
     share = 1 - 1 / len(values)

@@ -1,4 +1,4 @@
-"""`vitkit suite`: several tasks, one protocol, and the means by which a model is judged."""
+"""`vitkit suite`: several tasks with one protocol, and the mean accuracy of a model on them."""
 
 import lazy_loader
 

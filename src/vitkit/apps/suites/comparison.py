@@ -1,4 +1,4 @@
-"""Several models on one suite, side by side: the means over the groups of its tasks, as in the paper's
+"""Comparison of several models on one suite: the means over the groups of its tasks, as in the paper's
 Figure 2."""
 
 import math
@@ -14,43 +14,43 @@ from vitkit.apps.suites.task import Suite
 from vitkit.evaluation import SHARE, Metric
 from vitkit.system.errors import BadSettings
 
-RUNS = 3  # over which the paper states standard deviations (Table 2)
-BAR = 0.3  # inches, the width of a bar
-GAP = 1.2  # bars, between two rows of the table
-LEAST_WIDTH = 5.5  # inches, for the legend
-GREYS = ("0.45", "0.62", "0.79")  # of published models, of which there are no more
+RUNS = 3  # number of runs behind the paper's standard deviations (Table 2)
+BAR = 0.3  # width of a bar, inches
+GAP = 1.2  # space between two rows of the table, in bars
+LEAST_WIDTH = 5.5  # smallest width of the figure for the legend, inches
+GREYS = ("0.45", "0.62", "0.79")  # colours of published models, of which there are three
 
 
 @dataclass(frozen=True)
 class ComparedRow:
-    """A mean over the tasks of a group, or over all tasks, or a task that is in no group."""
+    """A mean over the tasks of a group, or over all tasks; or a task without a group."""
 
     name: str
-    """The task, or what the mean is over."""
+    """Name of the task, or of the tasks that are averaged."""
     group: str
-    """The group; empty for all tasks, and for a task that is in none."""
+    """The group; "" for all tasks, and for a task without a group."""
     values: tuple[Metric | None, ...]
-    """The figure of each model, None if it has none."""
+    """The figure of each model; None for a model without one."""
 
 
 @dataclass(frozen=True)
 class SuiteComparison:
-    """Several models on the tasks that have a result of each."""
+    """Several models on the tasks for which all of them have a result."""
 
     suite: Suite
-    """All of its tasks."""
+    """The suite with all of its tasks."""
     metric: str
-    """The name of the metric that is compared: the first that a task has."""
+    """Name of the compared metric: the first one of a task."""
     models: tuple[str, ...]
-    """The columns: the models that were measured, then those whose figures the paper states."""
+    """The columns: the measured models, then those with published figures."""
     rows: tuple[ComparedRow, ...]
-    """The mean over all tasks, tasks that are in no group, then the mean over each group."""
+    """The mean over all tasks, the tasks without a group, then the mean over each group."""
     sentences: tuple[str, ...]
-    """What the reader should know."""
+    """Notes for the reader."""
 
 
 def compare_models(outcomes: Mapping[str, Outcome]) -> SuiteComparison:
-    """Compare models, by their names, on the tasks that have a result of each.
+    """Compare models, by name, on the tasks for which all of them have a result.
 
     Raises VitkitError if there is no such task.
     """
@@ -65,7 +65,7 @@ def compare_models(outcomes: Mapping[str, Outcome]) -> SuiteComparison:
             "the missing tasks first"
         )
 
-    # The tables of all models have the same lines, but the mean has the suite's name only if it may
+    # All tables have the same lines; the mean carries the suite's name only if the suite is complete
     tables = []
     for outcome in sorted(outcomes.values(), key=lambda outcome: outcome.is_whole):
         tables.append(lines(_on(common, outcome)))
@@ -98,14 +98,14 @@ def compare_models(outcomes: Mapping[str, Outcome]) -> SuiteComparison:
 
 
 def _on(tasks: Sequence[str], outcome: Outcome) -> Outcome:
-    """The first metric of some tasks alone."""
+    """The outcome with only some tasks, and only the first metric of each."""
     first = {name: outcome.metrics[name][:1] for name in tasks}
     return replace(outcome, metrics=first)
 
 
 def _published(line: TableLine, suite: Suite, is_whole: bool) -> list[Metric | None]:
-    """The published figures beside a line. Only those over the whole suite have an interval: Student's,
-    as that of several seeds has, from the standard deviation of the paper's three runs."""
+    """The published figures for a line. Only those over the whole suite have an interval:
+    Student's, as for several seeds, from the standard deviation of the paper's three runs."""
     if not line.published:
         return [None] * len(suite.published)
     from scipy.stats import t
@@ -122,7 +122,7 @@ def _published(line: TableLine, suite: Suite, is_whole: bool) -> list[Metric | N
 
 
 def _sentences(outcomes: Mapping[str, Outcome], common: Sequence[str]) -> list[str]:
-    """What the means are over, and what their intervals mean."""
+    """Notes on what the means cover, and on their intervals."""
     suite = next(iter(outcomes.values())).suite
     texts = []
     left_out = []
@@ -157,10 +157,10 @@ def comparison_markdown(comparison: SuiteComparison) -> str:
 
 
 def draw_comparison(comparison: SuiteComparison) -> Figure:
-    """Figure 2: bars of every model with their 95 % intervals, next to each other for each row; those of
-    published models are grey."""
+    """Figure 2: bars with 95 % intervals, grouped by row, one per model; published models are
+    grey."""
     count = len(comparison.models)
-    step = count + GAP  # bars from one row to the next
+    step = count + GAP  # distance of two rows, in bars
     width = max(BAR * step * len(comparison.rows) + 0.8, LEAST_WIDTH)
     figure = Figure(figsize=(width, 3.8), layout="constrained")
     axes = figure.subplots()
@@ -177,7 +177,7 @@ def draw_comparison(comparison: SuiteComparison) -> Figure:
     places = [row * step + (count - 1) / 2 for row in range(len(comparison.rows))]
     axes.set_xticks(places, [_tick(row) for row in comparison.rows], fontsize=8)
     axes.tick_params(axis="x", length=0)
-    axes.set_ylim(0, 112)  # with room for the number above a bar
+    axes.set_ylim(0, 112)  # leaves space for the number above a bar
     axes.set_yticks(range(0, 101, 20))
     axes.set_ylabel(f"{comparison.metric}, {SHARE.axis}")
     figure.legend(loc="outside upper left", ncols=2, frameon=False, fontsize=8)
@@ -187,7 +187,7 @@ def draw_comparison(comparison: SuiteComparison) -> Figure:
 def _draw_bars(
     axes: Axes, xs: Sequence[float], metrics: Sequence[Metric | None], name: str, colour: str
 ) -> None:
-    """Bars of one model, with their intervals and numbers; none where it has no figure."""
+    """Draw the bars of one model with their intervals and numbers; none where it has no figure."""
     there = [(x, metric) for x, metric in zip(xs, metrics, strict=True) if metric is not None]
     heights = [SHARE.scale * metric.value for _, metric in there]
     axes.bar([x for x, _ in there], heights, 0.9, color=colour, label=name)
@@ -202,7 +202,7 @@ def _draw_bars(
 
 
 def _tick(row: ComparedRow) -> str:
-    """The name of a row below its bars."""
+    """The axis label of a row."""
     if not row.group:
         return row.name
     return f"{row.group}\n{row.name}"

@@ -1,4 +1,5 @@
-"""A model on every task of VTAB, of the robustness suite, or of one's own; or several, side by side."""
+"""`vitkit suite`: a model, or several side by side, on VTAB, the robustness suite or the user's own
+tasks."""
 
 from __future__ import annotations
 
@@ -47,17 +48,17 @@ class SuiteTable(Rows):
     """The first model."""
     protocol: str
     outcome: Outcome
-    """The result of each task, and the means."""
+    """The results of all tasks of the first model."""
     workdir: Path
-    """Directory of the results: table.md and results.parquet, and if models were compared, comparison.md
+    """Directory of the results: table.md and results.parquet; with several models also comparison.md
     and comparison.png."""
     comparison: SuiteComparison | None = None
-    """The models side by side, if there are several."""
+    """The comparison of several models; None for one model."""
     json: bool = False
-    """Whether it is printed as JSON."""
+    """Whether the result is printed as JSON."""
 
     def rows(self) -> list[dict]:
-        """A row for each task, and for each mean."""
+        """One row per task, and one per mean."""
         rows = []
         for line in lines(self.outcome):
             values = {metric.name: metric.value for metric in line.values if metric is not None}
@@ -195,7 +196,7 @@ def suite(
                     for sentence in _remarks(outcome):
                         say(sentence)
 
-        # Side by side
+        # Comparison of several models
         first = workdirs[models[0]]
         comparison = None
         if len(outcomes) > 1:
@@ -210,7 +211,8 @@ def suite(
 
 
 def _suite(name: str, data: str, from_hub: bool) -> tuple[Suite, str]:
-    """The suite, and the folder of its images. Raises BadSettings if either is not known."""
+    """The suite, and the folder of its images. Raises BadSettings for an unknown suite or a missing
+    folder."""
     if from_hub and name == "robustness":
         raise BadSettings(
             f"`from_hub` is for tasks of vtab and of TOML files, and the suite is {name}"
@@ -234,7 +236,7 @@ def _suite(name: str, data: str, from_hub: bool) -> tuple[Suite, str]:
 def _workdirs(
     models: Sequence[str], chosen: Suite, protocol: str, given: Path | None
 ) -> dict[str, Path]:
-    """The directory of the results of each model. Raises BadSettings for two models that have one
+    """The directory of the results of each model. Raises BadSettings if two models have the same
     name."""
     workdirs: dict[str, Path] = {}
     by_name: dict[str, str] = {}
@@ -242,8 +244,8 @@ def _workdirs(
         name = _model_name(model)
         if name in by_name:
             raise BadSettings(
-                f"two models are called {name!r}, {by_name[name]} and {model}: a table could not tell them "
-                "apart; leave one out, or rename it"
+                f"two models are called {name!r}, {by_name[name]} and {model}: names in a "
+                "table must differ; leave one out, or rename it"
             )
         by_name[name] = model
         workdir = Path("runs") / _directory_name(chosen, protocol, name)
@@ -256,7 +258,7 @@ def _workdirs(
 
 
 def _model_name(model: str) -> str:
-    """The name of a model in tables and folders: that of its file or folder, or of its run."""
+    """The name of a model in tables and folders: the name of its file, folder or run."""
     path = Path(model)
     if path.name == "model" and path.parent.name:
         return short_name(path.parent.name)
@@ -264,7 +266,8 @@ def _model_name(model: str) -> str:
 
 
 def _directory_name(chosen: Suite, protocol: str, model: str) -> str:
-    """The name of a directory of results: the suite, the protocol if it has several, and the model."""
+    """The name of a directory of results: the suite, the protocol if the suite has several, and the
+    model."""
     parts = [chosen.name.lower(), protocol, model]
     if not chosen.learns:
         parts.remove(protocol)
@@ -272,14 +275,14 @@ def _directory_name(chosen: Suite, protocol: str, model: str) -> str:
 
 
 def _as_folder(name: str) -> str:
-    """A name without what a folder's name should not have."""
+    """A name without characters that a folder's name should not have."""
     return re.sub(r"[^\w.-]+", "-", name)
 
 
 def _protocol(
     name: str, chosen: Suite, seeds: int, asked: Mapping[str, Any]
 ) -> FineTuning | Literal["features"]:
-    """The protocol with what is asked for instead of its own settings. Raises BadSettings for changes of a
+    """The protocol with the settings that were given. Raises BadSettings for settings of training with a
     protocol that does not train."""
     changes = {setting: value for setting, value in asked.items() if value}
     if not chosen.learns and (changes or seeds != 1):
@@ -298,7 +301,7 @@ def _protocol(
 
 
 def _remarks(outcome: Outcome) -> Iterator[str]:
-    """What the table lacks."""
+    """Sentences about what the table lacks."""
     for sentence in sentences(outcome):
         yield printable(sentence)
     if outcome.suite.hint and len(outcome.metrics) < len(outcome.suite.tasks):
@@ -306,11 +309,11 @@ def _remarks(outcome: Outcome) -> Iterator[str]:
 
 
 def _table(outcome: Outcome) -> Table:
-    """A row for each task, below the name of its group, and for each mean."""
+    """The table for a terminal: one row per task below the name of its group, and one per mean."""
     table = Table(box=SIMPLE, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("task", overflow="fold")
     names = columns(outcome)
-    widths = [1] * len(names)  # a number that is cut, "61.8 ± 1" of 15.5, would be another
+    widths = [1] * len(names)  # numbers are never cut: "61.8 ± 1" would be read as another value
     for line in lines(outcome):
         longest = [max(map(len, text.split()), default=0) for text in cells(line, len(names))]
         widths = list(map(max, widths, longest))
@@ -336,7 +339,7 @@ def _table(outcome: Outcome) -> Table:
 
 
 def _compared(comparison: SuiteComparison) -> Table:
-    """A row for each mean, with the figures of all models."""
+    """The comparison for a terminal: one row per mean, with the figures of all models."""
     table = Table(box=SIMPLE, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("", overflow="fold", min_width=16)
     for model in comparison.models:
@@ -350,7 +353,7 @@ def _compared(comparison: SuiteComparison) -> Table:
 
 
 def _comparison_json(comparison: SuiteComparison) -> dict:
-    """The comparison as plain values: each row with the figure of each model, null if it has none."""
+    """The comparison as plain values: each row with one figure per model, or None."""
     rows = []
     for row in comparison.rows:
         values: dict[str, dict | None] = {}
@@ -367,7 +370,7 @@ def _comparison_json(comparison: SuiteComparison) -> dict:
 
 
 def _next(model: str, protocol: str, chosen: Suite) -> str:
-    """What to run next."""
+    """A sentence with the next command."""
     if not chosen.learns:
         evaluate = step("evaluate", model, DATA, named=Placeholder("name"), report="report.html")
         return f"next: {evaluate}, for all about one of them"

@@ -1,9 +1,9 @@
-"""The images of tasks, as they are on this machine: where they lie, how many they are, and whether
-they are what the task asks for. A task can be made of the original data set that it is defined on:
-its classes by a rule, and its 1,000 images to learn from by their places in that data set.
+"""The images of tasks on this machine: where they are, how many there are, and whether they meet
+the task's requirements. A task can also be made from its original data set: the classes by a rule,
+the 1,000 training images by their positions.
 
-VTAB's places count in the order of TensorFlow Datasets, which shuffles. Here they count in the order
-of the files, so the images are others than VTAB's, and the result says so.
+VTAB's positions refer to the shuffled order of TensorFlow Datasets. Here they refer to the order of the
+files, so the images differ from VTAB's, and the result says so.
 """
 
 import hashlib
@@ -22,8 +22,8 @@ from vitkit.system.errors import BadData, VitkitError
 from vitkit.system.storage.files import cache_dir
 from vitkit.system.storage.remote import is_address
 
-TRAIN = 800  # images to train on
-SELECT = 200  # images to select on
+TRAIN = 800  # training images
+SELECT = 200  # validation images
 REMARK = (
     "taken in the files' own order (VTAB counts in the order of TensorFlow Datasets), so these are "
     "not VTAB's images"
@@ -32,25 +32,25 @@ REAL = "https://github.com/google-research/reassessed-imagenet"
 
 
 class TaskImages(NamedTuple):
-    """The images of a task, as they are on this machine."""
+    """The images of a task on this machine."""
 
     where: str
-    """What `parts_at` takes."""
+    """Address for `parts_at`."""
     train: int
-    """Images to learn from, those of the validation part included."""
+    """Number of training images, including the validation part."""
     test: int
     """Test images."""
     classes: int
     """Classes."""
     digest: str
-    """By which changed images are noticed."""
+    """Digest for detecting changed images."""
     remark: str = ""
-    """How they were taken from an original data set, if they were."""
+    """How the images were taken from an original data set; "" if they were not."""
     real: str = ""
-    """ReaL's file, if its labels count."""
+    """Path of ReaL's file, if its labels are used; else ""."""
 
     def deviations(self, task: Task) -> list[str]:
-        """The deviations from the task's own images, each as a part of a sentence."""
+        """The differences from the task's specified images, each as part of a sentence."""
         texts = []
         for what, is_there, expected in (
             ("images to learn from", self.train, task.train),
@@ -67,11 +67,11 @@ class TaskImages(NamedTuple):
 def find_all(
     tasks: Sequence[Task], folder: str, run_dir: Path, from_hub: bool
 ) -> tuple[dict[Task, TaskImages], dict[str, str]]:
-    """The tasks whose images are below a folder; and of the others, by name, why they cannot run.
+    """The tasks whose images are below a folder; and by name the reasons why the others cannot run.
 
-    run_dir: where a task that is made of an original data set is written down.
-    from_hub: what lies on other machines may be downloaded: original data sets, and addresses that a
-        suite in a file names.
+    run_dir: folder for the lists of tasks that are made from original data sets.
+    from_hub: allow downloads of original data sets, and of addresses that a suite in a file
+        names.
     """
     found = {}
     absent = {}
@@ -92,8 +92,8 @@ def find(task: Task, folder: str, run_dir: Path, from_hub: bool = False) -> Task
     """The images of a task below a folder; None if they do not exist and the task says where to get
     them.
 
-    from_hub: what lies on other machines may be downloaded. Raises VitkitError for data that cannot be
-    read, or has not what a task needs.
+    from_hub: allow downloads. Raises VitkitError for data that cannot be read, or that does not meet the
+    task's requirements.
     """
     if task.named is not None:
         return _published(task, folder)
@@ -137,11 +137,11 @@ def _absence(task: Task, folder: str, from_hub: bool) -> str:
     return text
 
 
-# The images of a task that is learned
+# Images of tasks that are learned
 
 
 def _images(where: str, columns: Columns) -> TaskImages:
-    """The images of a data set. Raises VitkitError if it has not what a task needs."""
+    """The images of a data set. Raises VitkitError if it lacks a part or classes."""
     sources = parts_at(where, columns).sources
     if "train" not in sources or "test" not in sources:
         parts = ", ".join(filter(None, sources)) or "none"
@@ -159,7 +159,7 @@ def _images(where: str, columns: Columns) -> TaskImages:
 
 
 def _where(task: Task, folder: str) -> str:
-    """What `parts_at` takes for a task's images."""
+    """The address of a task's images for `parts_at`."""
     data = task.data or task.name
     if data == "digits" or data.startswith("hf:") or is_address(data):
         return data
@@ -169,18 +169,18 @@ def _where(task: Task, folder: str) -> str:
 
 
 def _is_nothing(path: Path) -> bool:
-    """Whether there is neither such a path, nor a file whose name begins so."""
+    """Whether neither the path exists nor a file whose name begins with it."""
     if path.exists() or not path.parent.is_dir():
         return not path.exists()
     return not any(other.name.startswith(f"{path.name}-") for other in path.parent.iterdir())
 
 
-# Tasks made of original data sets
+# Tasks made from original data sets
 
 
 def where_is(original: Original, folder: str) -> str | None:
-    """What `read_table` takes for it: an address, or below a folder NAME, NAME-train.parquet and
-    its siblings, NAME.csv, NAME.jsonl. None if there is nothing."""
+    """The address of an original data set for `read_table`: the hub's, or a path below a folder: NAME,
+    NAME-train.parquet and its siblings, NAME.csv, NAME.jsonl. None if none exists."""
     if original.is_of_the_hub:
         return original.data
     if is_address(folder):
@@ -197,12 +197,12 @@ def where_is(original: Original, folder: str) -> str | None:
 
 
 def select_from(original: Original, where: str, classes: int, file: Path) -> str:
-    """Write the selection that is a task: what `parts_at` takes.
+    """Write the list of a task's images; returns its address for `parts_at`.
 
-    classes: how many the task has.
+    classes: number of classes of the task.
     file: path without suffix.
-    Raises VitkitError for data that lack a part or a column, and for a measurement that the rule
-    does not know, with its row.
+    Raises VitkitError for data that lack a part or a column, and for a measurement outside of the rule's
+    range, with its row.
     """
     columns = Columns()
     if original.rule is not None:
@@ -210,7 +210,7 @@ def select_from(original: Original, where: str, classes: int, file: Path) -> str
     table = read_table(where, columns)
     rows = _rows(original, where, table)
 
-    # The classes of the images that are taken
+    # The classes of the selected images
     numbers = {}
     labels = tuple(map(str, range(classes)))
     for part, chosen in rows.items():
@@ -230,12 +230,12 @@ def select_from(original: Original, where: str, classes: int, file: Path) -> str
 
 
 def _rows(original: Original, where: str, table: Table) -> dict[str, np.ndarray]:
-    """The rows of each part of the task, int64 (N,); none is in two."""
+    """The rows of each part of the task, int64 (N,); the parts are disjoint."""
     by_part = {}
     for part in ("train", "val", "test"):
         by_part[part] = np.flatnonzero(table.parts == part)
     without_parts = np.flatnonzero(table.parts == "")
-    if len(without_parts):  # all of it is the training part
+    if len(without_parts):  # rows without a part belong to the training part
         by_part["train"] = without_parts
     for part in ("train", original.val.part, original.test.part):
         if not len(by_part[part]):
@@ -256,7 +256,7 @@ def _rows(original: Original, where: str, table: Table) -> dict[str, np.ndarray]
 
 
 def _after(by_part: dict[str, np.ndarray], place: Place) -> np.ndarray:
-    """The rows of a part from a share of it on."""
+    """The rows of a part after the given share."""
     rows = by_part[place.part]
     return rows[round(place.share * len(rows)) :]
 
@@ -273,12 +273,12 @@ def _by_rule(original: Original, where: str, table: Table, rows: np.ndarray) -> 
     return np.array(numbers, np.int64)
 
 
-# Data sets that nothing is learned from, each under one of the names that it goes by
+# Data sets for evaluation without training, each under one of its usual names
 
 
 def _published(task: Task, folder: str) -> TaskImages | None:
-    """The images of such a data set; None if they are not there. Raises VitkitError for images that
-    are not of it, and if ReaL's file is missing."""
+    """The images of such a data set; None if they are missing. Raises VitkitError for images that do
+    not belong to it, and if ReaL's file is missing."""
     for name in task.folders:
         where = str(Path(folder) / name)
         if Path(where).exists():
@@ -291,7 +291,7 @@ def _published(task: Task, folder: str) -> TaskImages | None:
             return None
         digests = [fingerprint(named.source) for named in corrupted.severities]
         return TaskImages(where, 0, corrupted.images, 0, _digest(digests))
-    assert task.named is not None  # as nothing is learned from it
+    assert task.named is not None  # true for all tasks that are not learned
     source = open_named(task.named, where).source
     digests = [fingerprint(source)]
     real = ""
@@ -303,7 +303,7 @@ def _published(task: Task, folder: str) -> TaskImages | None:
 
 
 def _real_file(folder: str, where: str) -> str:
-    """ReaL's file: beside the images, above them, or in the cache. Raises VitkitError."""
+    """The path of ReaL's file: beside the images, above them, or in the cache. Raises VitkitError."""
     places = [Path(folder), Path(where), Path(where).parent, cache_dir() / "imagenet"]
     for place in places:
         if (place / "real.json").is_file():
@@ -315,5 +315,5 @@ def _real_file(folder: str, where: str) -> str:
 
 
 def _digest(digests: Sequence[str]) -> str:
-    """One digest of several."""
+    """One digest for several."""
     return hashlib.sha256(" ".join(digests).encode()).hexdigest()

@@ -1,8 +1,8 @@
-"""What a model is worth as it is, on one task and without training: what its features are worth to
-closed forms on one that is learned, and its own answers, judged as the authors of the data set do, on
-one that is not.
+"""Evaluation of a frozen model on one task, without fine-tuning: its features by closed-form probes
+on a task with training images, or its own predictions by the data set's official protocol on a task
+without any.
 
-Features are computed once, and kept in the cache: a task takes seconds, and the next time less.
+Features are computed once and cached: a task takes seconds, and less the next time.
 """
 
 import hashlib
@@ -50,14 +50,14 @@ from vitkit.system.processes.ranks import on_rank_0, process_group
 from vitkit.training import Cell
 from vitkit.weights import Classifier, Hints, add_weights, check_answers, load_as
 
-MEASURED = ("top1", "top5", "calibration_error")  # of answers to a named data set
+MEASURED = ("top1", "top5", "calibration_error")  # metrics on a named data set
 
 
 def frozen_cells(
     model: str, tasks: dict[Task, TaskImages], hints: Hints, precision: Precision
 ) -> list[Cell]:
-    """A measurement of the model on each task. Raises VitkitError for a model that cannot be read."""
-    # Another model under the same name is noticed by its weights
+    """One measurement of the model per task. Raises VitkitError for a model that cannot be read."""
+    # The weights' digest distinguishes models with the same name
     digest = hashlib.sha256()
     add_weights(digest, load_as(model, hints, quiet=not on_rank_0()).model.state_dict())
     weights = digest.hexdigest()
@@ -92,36 +92,35 @@ def frozen_cells(
 
 @dataclass(frozen=True)
 class Frozen:
-    """Linear probe and neighbours, which know all images but the test part, and few-shot accuracy,
-    which draws from the training part. Equal values measure the same."""
+    """Linear probe and nearest neighbours fitted to all images but the test part, and few-shot
+    accuracy with samples of the training part. Equal values make equal measurements."""
 
     model: str
     """The model."""
     weights: str
-    """A digest of its weights."""
+    """Digest of the model's weights."""
     data: str
     """The images."""
     digest: str
-    """By which changed images are noticed."""
+    """Digest for detecting changed images."""
     columns: Columns = field(default_factory=Columns)
-    """Which columns hold the images and the labels."""
+    """Columns that hold the images and the labels."""
     hints: Hints = field(default_factory=Hints)
-    """What the model's file does not say."""
+    """Overrides for what the model's file does not contain."""
     shots: tuple[int, ...] = (5, 10)
-    """Images of each class for the few-shot accuracy."""
+    """Numbers of images per class for the few-shot accuracy."""
     seeds: int = 3
-    """How often these are drawn."""
+    """Number of random samples for the few-shot accuracy."""
     k: int = 20
-    """Neighbours that vote."""
+    """Number of neighbours that vote."""
     precision: Precision = "float32"
-    """Of the matrix products below the head."""
+    """Precision of the matrix products in the backbone."""
 
     def measure(self, device: str) -> list[Metric]:
-        """The accuracy of each: `linear`, and `left_out`, which is the probe's on the images that it
-        learns from, each answered by a fit without it; `5-shot`, `10-shot`; `neighbours`. Raises
-        VitkitError for images that nothing can be learned from, and for features that are not
-        finite."""
-        # The training images; the same and those of the validation part; and the test images
+        """The accuracies `linear`, `left_out` (leave-one-out accuracy of the linear probe on its
+        training images), `5-shot`, `10-shot` and `neighbours`. Raises VitkitError for images
+        without usable training classes, and for features that are not finite."""
+        # The training images; training and validation images; and the test images
         sources = parts_at(self.data, self.columns).sources
         train = sources["train"]
         learned = train
@@ -130,7 +129,7 @@ class Frozen:
         test = sources["test"]
         known = known_classes(learned)
 
-        # The features, once; the training images are the first of those learned from
+        # Features are computed once; the training images come first
         with process_group(device) as own_device:
             loaded = load_as(self.model, self.hints, quiet=True)
             classifier = loaded.to(own_device).for_inference()
@@ -138,7 +137,7 @@ class Frozen:
                 x, y = compute_features(classifier, learned)
                 x_test, y_test = compute_features(classifier, test)
 
-        # The linear probe, which does not know classes without an image
+        # The linear probe, which has no output for classes without an image
         number = np.full(len(learned.labels), -1)
         number[known] = np.arange(len(known))
         fitted = fit_probe("linear", x, number[y], len(known))
@@ -146,7 +145,7 @@ class Frozen:
         left_out = known[fitted.left_out.argmax(1).numpy()]
         metrics = [_accuracy("linear", predicted, y_test), _accuracy("left_out", left_out, y)]
 
-        # A few training images of each class
+        # Few-shot accuracy, from samples of the training images
         for shots in self.shots:
             right = []
             for seed in range(self.seeds):
@@ -165,31 +164,32 @@ class Frozen:
 
 @dataclass(frozen=True)
 class AsPublished:
-    """A model's answers to a data set, judged as its authors do. Equal values measure the same."""
+    """A model's predictions on a data set, evaluated by its official protocol. Equal values make equal
+    measurements."""
 
     model: str
     """The model."""
     weights: str
-    """A digest of its weights."""
+    """Digest of the model's weights."""
     data: str
-    """Where the images are."""
+    """Path of the images."""
     digest: str
-    """By which changed images are noticed."""
+    """Digest for detecting changed images."""
     named: SetName
-    """What they are."""
+    """The data set."""
     corruption: Corruption | None = None
-    """Of ImageNet-C's files, the corruption."""
+    """The corruption, for ImageNet-C; None for other data sets."""
     real: str = ""
-    """ReaL's file, if its labels are the ones that count."""
+    """Path of ReaL's file, if its labels are used; else ""."""
     hints: Hints = field(default_factory=Hints)
-    """What the model's file does not say."""
+    """Overrides for what the model's file does not contain."""
     precision: Precision = "float32"
-    """Of the matrix products."""
+    """Precision of the matrix products."""
 
     def measure(self, device: str) -> list[Metric]:
-        """top1, top5 and calibration_error; of ReaL top1; of a corruption top1, the mean over its
-        severities, and CE, the error in proportion to AlexNet's. Raises VitkitError for a model that
-        does not know the classes."""
+        """top1, top5 and calibration_error; for ReaL top1; for a corruption top1, averaged over its
+        severities, and CE, the error relative to AlexNet's. Raises VitkitError for a model that
+        does not have the classes."""
         with process_group(device) as own_device:
             loaded = load_as(self.model, self.hints, quiet=True)
             check_answers(loaded)
@@ -200,7 +200,7 @@ class AsPublished:
             with autocast(own_device, self.precision):
                 if self.corruption is not None:
                     corrupted = open_corruption(self.data, self.corruption)
-                    assert corrupted is not None  # as _published has found it
+                    assert corrupted is not None  # _published has found it
                     found = robustness_on_files([corrupted], partial(_ask, ready))
                     return [replace(found.mean, name="top1"), replace(found.errors[0], name="CE")]
                 named = open_named(self.named, self.data)
@@ -213,12 +213,12 @@ class AsPublished:
 
 
 def _ask(classifier: Classifier, named: Named, text: str) -> Answers:
-    """The answers of a model to a data set, as its protocol has it."""
+    """The model's predictions for a data set, by its protocol."""
     choice = named.choice(classifier.labels)
     part = Part(named.source, batches_of(classifier, named.source, text))
     return answers(classifier, part, choice=choice)
 
 
 def _accuracy(name: str, predicted: np.ndarray, classes: np.ndarray) -> Metric:
-    """The share of answers that are right, of classes (N,) each."""
+    """The accuracy of predicted classes, (N,), for true classes, (N,)."""
     return share_right(name, predicted == classes)

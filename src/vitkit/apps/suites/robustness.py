@@ -1,5 +1,5 @@
-"""The robustness suite: ImageNet's validation images, their other labels, and the data sets that show
-what is left of a model's accuracy on other photographs, drawings and corrupted images."""
+"""The robustness suite: ImageNet's validation images with their original and other labels, and data
+sets that measure the remaining accuracy on other photographs, drawings and corrupted images."""
 
 from statistics import mean
 
@@ -13,7 +13,7 @@ from vitkit.evaluation.benchmarks.named import IMAGENET_C, SetName
 
 GROUP_C = "ImageNet-C"
 
-# What the folders of the data sets are called: by this suite, then by their archives
+# Names of the data sets' folders: this suite's, then those of their archives
 VAL = ("imagenet/val", "imagenet", "ILSVRC/Data/CLS-LOC/val")
 FOLDERS: dict[SetName, tuple[str, ...]] = {
     "imagenet": VAL,
@@ -29,7 +29,7 @@ TITLES: dict[SetName, str] = {"imagenet": "ImageNet"}
 
 
 def _published(name: SetName) -> Task:
-    """The task of a data set that has a protocol of its own."""
+    """The task of a data set with its own protocol."""
     known = SETS[name]
     return Task(
         name,
@@ -57,7 +57,7 @@ def _corruption(name: Corruption) -> Task:
 
 
 def _remarks(outcome: Outcome) -> list[str]:
-    """mCE and relative mCE, if every corruption has a result."""
+    """Sentences with mCE and relative mCE, if every corruption has a result."""
     errors = {}
     for name in COMMON:
         seeds = outcome.metrics.get(f"imagenet-c/{name}")

@@ -1,5 +1,6 @@
-"""A model on a suite. The tasks whose images are there run, as the cells of a grid: a measurement of the
-model as it is, or fine-tuning by a protocol. What is not there is said, and the grid keeps the results.
+"""Running a suite: the tasks whose images exist run as the cells of a grid, either as an evaluation
+of the frozen model or as fine-tuning by a protocol. Missing tasks are reported, and the grid keeps
+the results.
 """
 
 import math
@@ -24,23 +25,23 @@ from vitkit.training.grids.grid import check_shard
 from vitkit.weights import Hints
 
 ProtocolName = Literal["features", "paper", "light"]
-WAITING = "has not run yet"  # the reason of a task that can run
-SIDE = 384  # pixels of the images of all tasks (App. B.1.1)
-WARMUP = 5  # the share of a run that shorter runs warm up in is one fifth, as 500 of 2,500 steps
+WAITING = "has not run yet"  # the reason for a task that can run
+SIDE = 384  # image size of all tasks in pixels (App. B.1.1)
+WARMUP = 5  # the warm-up takes one part in this many of a run, as 500 of 2,500 steps
 
 
 @dataclass(frozen=True)
 class FineTuning:
-    """Fine-tuning with the same settings for every task (App. B.1.1): SGD, BiT's crops, squares of
-    384 pixels, all images but the test part. Several rates or lengths are chosen from on the
-    validation part, for each task."""
+    """Fine-tuning with the same settings for every task (App. B.1.1): SGD, BiT's crops, images of
+    384 x 384 pixels, all images but the test part. If several rates or lengths are given, the best
+    combination is chosen for each task on the validation part."""
 
     rates: tuple[float, ...] = (0.01,)
     """Learning rates."""
     steps: tuple[int, ...] = (2_500,)
-    """Lengths of a run."""
+    """Lengths of the runs, in steps."""
     batch: int = 512
-    """Images of a step."""
+    """Number of images per step."""
 
     def __post_init__(self):
         for name in ("rates", "steps"):
@@ -66,17 +67,19 @@ class Outcome:
     """The results of a model on a suite."""
 
     suite: Suite
-    """All tasks, also those without a result."""
+    """The suite with all tasks, including those without a result."""
     metrics: dict[str, list[list[Metric]]]
-    """By task, each accuracy (one of a fine-tuned model, several of a frozen one), of every seed."""
+    """For each task its accuracies (one for a fine-tuned model, several for a frozen one), each with one
+    value per seed."""
     reasons: dict[str, str]
-    """Why a task has no result, or not all of its cells have, in a sentence."""
+    """Why a task, or some of its cells, have no result; a sentence by task name."""
     deviations: dict[str, str]
-    """In what a task's images, or the protocol, are not the suite's."""
+    """How a task's images, or the protocol, differ from the suite's; by task name."""
 
     @property
     def is_whole(self) -> bool:
-        """Whether every task has a result by the suite's rules: so the mean has its name."""
+        """Whether every task has a result by the suite's rules, so that the mean may carry the
+        suite's name."""
         return not self.deviations and all(task.name in self.metrics for task in self.suite.tasks)
 
 
@@ -96,18 +99,17 @@ def run_suite(
 ) -> Outcome:
     """Run a protocol on every task whose images are below `folder`; finished ones are skipped.
 
-    features: linear probe, few-shot and neighbours on the frozen model, in seconds. paper: the ViT
-    paper's fine-tuning, the same for all tasks. light: VTAB's sweep of two rates and two lengths,
-    chosen for each task on its validation images. Or a FineTuning of one's own.
+    features: linear probe, few-shot and nearest neighbours on the frozen model, in seconds. paper:
+    the ViT paper's fine-tuning, the same for all tasks. light: VTAB's sweep of two rates and two
+    lengths, chosen for each task on its validation images. Or any other FineTuning.
 
-    tasks: the names of some, which run now; all by default.
+    tasks: names of the tasks to run now; all by default.
     shard: (i, n) runs every n-th task, from the i-th on, so that n processes can share a suite.
+    from_hub: read tasks that are missing in `folder` from the Hugging Face hub, if it has them.
+    precision: of evaluations without training; training uses that of its recipe, float32.
 
-    from_hub: tasks that are not in `folder` are read from the Hugging Face hub, if they are there.
-    precision: of measurements without training; runs have that of their recipe, float32.
-
-    Raises VitkitError if no task has images, for a protocol that the suite has no meaning for, and
-    what `run_grid` raises.
+    Raises VitkitError if no task has images, or if the suite does not support the protocol, and the
+    errors of `run_grid`.
     """
     if seeds < 1:
         raise BadSettings(f"`seeds` is {seeds}; it is at least 1")
@@ -121,7 +123,7 @@ def run_suite(
     hints = hints or Hints()
     wanted = suite.only(tasks).tasks
     with process_group(device):
-        # Only the tasks that run now are downloaded
+        # Only tasks that run now are downloaded
         others = [task for task in suite.tasks if task not in wanted]
         found, absent = from_rank_0(lambda: find_all(wanted, folder, run_dir, from_hub))
         more, more_absent = from_rank_0(lambda: find_all(others, folder, run_dir, False))
@@ -139,13 +141,13 @@ def run_suite(
         rows = from_rank_0(lambda: read_rows(run_dir))
     outcome = _outcome(suite, rows, absent, _deviations(suite, found, protocol, hints))
     for name in outcome.metrics:
-        if name in absent:  # it ran before, and its images were taken away
+        if name in absent:  # it has results, but its images were removed since
             outcome.deviations[name] = "its images are not here any more, so nothing checks them"
     return outcome
 
 
 def _none_of(tasks: Sequence[Task], folder: str, absent: dict[str, str]) -> str:
-    """The sentence about a folder with the images of none of these tasks."""
+    """The message for a folder that has no images of these tasks."""
     names = some([task.name for task in tasks], 3)
     return f"{folder} has the images of no task ({names}); {tasks[0].name}: {absent[tasks[0].name]}"
 
@@ -162,7 +164,7 @@ def _fine_tune(
     run_dir: Path,
     device: str,
 ) -> None:
-    """Choose a setting for each task, if there are several, then run it."""
+    """Choose a setting for each task, if there are several; then run the task with it."""
     chosen = dict.fromkeys((task.name for task in tasks), protocol.settings[0])
     trials = _selection_cells(protocol, model, tasks, hints)
     if trials:
@@ -171,7 +173,7 @@ def _fine_tune(
 
 
 def _best(rows: Sequence[Row]) -> dict[str, tuple[float, int]]:
-    """The setting whose metric is best, by task; of equal ones the first."""
+    """The setting with the best metric, by task; of equal ones the first."""
     best: dict[str, Row] = {}
     for row in rows:
         if not row.primary:
@@ -188,7 +190,7 @@ def _best(rows: Sequence[Row]) -> dict[str, tuple[float, int]]:
 def _selection_cells(
     protocol: FineTuning, model: str, tasks: dict[Task, TaskImages], hints: Hints
 ) -> list[Cell]:
-    """A run on the validation part for each setting and task; none for a single setting."""
+    """One run per setting and task, measured on the validation part; none for a single setting."""
     if len(protocol.settings) == 1:
         return []
     cells = []
@@ -214,7 +216,7 @@ def _final_cells(
     chosen: dict[str, tuple[float, int]],
     seeds: Sequence[int],
 ) -> list[Cell]:
-    """A run on all but the test part for each task that has a setting chosen, and each seed."""
+    """One run per seed for each task with a chosen setting, trained on all but the test part."""
     cells = []
     for task, images in tasks.items():
         if task.name not in chosen:
@@ -245,7 +247,7 @@ def _recipe(
     """The fine-tuning run of a task with one setting."""
     recipe = finetune(model, images.where, "vtab", hints, task.columns, typed=False)
 
-    # BiT's crops, unless a task's classes depend on what they change
+    # BiT's crops, without operations that change a task's classes
     augmentation = bit_crops(recipe.model.image, task.flip, task.crop)
     warmup = min(recipe.optim.warmup.n, steps // WARMUP)
     return replace(
@@ -262,13 +264,13 @@ def _recipe(
     )
 
 
-# What it came to
+# The results
 
 
 def _deviations(
     suite: Suite, found: dict[Task, TaskImages], protocol: ProtocolName | FineTuning, hints: Hints
 ) -> dict[str, str]:
-    """In what the images of tasks, or the protocol, are not the suite's; by task, "" for all."""
+    """How the images of tasks, or the protocol, differ from the suite's; by task name, "" for all."""
     deviations = {}
     for task, images in found.items():
         texts = images.deviations(task)
@@ -287,7 +289,7 @@ def _deviations(
 def _outcome(
     suite: Suite, rows: Sequence[Row], absent: dict[str, str], deviations: dict[str, str]
 ) -> Outcome:
-    """What the finished cells reached, by task, in the suite's order."""
+    """The results of the finished cells, by task, in the suite's order."""
     metrics = {}
     reasons = {}
     for task in suite.tasks:
@@ -302,7 +304,7 @@ def _outcome(
 
 
 def _of_task(task: Task, rows: Sequence[Row]) -> tuple[dict[str, list[Metric]], str]:
-    """The accuracies of a task's final cells, and why one of its cells failed, if one did."""
+    """The accuracies of a task's final cells, and an error message if one of them failed."""
     cells: dict[str, list[Metric]] = {}
     failed = ""
     for row in rows:

@@ -1,4 +1,4 @@
-"""The table of a suite, in the layout of the paper's Table 9: a row for each task, then the means
+"""The table of a suite, in the layout of the paper's Table 9: one row per task, then the means
 over groups and over all tasks."""
 
 import math
@@ -11,26 +11,26 @@ from vitkit.apps.suites.running import WAITING, Outcome
 from vitkit.apps.suites.task import Task
 from vitkit.evaluation import Metric
 
-LOPSIDED = 0.1  # of an interval's width, from which its two sides are not printed as one
+LOPSIDED = 0.1  # relative difference of an interval's two sides from which both are printed
 
 
 class TableLine(NamedTuple):
     """A line of the table."""
 
     name: str
-    """The task, or what a mean is over."""
+    """Name of the task, or of the tasks that are averaged."""
     group: str
-    """The group of a task, or that a mean is over."""
+    """Group of the task, or the averaged group."""
     values: tuple[Metric | None, ...]
-    """A figure for each column, None if it has no such figure; empty for a task without a result."""
+    """One figure per column, None where there is none; empty for a task without a result."""
     is_mean: bool = False
-    """Whether it is a mean over tasks."""
+    """Whether the line is a mean over tasks."""
     published: tuple[float, ...] = ()
-    """Published accuracies of other models, in percent; empty for a suite without them."""
+    """Published accuracies of other models, in percent; empty for a suite without any."""
 
 
 def columns(outcome: Outcome) -> list[str]:
-    """The names of the columns: whatever any task has measured."""
+    """The names of the columns: all metrics that any task has."""
     names: dict[str, None] = {}
     for by_column in outcome.metrics.values():
         for seeds in by_column:
@@ -39,8 +39,8 @@ def columns(outcome: Outcome) -> list[str]:
 
 
 def lines(outcome: Outcome) -> list[TableLine]:
-    """All lines of the table. A mean is over the tasks that have a result, and says how many
-    they are unless all have one; it has the suite's name only if `outcome.is_whole`."""
+    """All lines of the table. A mean covers the tasks with a result; its name says how many they
+    are unless all have one, and is the suite's only if `outcome.is_whole`."""
     suite = outcome.suite
     names = columns(outcome)
     table = []
@@ -55,7 +55,7 @@ def lines(outcome: Outcome) -> list[TableLine]:
             values[task] = line
         table.append(TableLine(task.heading, task.group, line, published=task.published))
 
-    # Groups, in the order in which they come
+    # Groups, in order of appearance
     groups = list(dict.fromkeys(task.group for task in suite.tasks if task.group))
     for group in groups:
         members = suite.members(group)
@@ -86,21 +86,21 @@ def _published(tasks: Sequence[Task]) -> tuple[float, ...]:
 
 
 def _is_empty(outcome: Outcome, group: str) -> bool:
-    """Whether a group of the same images has no result at all: then a line stands for its tasks."""
+    """Whether a group of the same images has no result, so that one line represents all of its tasks."""
     if group not in outcome.suite.same_images:
         return False
     return not any(task.name in outcome.metrics for task in outcome.suite.members(group))
 
 
 def _mean_of(present: int, all_tasks: int) -> str:
-    """What a mean over the tasks that are present is called."""
+    """The name of a mean over the tasks that are present."""
     if present == all_tasks:
         return f"mean of {all_tasks}"
     return f"mean of {present} of {all_tasks}"
 
 
 def over_seeds(metrics: Sequence[Metric]) -> Metric:
-    """The mean over seeds. Their interval is Student's; that of a single seed is its own."""
+    """The mean over seeds with Student's interval; a single seed keeps its own interval."""
     first = metrics[0]
     if len(metrics) == 1:
         return first
@@ -115,10 +115,10 @@ def over_seeds(metrics: Sequence[Metric]) -> Metric:
 def mean(
     rows: Sequence[Sequence[Metric | None]], independent: bool = True
 ) -> tuple[Metric | None, ...]:
-    """The unweighted mean over tasks in each column; None if one of them has no such figure. Its
-    interval is of these very tasks, with other images: the squares of the tasks' errors add up, on
-    each side of the mean. Tasks with the same images are not independent: then the errors themselves
-    add up, which is the most that they can."""
+    """The unweighted mean over tasks in each column; None if a task has no such figure. Its
+    interval is for these fixed tasks with other images: the squared errors of the tasks are added,
+    separately for each side of the mean. Errors of tasks with the same images are not independent;
+    then the errors themselves are added, which is an upper bound."""
     means: list[Metric | None] = []
     for column in zip(*rows, strict=True):
         if None in column:
@@ -140,7 +140,7 @@ def mean(
 
 
 def _possible(metric: Metric, low: float, high: float) -> tuple[float, float]:
-    """An interval within what such a figure can be: no share is more than 1."""
+    """An interval limited to possible values of the metric: a share is at most 1."""
     most = math.inf
     if metric.unit.name in ("share", "misfit"):
         most = 1.0
@@ -148,15 +148,15 @@ def _possible(metric: Metric, low: float, high: float) -> tuple[float, float]:
 
 
 def cells(line: TableLine, count: int) -> list[str]:
-    """The figures of a line as the table has them, in `count` columns."""
+    """The figures of a line as text, in `count` columns."""
     if not line.values:
         return ["–"] * count
     return [cell(metric) for metric in line.values]
 
 
 def cell(metric: Metric | None) -> str:
-    """A figure in the form of the table: "72.4 ± 3.9", in percent; "100.0 (72.2 to 100.0)" if the
-    interval reaches farther on one side; empty for none."""
+    """A figure as text in percent: "72.4 ± 3.9", or "100.0 (72.2 to 100.0)" for an asymmetric
+    interval; "" for None."""
     if metric is None:
         return ""
     scale = metric.unit.scale
@@ -172,7 +172,7 @@ def cell(metric: Metric | None) -> str:
 
 
 def markdown(outcome: Outcome) -> str:
-    """The table as Markdown, with the reasons for what it lacks."""
+    """The table as Markdown, with the reasons for missing results."""
     names = columns(outcome)
     others = outcome.suite.published
     headings = [*names, *others]
@@ -220,7 +220,7 @@ def sentences(outcome: Outcome) -> list[str]:
 
 
 def _together(texts: dict[str, str]) -> list[str]:
-    """A sentence for each text, with the names of all tasks that have it."""
+    """One sentence per text, with the names of all tasks that share it."""
     names: dict[str, list[str]] = {}
     for name, text in texts.items():
         names.setdefault(text, []).append(name)

@@ -1,5 +1,5 @@
-"""What a suite is: tasks in groups, and what each asks of its images; and how one is read from a
-TOML file."""
+"""Suites: groups of tasks, with the requirements on the images of each; and their definition in TOML
+files."""
 
 import tomllib
 from collections.abc import Callable, Sequence
@@ -17,12 +17,12 @@ from vitkit.system.values import described, fits
 if TYPE_CHECKING:
     from vitkit.apps.suites.running import Outcome
 
-HUB = "hf:"  # what the address of a data set on the Hugging Face hub begins with
-MAX_BYTES = 1 << 20  # of a TOML file
+HUB = "hf:"  # prefix of the address of a data set on the Hugging Face hub
+MAX_BYTES = 1 << 20  # largest TOML file
 
 
 class Place(NamedTuple):
-    """The position at which images begin: the part, and the share of it before them."""
+    """The position at which images begin: a part, and the share of the part before them."""
 
     part: str
     share: float = 0.0
@@ -33,19 +33,20 @@ class Original:
     """An original data set, and the part of it that a task uses."""
 
     data: str
-    """Where it is below the suite's folder, or its address, hf:NAME."""
+    """Path below the suite's folder, or the address hf:NAME."""
     val: Place
-    """Where the 200 images to select on begin."""
+    """Position of the 200 validation images."""
     test: Place
-    """Where the test images begin, which are all from there on."""
+    """Position of the test images, which extend to the end of the part."""
     column: str = ""
-    """What is measured of each image; by default its class, found by the column's usual names."""
+    """Column of the measurement that decides the class; by default the class column, found by its usual
+    names."""
     rule: Callable[[float], int] | None = None
-    """The class of a measurement; without one, classes are those of the data set."""
+    """Function from a measurement to a class; None if the column holds classes."""
 
     @property
     def is_of_the_hub(self) -> bool:
-        """Whether it is downloaded."""
+        """Whether the data set is downloaded from the Hugging Face hub."""
         return self.data.startswith(HUB)
 
 
@@ -54,42 +55,44 @@ class Task:
     """One data set of a suite."""
 
     name: str
-    """What it is called, and by default the folder of its images."""
+    """Name of the task, and by default of the folder of its images."""
     group: str = ""
-    """The group that it is averaged in; empty is none."""
+    """Group for averaging; "" for none."""
     title: str = ""
-    """What a table calls it; by default its name."""
+    """Name in tables; by default `name`."""
     data: str = ""
-    """Where its images are: below the suite's folder, or an address. By default its name."""
+    """Path of the images below the suite's folder, or an address. By default `name`."""
     columns: Columns = field(default_factory=Columns)
-    """Which columns hold the images and the labels. By default they are found by
+    """Columns that hold the images and the labels. By default they are found by
     their names."""
     classes: int = 0
-    """Classes that it must have; 0 is any number."""
+    """Required number of classes; 0 for any number."""
     train: int = 0
-    """Images to learn from that it must have, validation included; 0 is any number."""
+    """Required number of training images, including validation images; 0 for any number."""
     test: int = 0
-    """Test images that it must have; 0 is any number."""
+    """Required number of test images; 0 for any number."""
     flip: bool = True
-    """Whether an image may be mirrored in training: not if that changes its class."""
+    """Whether images may be mirrored in training; False if that changes their class."""
     crop: bool = True
-    """Whether an image may be cropped in training: not if that changes its class."""
+    """Whether images may be cropped in training; False if that changes their class."""
     source: str = ""
-    """Where to get it."""
+    """Where the images can be obtained."""
     rule: str = ""
-    """Which images of the original data set it takes, and what their classes are."""
+    """Description of the images taken from the original data set, and of their classes."""
     originals: tuple[Original, ...] = ()
-    """Original data sets that it can be made of, if its images are not there: the first that is."""
+    """Original data sets from which the task can be made if its images are missing; the first available
+    one is used."""
     named: SetName | None = None
-    """The data set that the model answers as it is, by its authors' protocol."""
+    """Data set on which the model is evaluated without training, by its authors' protocol; None for a
+    task that is learned."""
     folders: tuple[str, ...] = ()
-    """Where a named data set may be below the suite's folder; the first that exists."""
+    """Possible folders of a named data set, below the suite's; the first that exists is used."""
     corruption: Corruption | None = None
-    """Which of ImageNet-C's corruptions it is."""
+    """Corruption of ImageNet-C that the task measures; None for other data sets."""
     asks_real: bool = False
-    """Whether ReaL's labels count."""
+    """Whether ReaL's labels are used."""
     published: tuple[float, ...] = ()
-    """Published accuracies of the models in `Suite.published`, in their order, in percent."""
+    """Published accuracies of the models in `Suite.published`, in the same order, in percent."""
 
     @property
     def heading(self) -> str:
@@ -102,27 +105,27 @@ class Suite:
     """Tasks that one protocol runs on."""
 
     name: str
-    """What the mean over all tasks is called."""
+    """Name of the suite, and of the mean over all its tasks."""
     tasks: tuple[Task, ...]
-    """In the order of the table."""
+    """The tasks in the order of the table."""
     fine_tuned: bool = False
-    """Whether its figure is by definition that of fine-tuned models."""
+    """Whether the suite's protocol requires fine-tuned models."""
     hint: str = ""
-    """What to do about tasks that are missing."""
+    """Advice about missing tasks."""
     averaged: bool = True
-    """Whether a mean over all tasks says something."""
+    """Whether a mean over all tasks is meaningful."""
     same_images: tuple[str, ...] = ()
-    """Groups whose tasks have the same images, so that their errors are no independent ones."""
+    """Groups whose tasks have the same images, so their errors are not independent."""
     published: tuple[str, ...] = ()
-    """The models whose published figures stand beside one's own in table.md."""
+    """Models with published figures, which table.md shows too."""
     published_deviations: tuple[float, ...] = ()
-    """The published standard deviations of their means over all tasks, of three runs each, in percent."""
+    """Published standard deviations of the means over all tasks, from three runs each, in percent."""
     remarks: "Callable[[Outcome], list[str]] | None" = None
-    """What else the results tell, a sentence each."""
+    """Function that returns further sentences about the results."""
 
     @property
     def learns(self) -> bool:
-        """Whether its tasks are learned: otherwise the model answers as it is."""
+        """Whether the suite trains on its tasks; otherwise models are evaluated without training."""
         return not all(task.named for task in self.tasks)
 
     def members(self, group: str) -> list[Task]:
@@ -130,8 +133,8 @@ class Suite:
         return [task for task in self.tasks if task.group == group]
 
     def only(self, names: Sequence[str]) -> "Suite":
-        """The suite with some of its tasks, by their names or those of their groups; all, if no name
-        is given. Raises VitkitError for a name that it does not have."""
+        """The suite with some of its tasks, by their names or those of their groups; with all if no name
+        is given. Raises VitkitError for an unknown name."""
         known = [task.name for task in self.tasks]
         groups = [task.group for task in self.tasks if task.group]
         for name in names:
@@ -163,7 +166,7 @@ def read_suite(path: Path | str) -> Suite:
         raise BadSettings(f"{path} is not TOML: {error}") from None
     except RecursionError:
         raise BadSettings(f"{path} is not TOML of a suite: it is nested too deeply") from None
-    except ValueError:  # Python converts no more digits than 4,300
+    except ValueError:  # Python refuses to convert more than 4,300 digits
         raise BadSettings(
             f"{path} is not TOML of a suite: it has a number of too many digits"
         ) from None
@@ -181,7 +184,7 @@ def read_suite(path: Path | str) -> Suite:
 
 
 def _task(path: Path, name: str, table: object) -> Task:
-    """The task of a table. Raises VitkitError for a setting that there is not."""
+    """The task of a TOML table. Raises VitkitError for an unknown setting."""
     if name in ("", ".", "..", "select") or "/" in name or "\\" in name or "\0" in name:
         raise BadSettings(f"{path} has a task {name!r}; its name is that of a folder of results")
     if not isinstance(table, dict):
@@ -202,8 +205,8 @@ def _task(path: Path, name: str, table: object) -> Task:
 
 
 def _check(path: Path, name: str, settings: dict, kind: type) -> None:
-    """Raises VitkitError for a setting that a dataclass does not have, or of another type."""
-    # What a file cannot set
+    """Raises VitkitError for a setting that the dataclass does not have, or of the wrong type."""
+    # Settings that a file cannot change
     fixed = ("name", "originals", "named", "folders", "corruption", "asks_real")
     types = {setting.name: setting.type for setting in fields(kind) if setting.name not in fixed}
     for setting, value in settings.items():

@@ -1,9 +1,10 @@
-"""VTAB-1k (Zhai et al. 2019, Section 4.2 and Table 9 of the ViT paper): 19 tasks with 1,000 images
-to learn from each.
+"""VTAB-1k (Zhai et al. 2019, Section 4.2 and Table 9 of the ViT paper): 19 tasks with 1,000 training
+images each.
 
-The images are read from DIR/NAME, in any form that vitkit reads. Its usual archive has the lists
-train800.txt, val200.txt and test.txt there, with the original selection of images; the rules below
-are for those who prepare a task themselves. Splits are TensorFlow Datasets', in their order.
+The images are read from DIR/NAME, in any format that vitkit reads. VTAB's usual archive contains
+the lists train800.txt, val200.txt and test.txt with the original selection of images; the rules
+below are for preparing a task from the original data set. Splits and their order are those of
+TensorFlow Datasets.
 """
 
 import math
@@ -13,7 +14,7 @@ from vitkit.apps.suites.task import Original, Place, Suite, Task
 from vitkit.recipes.table_4 import HUB, ON_HUB, UNCROPPED, UNMIRRORED
 from vitkit.system.errors import BadData
 
-LEARNED = 1000  # images to learn from: 800 for training, 200 for selection
+LEARNED = 1000  # training images: 800 for training, 200 for validation
 ARCHIVE = "https://huggingface.co/datasets/XiN0919/VTAB-1k"
 
 CLEVR_DISTANCES = (0, 8, 8.5, 9, 9.5, 10, 100)
@@ -21,40 +22,40 @@ KITTI_DISTANCES = (-100, 8, 20, 999)
 DSPRITES_CLASSES = 16
 
 
-# What a class is, where the original data set does not say
+# Rules for classes that the original data set does not contain
 
 
 def clevr_count(objects: int) -> int:
-    """The class of a scene with 3 to 10 objects. Raises VitkitError for another number."""
+    """The class of a scene with 3 to 10 objects. Raises VitkitError for other numbers."""
     if not 3 <= objects <= 10:
         raise BadData(f"a scene of Clevr has 3 to 10 objects, not {objects}")
     return objects - 3
 
 
 def clevr_distance(depths: Sequence[float]) -> int:
-    """The class of a scene by the depths of its objects, pixel_coords[2]: the range of the least.
-    Raises VitkitError for depths that are in no range."""
+    """The class of a scene from the depths of its objects, pixel_coords[2]: the range of the smallest.
+    Raises VitkitError for depths outside of all ranges."""
     return _last_below(CLEVR_DISTANCES, min(depths))
 
 
 def kitti_distance(kinds: Sequence[int], depths: Sequence[float]) -> int:
-    """The class of a picture by its objects' kinds and depths (z of their locations, in metres):
-    the range of the nearest vehicle's; the last if there is none. Kinds 0, 1 and 2 are car, van and
+    """The class of an image from its objects' kinds and depths (z of their locations, in metres): the
+    range of the nearest vehicle; the last class if there is none. Kinds 0, 1 and 2 are car, van and
     truck."""
     vehicles = [z for kind, z in zip(kinds, depths, strict=True) if kind < 3]
     return _last_below(KITTI_DISTANCES, min(vehicles, default=1000))
 
 
 def dsprites_class(value: int, values: int) -> int:
-    """The class of a factor that has `values` values, of which this is one: 32 x positions, or 40
-    orientations, in 16 ranges. Raises VitkitError for a value that there is not."""
+    """The class of a factor with `values` possible values, from 0: 32 x positions, or 40 orientations, in
+    16 ranges. Raises VitkitError for an invalid value."""
     if not 0 <= value < values:
         raise BadData(f"the factor has the values 0 to {values - 1}, not {value}")
     return math.floor(value / (values / DSPRITES_CLASSES))
 
 
 def _last_below(thresholds: Sequence[float], distance: float) -> int:
-    """The last of the thresholds that lies below a distance."""
+    """The index of the last threshold below a distance."""
     below = [i for i, threshold in enumerate(thresholds) if threshold < distance]
     if not below:
         raise BadData(f"a distance of {distance} is below all of {thresholds}")
@@ -62,14 +63,14 @@ def _last_below(thresholds: Sequence[float], distance: float) -> int:
 
 
 def _whole(value: float) -> int:
-    """A measurement that is a whole number. Raises VitkitError for another."""
+    """A measurement as an integer. Raises VitkitError if it is not a whole number."""
     if not value.is_integer():
         raise BadData(f"expected a whole number, not {value:g}")
     return int(value)
 
 
 def _number_below(classes: int) -> Callable[[float], int]:
-    """The rule of a measurement that is the number of its class."""
+    """The rule for a measurement that is the class number itself."""
 
     def rule(value: float) -> int:
         number = _whole(value)
@@ -81,11 +82,11 @@ def _number_below(classes: int) -> Callable[[float], int]:
 
 
 def _dsprites(values: int) -> Callable[[float], int]:
-    """The rule of a factor with `values` values."""
+    """The rule for a factor with `values` possible values."""
     return lambda value: dsprites_class(_whole(value), values)
 
 
-# Original data sets with what is measured of each image, as local files (docs/evaluation.md)
+# Original data sets as local files, with the column of each task (docs/evaluation.md)
 
 _CLEVR_PLACES = (Place("train", 0.9), Place("val"))
 _DSPRITES_PLACES = (Place("train", 0.8), Place("train", 0.9))
@@ -109,14 +110,14 @@ ORIGINALS = {
                               _number_below(9)),
 }  # fmt: skip
 
-# Copies on the Hugging Face hub, by the names that CLIP-benchmark gives them. Some of their training
-# parts are cut off before VTAB's validation images, so these are taken from their end. The numbers of
-# images and classes are checked when they are read. None is known for SUN397 and KITTI.
+# Copies on the Hugging Face hub, under CLIP-benchmark's names. Some of their training parts end before
+# VTAB's validation images, so these are taken from the end instead. The numbers of images and classes are
+# checked when a copy is read. There is no known copy of SUN397 and KITTI.
 _HUB = f"hf:clip-benchmark/{HUB}"
 
 
 def _originals(name: str) -> tuple[Original, ...]:
-    """What a task can be made of."""
+    """The data sets from which a task can be made."""
     originals = []
     if name in ORIGINALS:
         originals.append(ORIGINALS[name])
@@ -127,7 +128,11 @@ def _originals(name: str) -> tuple[Original, ...]:
 
 # Table 9: ViT-H/14 and ViT-L/16 pre-trained on JFT-300M, and ViT-L/16 pre-trained on ImageNet-21k
 TABLE_9_MODELS = ("paper: H/14, JFT", "paper: L/16, JFT", "paper: L/16, I21k")
-TABLE_2 = (0.23, 0.46, 0.21)  # Table 2: standard deviations of their means, of three runs each
+TABLE_2 = (
+    0.23,
+    0.46,
+    0.21,
+)  # Table 2: standard deviations of the models' means, from three runs each
 TABLE_9 = {
     "caltech101": (95.3, 95.4, 90.8), "cifar": (85.5, 81.9, 84.1), "dtd": (75.2, 74.3, 74.1),
     "oxford_flowers102": (99.7, 99.7, 99.3), "oxford_iiit_pet": (97.2, 96.7, 92.7),
@@ -149,7 +154,7 @@ def _task(
     rule: str,
     source: str,
 ) -> Task:
-    """A task, by its row of the table. Mirrored and cropped images are BiT's choice."""
+    """A task from its row of the table. Mirroring and cropping follow BiT."""
     return Task(
         name,
         group,

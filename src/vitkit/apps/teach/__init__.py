@@ -1,4 +1,4 @@
-"""`vitkit teach`: a classifier that learns, and unlearns, photograph by photograph."""
+"""`vitkit teach`: a classifier that learns, and unlearns, image by image."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""A classifier that learns, and unlearns, photograph by photograph."""
+"""`vitkit teach`: a classifier that learns, and unlearns, image by image."""
 
 from __future__ import annotations
 
@@ -54,42 +54,42 @@ from vitkit.weights import (
 
 
 class Taught(NamedTuple):
-    """A taught model, opened."""
+    """A taught model, loaded from its directory or new."""
 
     folder: Path
-    """Where it is, or will be."""
+    """Its directory, which does not exist yet for a new model."""
     classifier: Classifier
-    """The model that gives the features."""
+    """The model that computes the features."""
     memory: Memory
-    """What it remembers; nothing yet, if it is new."""
+    """The stored examples; empty for a new model."""
     is_new: bool
-    """Whether it is not in its folder yet."""
+    """Whether the model is not saved yet."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Lesson(Rows, MadeModel):
-    """The state of a taught model after a lesson."""
+    """The state of a taught model after a change."""
 
     classifier: Classifier
-    """The model, with the head that was solved."""
+    """The model with the fitted head."""
     path: Path
     """Its directory."""
     memory: Memory
-    """The photographs that it remembers."""
+    """The stored examples."""
     probe: Probe
-    """The head, with the answers of the others to each photograph."""
+    """The head's fit, with leave-one-out predictions."""
     metrics: tuple[Metric, ...]
-    """How good those are."""
+    """Metrics of the leave-one-out predictions."""
     change: str
-    """What was changed, in words; empty if nothing was."""
+    """Description of the change; "" if nothing was changed."""
     seconds: float
-    """What it took to solve the head."""
+    """Time for fitting the head."""
     size: int
-    """Bytes that were written; 0 if nothing was."""
+    """Number of written bytes; 0 if nothing was written."""
     lists: bool = False
-    """Whether every photograph and every change are printed."""
+    """Whether all images and all changes are printed."""
     json: bool = False
-    """Whether it is printed as JSON."""
+    """Whether the result is printed as JSON."""
 
     @property
     def made(self) -> str:
@@ -97,7 +97,7 @@ class Lesson(Rows, MadeModel):
         return str(self.path)
 
     def rows(self) -> list[dict]:
-        """A row for each photograph: its class and its name."""
+        """One row per image: its class and its name."""
         memory = self.memory
         return [
             {"class": memory.label_of(i), "photograph": memory.examples[i].name}
@@ -109,13 +109,13 @@ class Lesson(Rows, MadeModel):
         return as_json(self.memory, self.metrics)
 
     def shown(self) -> Iterator[str | Table]:
-        """The output: what was changed, and what the model knows; or JSON."""
+        """The output: the change, and the classes; or JSON."""
         if self.json:
             yield to_json(self.to_json(), ensure_ascii=False, allow_nan=False)
             return
         if self.change:
             yield printable(self.change)
-        # The classes, and how good the answers are
+        # The classes, with their leave-one-out accuracy
         right = (self.probe.left_out.argmax(1).numpy() == self.memory.targets).astype(float)
         table = Table("class", "photographs", "right, by the others alone")
         for column in table.columns[1:]:
@@ -131,7 +131,7 @@ class Lesson(Rows, MadeModel):
         if few is not None:
             yield few
         if self.lists:
-            # Every photograph, and every change
+            # All images, and all changes
             memory = self.memory
             table = Table("class", "photograph")
             table.columns[1].overflow = "fold"
@@ -146,7 +146,7 @@ class Lesson(Rows, MadeModel):
         yield from self.written()
 
     def written(self) -> Iterator[str]:
-        """A sentence on the files that were written, and the next command."""
+        """Sentences about the written files and the next command."""
         predicting = step("predict", self.path, IMAGES)
         if not self.size:
             yield f"next: {step('teach', self.path, add='FOLDER')}, or {predicting}"
@@ -176,7 +176,7 @@ def teach(
     **overrides: Unpack[Overrides],
 ) -> Lesson:
     """Teach a model classes with a few photographs of each. You can also remove photographs or
-    classes, rename classes, and undo any change. Nothing is trained: the head is computed anew, in
+    classes, rename classes, and undo any change. Nothing is trained: the head is computed again, in
     closed form, from the stored features of all photographs.
 
     A model, a directory and `add` make a taught model in that directory. A taught model and `add`
@@ -204,13 +204,13 @@ def teach(
             photographs.
         BadWeights: If the model cannot be read.
     """
-    # What it remembers, before and after
+    # The stored examples, before and after
     hints = hints_of(overrides)
     edits = Edits(add, remove, rename, undo, forget)
     edits.check()
     taught = _open(model, directory, hints, precision, device, starts=bool(add))
     memory, change = _changed(edits, taught, device)
-    if change and json:  # standard output is for the JSON alone
+    if change and json:  # standard output carries JSON only
         say(change)
 
     # The head
@@ -219,7 +219,7 @@ def teach(
     seconds = time.perf_counter() - began
     metrics = [*left_out_quality(fitted, memory.targets, balanced=memory.balanced)]
 
-    # Saved, if anything is new
+    # Saved, if anything has changed
     classifier = taught.classifier
     size = 0
     if change or taught.is_new:
@@ -246,7 +246,7 @@ def teach(
 
 @dataclass(frozen=True)
 class Edits:
-    """The changes that are asked for."""
+    """The requested changes."""
 
     add: tuple[str, ...]
     remove: tuple[str, ...]
@@ -255,9 +255,9 @@ class Edits:
     forget: bool
 
     def check(self) -> None:
-        """Raises BadSettings if they do not go together, or if a new name is missing."""
+        """Raises BadSettings if changes contradict each other, or if a new name is missing."""
         if self.undo and (self.add or self.remove or self.rename):
-            raise BadSettings("`undo` takes an earlier change back; make another one afterwards")
+            raise BadSettings("`undo` cannot be combined with other changes; make them afterwards")
         for word in self.rename:
             old, _, new = word.partition("=")
             if not old or not new.strip():
@@ -274,8 +274,8 @@ def _open(
     device: str,
     starts: bool,
 ) -> Taught:
-    """The model to change, in its directory; or the one to begin with, which remembers nothing.
-    `starts`: photographs are to be added, so that it may begin."""
+    """The taught model in its directory; or a new one without examples.
+    starts: whether images are to be added, so that a new model may begin."""
     if isinstance(model, Classifier) and directory is None:
         raise BadSettings(
             "say in which directory the taught model belongs: vitkit.teach(model, 'taught')"
@@ -283,9 +283,9 @@ def _open(
     loaded = classifier_of(model, hints)
     path = _path_of(model)
     folder = directory or path
-    assert folder is not None  # as the first lines have checked
+    assert folder is not None  # checked above
 
-    # Taught before
+    # A model that was taught before
     if has_memory(folder):
         if folder == path:
             return Taught(folder, loaded, _memory(folder, loaded, precision), False)
@@ -293,8 +293,8 @@ def _open(
         there = load_as(folder, Hints())
         return Taught(folder, there, _memory(folder, there, precision), False)
 
-    # New
-    if path is not None and folder.resolve() == path.resolve():  # which would be replaced
+    # A new model
+    if path is not None and folder.resolve() == path.resolve():  # it would replace the given model
         raise BadSettings(
             f"{path} remembers no photographs; begin a model that does in another directory, "
             "with `add=('cats/', 'dogs/')`"
@@ -305,25 +305,24 @@ def _open(
         return Taught(folder, loaded, _memory(path, loaded, precision), True)
     if not starts:
         raise BadSettings(
-            f"{folder} knows no photograph yet; show it a folder of each class: "
-            "`add=('cats/', 'dogs/')`"
+            f"{folder} has no photographs yet; add a folder of each class: `add=('cats/', 'dogs/')`"
         )
-    # Nothing remembered yet, and the arithmetic of all photographs that will be
+    # No examples yet; the precision applies to all later images too
     x = np.empty((0, 0), dtype=np.float32)
     memory = Memory(x, precision=pick_precision(precision, pick_device(device)))
     return Taught(folder, fresh, memory, True)
 
 
 def _path_of(model: str | Path | Classifier) -> Path | None:
-    """Where a model is on disk, if it is there; None for one that a program holds."""
+    """The path of a model on disk; None for a model in memory."""
     if isinstance(model, Classifier):
         return None
     return Path(model)
 
 
 def _memory(folder: Path, classifier: Classifier, precision: PrecisionChoice) -> Memory:
-    """What a taught model remembers. A message warns if its head is not the memory's. Raises BadSettings
-    if it was computed in another precision than `precision`."""
+    """The stored examples of a taught model. Logs a warning if its head was not fitted to them. Raises
+    BadSettings if their features have another precision than `precision`."""
     memory, is_heads = read_memory(folder, classifier)
     if precision not in ("auto", memory.precision):
         raise BadSettings(
@@ -333,13 +332,13 @@ def _memory(folder: Path, classifier: Classifier, precision: PrecisionChoice) ->
     if not is_heads:
         say(
             f"the head in {folder} is not the one of the photographs that it remembers (a change was "
-            "interrupted, or another command made it): the next change solves it anew"
+            "interrupted, or another command made it): the next change fits it again"
         )
     return memory
 
 
 def _check_is_of(folder: Path, model: str | Classifier, loaded: Classifier) -> None:
-    """Raises BadSettings if the model in a folder was not taught on this one."""
+    """Raises BadSettings if the taught model in a folder was not made from this model."""
     go_on = f"to go on with it: {step('teach', folder, add='...')}"
     path = _path_of(model)
     if path is not None and has_memory(path):
@@ -350,13 +349,13 @@ def _check_is_of(folder: Path, model: str | Classifier, loaded: Classifier) -> N
 
 
 def _with_new_head(classifier: Classifier) -> Classifier:
-    """The model with a head of zeros, for classes that are not known yet."""
+    """The model with an all-zero head, for classes that are not known yet."""
     adopted, _ = adopt(classifier, labels=("0", "1"), new_head=True)
     return adopted
 
 
 def _changed(edits: Edits, taught: Taught, device: str) -> tuple[Memory, str]:
-    """What is remembered after the edits, and what was changed, in words."""
+    """The examples after the changes, and a description of the changes."""
     memory = taught.memory
     texts = []
     if edits.undo:
@@ -376,14 +375,14 @@ def _changed(edits: Edits, taught: Taught, device: str) -> tuple[Memory, str]:
 
 
 def _edited(edits: Edits, taught: Taught, device: str) -> Memory:
-    """What is remembered after `remove`, `rename` and `add`, in this order."""
+    """The examples after `remove`, `rename` and `add`, in this order."""
     memory = taught.memory
     texts = []
     removed: set[int] = set()
     for word in edits.remove:
         rows = set(rows_of(word, memory)) - removed
         removed |= rows
-        if rows:  # else another word has named them already
+        if rows:  # otherwise an earlier value has already named them
             texts.append(f"removed {counted(len(rows), 'photograph')} ({printable_name(word)})")
     renamed = []
     for word in edits.rename:
@@ -392,7 +391,7 @@ def _edited(edits: Edits, taught: Taught, device: str) -> Memory:
         texts.append(f"renamed {printable_name(old)} to {printable_name(new)}")
     without = changed(memory, "", remove=removed, rename=renamed)
 
-    # New ones, of which some may have been removed right now
+    # New images; some of them may have been removed just now
     added = []
     if edits.add:
         deployed = taught.classifier.to(pick_device(device)).for_inference()
@@ -409,11 +408,11 @@ def _edited(edits: Edits, taught: Taught, device: str) -> Memory:
 
 
 OF_IMAGES = ("data", "split_seed", "groups", "held_out", "learned")
-"""What an origin says of images, by which `evaluate` knows them again."""
+"""Fields of the provenance that describe images, by which `evaluate` recognises them."""
 
 
 def _origin(model: str, taught: Taught, fitted: Probe, metrics: Sequence[Metric]) -> dict:
-    """Where the model comes from."""
+    """The provenance of the model."""
     before = taught.classifier.origin
     origin = dict(before)
     if taught.is_new:  # what the model has learned from, and was measured on, it still has
@@ -424,7 +423,7 @@ def _origin(model: str, taught: Taught, fitted: Probe, metrics: Sequence[Metric]
 
 
 def as_json(memory: Memory, metrics: Sequence[Metric]) -> dict:
-    """The knowledge of the model, as plain values."""
+    """The classes, metrics and changes of the model, as plain values."""
     counts = np.bincount(memory.targets, minlength=len(memory.classes)).tolist()
     return {
         "classes": dict(zip(memory.classes, counts, strict=True)),

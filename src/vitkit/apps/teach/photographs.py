@@ -1,4 +1,4 @@
-"""What the words of `teach` stand for: photographs to add, and examples to remove."""
+"""Resolves the arguments of `vitkit teach`: images to add, and examples to remove."""
 
 from collections.abc import Sequence
 from difflib import get_close_matches
@@ -29,23 +29,23 @@ from vitkit.system.storage.private import public
 from vitkit.system.storage.remote import is_address
 from vitkit.weights import Classifier
 
-MUCH = 1.0  # GiB of features, from which on it is said before they are computed
+MUCH = 1.0  # size of the features from which a message warns, GiB
 
 
 class AddedPhotographs(NamedTuple):
-    """Photographs that one word of `add` stands for."""
+    """The images that one value of `add` names."""
 
     source: Source
-    """Images, each of one class."""
+    """Images with one class each."""
     notes: tuple[str, ...] = ()
-    """What was decided on the way, for the user to read."""
+    """Messages about decisions, for the user."""
 
 
 def photographs_of(word: str, memory: Memory) -> AddedPhotographs:
-    """The photographs of a word of `add`: a folder that is a class, a folder of such, a photograph,
-    or a data set; CLASS=PATH says which class they are.
+    """The images that one value of `add` names: a folder of one class, a folder of such folders, an
+    image, or a data set. CLASS=PATH gives the class.
 
-    Raises VitkitError, in one sentence, if it does not exist, or if its class is not known.
+    Raises VitkitError if nothing of this name exists, or if its class is not known.
     """
     label = None
     path = Path(word)
@@ -57,13 +57,13 @@ def photographs_of(word: str, memory: Memory) -> AddedPhotographs:
         if not path.exists():
             raise BadSettings(f"`add={word!r}`: there is no {rest}")
 
-    # A photograph, whose class is the folder that it lies in if that is one
+    # A single image, whose class is the name of its folder if the model has that class
     if path.is_file() and path.suffix.lower() in IMAGE_SUFFIXES:
         return AddedPhotographs(
             _files(path.parent, [path.name], label or _class_of_folder(path, memory))
         )
 
-    # All images of a folder, of one class
+    # All images of a folder, with one class
     if label is not None:
         if not path.is_dir():
             raise BadSettings(
@@ -75,7 +75,7 @@ def photographs_of(word: str, memory: Memory) -> AddedPhotographs:
             raise BadSettings(f"`add={word!r}`: {path} holds no images")
         return AddedPhotographs(_files(path, names, label), note_left_out(left_out))
 
-    # A data set, or a folder that is one class
+    # A data set, or a folder of one class
     sources, notes, _ = parts_at(word, typed=True)
     kind = next(iter(sources.values())).target_kind
     if kind == "none" and path.is_dir():
@@ -90,16 +90,16 @@ def photographs_of(word: str, memory: Memory) -> AddedPhotographs:
 
 
 def rows_of(word: str, memory: Memory) -> list[int]:
-    """The examples that a word of `remove` stands for, by number: a class; or a photograph or a
-    folder of them, known by what is in them; or what a photograph was called.
+    """The numbers of the examples that one value of `remove` names: a class; an image or a folder
+    of images, compared by content; or the name of an image.
 
-    Raises VitkitError if there are none, or the name is of several.
+    Raises VitkitError if there are none, or if the name is ambiguous.
     """
     # A class
     if members := memory.members(word.rstrip("/")) or memory.members(word):
         return members
 
-    # Images that are there: known again even if they have another name now
+    # Existing images: identified by content, whatever their name
     path = Path(word)
     digests = []
     if path.is_dir():
@@ -111,7 +111,7 @@ def rows_of(word: str, memory: Memory) -> list[int]:
     if rows := [i for i in memory.rows.tolist() if memory.examples[i].digest in wanted]:
         return rows
 
-    # Images that are not there any more, or were edited
+    # Names of images that no longer exist, or were edited
     rows = [i for i in memory.rows.tolist() if _is_called(memory, i, word)]
     if len(rows) == 1:
         return rows
@@ -131,7 +131,8 @@ def _files(root: Path, names: Sequence[str], label: str) -> Source:
 
 
 def _class_of_folder(path: Path, memory: Memory) -> str:
-    """The class of a photograph: the name of its folder. Raises VitkitError if that is not a class yet."""
+    """The class of an image: the name of its folder. Raises VitkitError if the model does not have
+    that class."""
     folder = path.resolve().parent.name
     if folder in memory.classes:
         return folder
@@ -141,7 +142,7 @@ def _class_of_folder(path: Path, memory: Memory) -> str:
 
 
 def _learned(word: str, sources: dict[str, Source], notes: tuple[str, ...]) -> AddedPhotographs:
-    """All parts of a data set but the one to test on."""
+    """All parts of a data set except the test part."""
     if "" in sources:
         return AddedPhotographs(sources[""], notes)
     held_out = "test" if "test" in sources else "val"
@@ -159,18 +160,18 @@ def _learned(word: str, sources: dict[str, Source], notes: tuple[str, ...]) -> A
 
 
 def _is_called(memory: Memory, i: int, word: str) -> bool:
-    """Whether a word is an example's name, the end of it, or CLASS/NAME."""
+    """Whether a value is an example's name, the end of that name, or CLASS/NAME."""
     name = memory.examples[i].name
     return name == word or name.endswith(f"/{word}") or _in_class(memory, i) == word
 
 
 def _in_class(memory: Memory, i: int) -> str:
-    """CLASS/NAME of an example."""
+    """An example's name as CLASS/NAME."""
     return f"{memory.label_of(i)}/{Path(memory.examples[i].name).name}"
 
 
 def _nothing_of(word: str, memory: Memory, looked_at: int) -> str:
-    """A sentence that no example is meant by a word."""
+    """The message for a value that names no example."""
     if looked_at:
         return f"`remove={word!r}`: {counted(looked_at, 'image')} there, none of which was learned from"
     classes = ", ".join(map(printable_name, memory.classes))
@@ -186,13 +187,13 @@ def _nothing_of(word: str, memory: Memory, looked_at: int) -> str:
 def new_photographs(
     words: Sequence[str], memory: Memory, classifier: Classifier
 ) -> list[NewExamples]:
-    """The photographs of the words of `add` that are not known yet, with their features. It reports
-    what it leaves out.
+    """The new images that the values of `add` name, with their features; logs what is left
+    out.
 
-    classifier: the model on its device, for inference. Raises VitkitError for an image that is to be
-    of two classes.
+    classifier: the model on its device, for inference. Raises VitkitError for an image with two
+    classes.
     """
-    label_of = {}  # of every image that is known, by its digest
+    label_of = {}  # label of every stored image, by digest
     for i in memory.rows.tolist():
         label_of[memory.examples[i].digest] = memory.label_of(i)
 
@@ -215,9 +216,9 @@ def new_photographs(
 
 
 def _say_memory(before: int, after: int, classifier: Classifier) -> None:
-    """Say what so many photographs take, before their features are computed: once it is much."""
+    """Log the memory that this many images need, before their features are computed, if it is large."""
     head = classifier.model.head
-    assert isinstance(head, nn.Linear)  # of a model that can be taught
+    assert isinstance(head, nn.Linear)  # models that can be taught have one
     numbers = head.weight.shape[1]
     gib = 4 * numbers / 2**30
     if before * gib <= MUCH < after * gib:
@@ -229,8 +230,8 @@ def _say_memory(before: int, after: int, classifier: Classifier) -> None:
 
 
 def _unknown(word: str, source: Source, label_of: dict[str, str]) -> tuple[Source, list[str]]:
-    """The images that are not known yet and can be read, and their digests; `label_of` knows them
-    from now on."""
+    """The readable images that are not yet stored, and their digests; adds these to
+    `label_of`."""
     chosen = []
     digests = []
     known = 0
@@ -261,8 +262,8 @@ def _unknown(word: str, source: Source, label_of: dict[str, str]) -> tuple[Sourc
 def _features(
     source: Source, digests: Sequence[str], memory: Memory, classifier: Classifier
 ) -> np.ndarray:
-    """The features of images, float32 (n, D). Those of images that were removed are still there, and
-    are the same to the bit."""
+    """The features of images, float32 (n, D). Features of images that were removed are still
+    stored, and are reused."""
     before = memory.with_digests(digests)
     rows = {}
     for i, digest in enumerate(digests):
@@ -277,7 +278,7 @@ def _features(
         rows |= dict(zip(others, x, strict=True))
     x = np.stack([rows[i] for i in range(len(source))])
 
-    # A head of such features would be no numbers
+    # The head would become NaN
     broken = np.flatnonzero(~np.isfinite(x).all(1))
     if len(broken):
         raise BadWeights(

@@ -1,4 +1,4 @@
-"""A folder that is watched: what is there and what arrives is classified."""
+"""`vitkit watch`: classify the existing and the new images of a folder."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def watch(
     """
     asked = request(model, (str(folder),), answering)
     if not folder.is_dir():
-        raise BadSettings(f"this waits for what arrives in one folder; got {folder}")
+        raise BadSettings(f"`folder` is {folder}, which is not a folder; watch one folder")
     if sort_into is not None:
         check_folder("`sort_into`", sort_into, asked.images)
     check_rows(to, json)

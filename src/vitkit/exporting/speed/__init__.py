@@ -1,1 +1,1 @@
-"""How fast a model is on this machine, in every runtime and precision: candidates measured in turns."""
+"""Speed of a model on this machine in every runtime and precision: candidates measured in turns."""

@@ -1,6 +1,6 @@
-"""What `vitkit bench` sets side by side: a classifier in every runtime and precision of this machine.
+"""The candidates of `vitkit bench`: a classifier in every runtime and precision of this machine.
 
-Legend: B batch, K classes, h w pixels of what the model gets.
+Legend: B batch, K classes, h w pixels of the model's input.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -43,26 +43,26 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True, eq=False)
 class Contender:
-    """A model as one runtime computes it in one precision."""
+    """A model in one runtime and one precision."""
 
     library: str
     precision: str
     compute: Callable[[np.ndarray], np.ndarray]
     """Prepared images, uint8 (B, 3, h, w) -> (B, K)."""
     agreement: Agreement | None = None
-    """Its answers beside PyTorch's in float32; None if there is nothing to compare them with."""
+    """Agreement with PyTorch in float32; None if there is no comparison."""
     file: Path | None = None
-    """The exported file; None if PyTorch computes the model itself."""
+    """The exported file; None if PyTorch computes the model."""
     is_calibrated: bool = False
-    """Whether it is int8 whose ranges are fixed by images, where it need not be."""
+    """Whether int8 ranges are fixed by calibration images although the runtime does not need that."""
     less: str = ""
-    """Which work is left out, so that the answers are not the model's own: "8 merged"."""
+    """The approximation, such as "8 merged"; "" if the candidate computes the whole model."""
     process: Isolated | None = None
-    """The process that computes it; None if this one does."""
+    """The process that computes the candidate; None if it is this one."""
 
     @property
     def name(self) -> str:
-        """The name of the contender: "OpenVINO int8"."""
+        """The name of the candidate, such as "OpenVINO int8"."""
         name = _name(self.library, self.precision, self.is_calibrated)
         if self.less:
             name += f", {self.less}"
@@ -77,16 +77,16 @@ def contenders(
     runtimes: Sequence[RuntimeName] = ("torch", "onnx", "openvino"),
     precisions: Sequence[Weights] = ("float32", "bfloat16", "int8"),
 ) -> Iterator[Contender]:
-    """Each that this machine can have, exported into a folder, and tried; PyTorch's float32, which
-    the others are compared with, is always the first. One whose library ends its process is left out,
-    and a message says so.
+    """Yield every candidate that this machine supports, exported into a folder and checked. The first is
+    PyTorch in float32, the reference of the others. A candidate whose library crashes its process is left
+    out, with a log message.
 
     open_isolated: opens an exported file in a process of its own.
 
-    Raises VitkitError, in its turn, for a runtime that cannot have the model.
+    Raises VitkitError, when its turn comes, for a runtime that does not support the model.
     """
     exact = eager(classifier, CPU)
-    yield _tried(exact, exact, "PyTorch", "float32", trial)
+    yield _compared(exact, exact, "PyTorch", "float32", trial)
     for library in runtimes:
         for precision in precisions:
             if not is_worth_measuring(library, precision):
@@ -108,12 +108,13 @@ def contenders(
 
 
 def is_worth_measuring(library: RuntimeName, precision: Weights) -> bool:
-    """Whether a runtime computes in a precision on this machine, and nothing else has measured it."""
+    """Whether a runtime supports a precision on this machine, and no other candidate measures the
+    same."""
     if (library == "onnx" or library == "openvino") and missing_packages(
         Export(library, precision)
     ):
         return False
-    if library == "torch" and precision == "float32":  # what the others are compared with
+    if library == "torch" and precision == "float32":  # the reference is always measured
         return False
     if precision == "bfloat16":
         return library != "onnx" and has_bfloat16(CPU)
@@ -123,16 +124,16 @@ def is_worth_measuring(library: RuntimeName, precision: Weights) -> bool:
 def _of_pytorch(
     classifier: Classifier, exact: Runtime, library: str, precision: Precision, trial: Trial
 ) -> Contender:
-    """The model as PyTorch computes it, compiled or not."""
+    """The model in PyTorch, compiled or not."""
     if library == "compiled":
         runtime = compiled(classifier, CPU, precision)
-        return _tried(exact, runtime, "PyTorch compiled", precision, trial)
+        return _compared(exact, runtime, "PyTorch compiled", precision, trial)
     runtime = eager(classifier, CPU, precision)
-    return _tried(exact, runtime, "PyTorch", precision, trial)
+    return _compared(exact, runtime, "PyTorch", precision, trial)
 
 
 def _name(library: str, precision: str, is_calibrated: bool) -> str:
-    """What a contender that does all the work is called."""
+    """The name of a candidate that computes the whole model."""
     name = f"{library} {precision}"
     if is_calibrated:
         name += ", calibrated"
@@ -148,7 +149,7 @@ def _exported(
     folder: Path,
     open_isolated: OpenFile,
 ) -> Contender:
-    """The model as a file. Raises WorkerDied if the process that computes it ends."""
+    """The model as an exported file. Raises WorkerDied if the process that computes it dies."""
     name = f"{wanted.to}-{wanted.precision}"
     if wanted.calibrated:
         name += "-calibrated"
@@ -156,11 +157,11 @@ def _exported(
     exported = described(classifier, wanted)
     write(classifier, exported, wanted, path, calibration_images(exported, wanted, trial))
     process = open_isolated(path, library)
-    tried = _tried(exact, process.runtime, LIBRARIES[library], wanted.precision, trial, path)
+    tried = _compared(exact, process.runtime, LIBRARIES[library], wanted.precision, trial, path)
     return replace(tried, is_calibrated=wanted.calibrated, process=process)
 
 
-def _tried(
+def _compared(
     exact: Runtime,
     runtime: Runtime,
     library: str,
@@ -168,13 +169,13 @@ def _tried(
     trial: Trial,
     file: Path | None = None,
 ) -> Contender:
-    """A contender, with how far it agrees with the exact runtime."""
+    """A candidate, with its agreement with the exact runtime."""
     agreement = agree(exact, runtime, trial, precision)
     return Contender(library, precision, runtime.logits, agreement, file)
 
 
 def is_good(contender: Contender, activation: Activation) -> bool:
-    """Whether a contender's answers are as near the model's as those of an exported file must be."""
+    """Whether a candidate's agreement is within the bounds of an exported file."""
     if contender.agreement is None:
         return False
     least = LEAST[contender.precision]
@@ -184,10 +185,11 @@ def is_good(contender: Contender, activation: Activation) -> bool:
 def with_less_work(
     classifier: Classifier, trial: Trial, merge: Sequence[int], sure: Sequence[float]
 ) -> Iterator[Contender]:
-    """PyTorch's float32 with so many tokens merged in every block; and with exits that answer from
-    such a probability on, fitted on the trial's images for calibration. Each is tried.
+    """Candidates in PyTorch and float32 with token merging, and with early exits fitted on the trial's
+    calibration images. Each is compared with the whole model. merge: numbers of tokens merged in every
+    block. sure: probabilities from which an exit is taken.
 
-    Raises VitkitError for a model that can do neither, and for too few images.
+    Raises VitkitError for a model that supports neither, and for too few images.
     """
     exact = eager(classifier, CPU)
     changed = {f"{r} merged": partial(merging, classifier, r) for r in merge}
@@ -196,20 +198,20 @@ def with_less_work(
         exits = fit_exits(classifier, images)
         changed |= {f"exits at {each}": partial(exiting, classifier, exits, each) for each in sure}
     for less, make in changed.items():
-        tried = _tried(exact, eager(make(), CPU), "PyTorch", "float32", trial)
+        tried = _compared(exact, eager(make(), CPU), "PyTorch", "float32", trial)
         yield replace(tried, less=less)
 
 
 def of_exported(process: Isolated) -> Contender:
-    """An exported file in a process of its own, whose answers are not compared."""
+    """An exported file in a process of its own, without a comparison of its predictions."""
     file = process.runtime
     own = file.file if isinstance(file, PictureRuntime) else file
     return Contender(own.library, own.computed_in, file.logits, file=process.path, process=process)
 
 
 def of_timm(name: str, classifier: Classifier) -> Contender:
-    """Another model to compare with, as timm computes it in float32, with random weights: they do not
-    change its speed. Raises VitkitError for a name that timm does not know, or without timm."""
+    """A model of timm in float32 for comparison, with random weights, which do not affect its
+    speed. Raises VitkitError if timm does not have a model of this name, or is not installed."""
     try:
         import timm
     except ImportError:

@@ -1,9 +1,9 @@
-"""Exported files, each opened and computed by a process of its own: a library that crashes there ends its
-own measurements, and not those of the others.
+"""Exported files, each opened and computed in a process of its own: a library that crashes ends only its
+own measurements.
 
-The process starts without PyTorch. Times are measured in it, so they are those of the library alone.
+The process starts without PyTorch. It also measures the times, which therefore exclude all overhead.
 
-Legend: B batch, K classes, h w pixels of what the model gets.
+Legend: B batch, K classes, h w pixels of the model's input.
 """
 
 import json
@@ -26,25 +26,25 @@ from vitkit.runtimes.exported import PictureRuntime
 from vitkit.system.errors import VitkitError, WorkerDied
 from vitkit.system.storage.files import parse_json
 
-LEAST_CALLS = 2  # of a turn
-# Ctrl-C goes to the whole group, and ends a child only by way of its parent
+LEAST_CALLS = 2  # fewest passes of a turn
+# Ctrl-C reaches the whole process group; the child ignores it, and its parent ends it
 CHILD = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
 CHILD += "from vitkit.exporting.speed.isolated import child; child()"
 
 
 class Isolated:
-    """An exported file that another process computes."""
+    """An exported file that is computed in another process."""
 
     runtime: FileRuntime | PictureRuntime
-    """The opened file, as a Runtime whose answers come from the process."""
+    """The opened file, as a Runtime whose results come from the process."""
 
     def __init__(self, path: Path):
         """Start the process."""
         self.path = path
         self._library = "the library"
-        self._images: np.ndarray | None = None  # those that the process has
+        self._images: np.ndarray | None = None  # the images that the process holds
         code = (
-            f"import sys; sys.path[:] = {sys.path!r}\n{CHILD}"  # it finds vitkit where this one did
+            f"import sys; sys.path[:] = {sys.path!r}\n{CHILD}"  # import vitkit from the same place
         )
         self._process = subprocess.Popen(
             [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -54,8 +54,8 @@ class Isolated:
         self._answers = self._process.stdout
 
     def open(self, library: RuntimeName) -> None:
-        """Open the file in the process. Raises WorkerDied if that ends the process, and what
-        `open_model_file` raises."""
+        """Open the file in the process. Raises WorkerDied if the process dies, and the errors of
+        `open_model_file`."""
         self._library = LIBRARIES.get(library, self._library)
         opened, _ = self._ask("open", path=str(self.path), library=library)
         exported = Exported.from_json(opened["exported"])
@@ -67,7 +67,7 @@ class Isolated:
             self.runtime = PictureRuntime(self.runtime)
 
     def turn(self, images: np.ndarray, batch: int, seconds: float) -> list[float]:
-        """`passes` in the process. Raises WorkerDied if the process ends."""
+        """Call `passes` in the process. Raises WorkerDied if the process dies."""
         if self._images is not images:
             self._ask("keep", [images])
             self._images = images
@@ -79,7 +79,7 @@ class Isolated:
         self._process.kill()
         self._process.wait()
         self._answers.close()
-        with suppress(OSError):  # of a question that was never read
+        with suppress(OSError):  # flushing a request that was never read
             self._questions.close()
 
     def _compute(self, images: np.ndarray) -> list[np.ndarray]:
@@ -89,19 +89,19 @@ class Isolated:
     def _ask(
         self, question: str, arrays: Sequence[np.ndarray] = (), **values: Any
     ) -> tuple[dict, list[np.ndarray]]:
-        """The answer of the process. Raises WorkerDied if it has ended, and vitkit's own errors as the
-        process raised them."""
+        """The reply of the process. Raises WorkerDied if the process has ended, and vitkit's own
+        errors that the process reports."""
         try:
             _send(self._questions, {"question": question, **values}, arrays)
             answer, outputs = _receive(self._answers)
         except (EOFError, OSError):
-            raise WorkerDied(self._death()) from None
+            raise WorkerDied(self._exit_message()) from None
         if "error" in answer:
             raise getattr(errors, answer["error"])(answer["message"])
         return answer, outputs
 
-    def _death(self) -> str:
-        """A sentence about the end of the process."""
+    def _exit_message(self) -> str:
+        """A sentence about how the process ended."""
         status = self._process.wait()
         how = f"with status {status}"
         if status < 0:
@@ -114,7 +114,8 @@ OpenFile = Callable[[Path, RuntimeName], Isolated]
 
 @contextmanager
 def isolated_files() -> Iterator[OpenFile]:
-    """A block with a function that opens exported files, each in a process that ends with the block."""
+    """A context manager that yields a function for opening exported files, each in a process that
+    ends with the block."""
     files: list[Isolated] = []
 
     def open_isolated(path: Path, library: RuntimeName) -> Isolated:
@@ -133,8 +134,8 @@ def isolated_files() -> Iterator[OpenFile]:
 def passes(
     compute: Callable[[np.ndarray], Any], images: np.ndarray, batch: int, seconds: float
 ) -> list[float]:
-    """Seconds of each forward pass of a turn, which goes through the images, (N, 3, h, w)."""
-    compute(images[:batch])  # the caches hold another's weights
+    """Seconds of each forward pass of a turn, which cycles through the images, (N, 3, h, w)."""
+    compute(images[:batch])  # warm up: the caches hold another model's weights
     times: list[float] = []
     first = 0
     while len(times) < LEAST_CALLS or sum(times) < seconds:
@@ -148,7 +149,7 @@ def passes(
     return times
 
 
-# Between the processes: a line of JSON, and the numbers of arrays
+# Messages between the processes: a line of JSON, then the bytes of arrays
 
 
 def _send(stream: IO[bytes], values: dict, arrays: Sequence[np.ndarray] = ()) -> None:
@@ -160,7 +161,7 @@ def _send(stream: IO[bytes], values: dict, arrays: Sequence[np.ndarray] = ()) ->
 
 
 def _receive(stream: IO[bytes]) -> tuple[dict, list[np.ndarray]]:
-    """The next message. Raises EOFError if there is none, or a part of one."""
+    """The next message. Raises EOFError if the stream ends before the message does."""
     line = stream.readline()
     if not line.endswith(b"\n"):
         raise EOFError
@@ -175,14 +176,14 @@ def _receive(stream: IO[bytes]) -> tuple[dict, list[np.ndarray]]:
     return values, arrays
 
 
-# The other process
+# The child process
 
 
 def child() -> None:
-    """The main function of the other process: answers questions until there are no more. An error that is
-    not vitkit's own ends it, with a traceback."""
+    """Main function of the child process: replies to requests until there are no more. An error
+    that is not vitkit's own ends it with a traceback."""
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a library prints is no answer
+    os.dup2(2, 1)  # so that output of a library is not read as a reply
     file = _IsolatedFile()
     while True:
         try:
@@ -193,22 +194,24 @@ def child() -> None:
             answer, outputs = file.answer(values, arrays)
         except VitkitError as error:
             answer, outputs = {"error": type(error).__name__, "message": str(error)}, []
-            if not hasattr(errors, type(error).__name__):  # a class of one module's
+            if not hasattr(
+                errors, type(error).__name__
+            ):  # a class that vitkit.errors does not have
                 answer["error"] = VitkitError.__name__
         try:
             _send(answers, answer, outputs)
-        except BrokenPipeError:  # the parent has ended
+        except BrokenPipeError:  # the parent process has ended
             return
 
 
 class _IsolatedFile:
-    """The file in the other process."""
+    """The exported file in the child process."""
 
     runtime: FileRuntime | PictureRuntime
     images: np.ndarray
 
     def answer(self, values: dict, arrays: list[np.ndarray]) -> tuple[dict, list[np.ndarray]]:
-        """The answer to a question."""
+        """The reply to a request."""
         if values["question"] == "open":
             self.runtime = open_model_file(Path(values["path"]), values["library"])
             file = self._file

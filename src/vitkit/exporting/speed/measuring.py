@@ -1,7 +1,7 @@
-"""How fast a model's runtimes are on this machine: measured in turns, so that what else the machine
-does disturbs all alike.
+"""Measures the speed of a model's runtimes on this machine, in turns, so that other load on the machine
+affects all of them equally.
 
-Legend: B batch, h w pixels of what the model gets.
+Legend: B batch, h w pixels of the model's input.
 """
 
 import re
@@ -30,41 +30,42 @@ from vitkit.system.errors import VitkitError, WorkerDied
 from vitkit.system.storage.files import write_json
 from vitkit.weights import Classifier
 
-PAUSE = 0.02  # seconds in which another runtime's threads come to rest
-MEASURED = 64  # images to measure on, at most
-STARTS = 3  # processes that are started
-LOOKED = 0.02  # seconds between two looks at a process's memory
-PHOTOGRAPH = (480, 640)  # pixels of the image that a process answers
+PAUSE = 0.02  # seconds for the previous runtime's threads to go idle
+MEASURED = 64  # largest number of images to measure on
+STARTS = 3  # number of processes that are started
+MEMORY_INTERVAL = 0.02  # seconds between two samples of a process's memory
+PHOTOGRAPH = (480, 640)  # size of the image that a process classifies, pixels
 
 
 @dataclass(frozen=True)
 class Turns:
-    """The measurements to make, and their length."""
+    """The schedule of the measurements."""
 
     batches: tuple[int, ...] = (1, 8, 32)
-    """Images of a forward pass."""
+    """Batch sizes of the forward passes."""
     rounds: int = 5
-    """How many turns each contender has at each batch size."""
+    """Number of turns of each candidate at each batch size."""
     seconds: float = 0.5
-    """What a turn takes, or two passes if they take longer."""
+    """Duration of a turn, or of two passes if these take longer."""
 
 
 @dataclass(frozen=True)
 class RuntimeSpeed:
-    """The measurements of a contender."""
+    """The measured speed of a candidate."""
 
     images_per_second: dict[int, float]
-    """The median of the rounds, by batch."""
+    """Median throughput of the rounds, by batch size."""
     spread: dict[int, float]
-    """The fastest round beside the slowest."""
+    """Ratio of the fastest round to the slowest, by batch size."""
     p50: float | None
-    """Milliseconds of a pass of one image: the median; None if no batch had one image."""
+    """Median latency of a pass of one image, in milliseconds; None if no batch has one image."""
     p95: float | None
-    """Milliseconds that 95 passes in 100 take at most."""
+    """95th percentile of the latency of a pass of one image, in milliseconds; None without such a
+    batch."""
     start: float | None = None
-    """Seconds of a process from its start to its end, with one answer; None if it was not started."""
+    """Seconds from start to end of a process that classifies one image; None if not measured."""
     megabytes: float | None = None
-    """The most memory that this process had."""
+    """Peak memory of this process; None if not measured."""
 
     def to_json(self) -> dict:
         """The fields as plain values, for JSON."""
@@ -72,23 +73,23 @@ class RuntimeSpeed:
 
 
 def measure(contenders: Sequence[Contender], images: np.ndarray, plan: Turns) -> list[RuntimeSpeed]:
-    """Measure all of them in turns, on images, uint8 (N, 3, h, w): how long an early exit takes
-    depends on them. One whose process ends is measured no further, and a message says so; it has no
-    figures if one of its batch sizes was not measured."""
+    """Measure all candidates in turns on images, uint8 (N, 3, h, w). They should be real ones,
+    because the time of an early exit depends on them. A candidate whose process dies is measured no
+    further, with a log message; it has no figures if one of its batch sizes was not measured."""
     repeated = -(-max(plan.batches) // len(images)) + 1
     images = np.concatenate([images] * repeated)
 
-    # Whatever comes first is slower
+    # The first computations are slower
     ended = set()
     for i, contender in enumerate(contenders):
         try:
             for batch in plan.batches:
                 contender.compute(images[:batch])
         except WorkerDied as error:
-            _say_ended(contender, error)
+            _log_ended(contender, error)
             ended.add(i)
 
-    # In turns
+    # Measure in turns
     rates: list[dict[int, list[float]]] = [
         {batch: [] for batch in plan.batches} for _ in contenders
     ]
@@ -104,7 +105,7 @@ def measure(contenders: Sequence[Contender], images: np.ndarray, plan: Turns) ->
                 try:
                     times = _turn(contenders[i], images, batch, plan.seconds)
                 except WorkerDied as error:
-                    _say_ended(contenders[i], error)
+                    _log_ended(contenders[i], error)
                     ended.add(i)
                     continue
                 rates[i][batch].append(batch * len(times) / sum(times))
@@ -113,13 +114,13 @@ def measure(contenders: Sequence[Contender], images: np.ndarray, plan: Turns) ->
     return [_speed(rate, times) for rate, times in zip(rates, latencies, strict=True)]
 
 
-def _say_ended(contender: Contender, error: WorkerDied) -> None:
-    say(f"{contender.name} is measured no further: {error}", WARNING)
+def _log_ended(contender: Contender, error: WorkerDied) -> None:
+    say(f"{contender.name} is not measured any further: {error}", WARNING)
 
 
 def _turn(contender: Contender, images: np.ndarray, batch: int, seconds: float) -> list[float]:
-    """Seconds of each pass of a turn, which goes through the images. Raises WorkerDied if a process that
-    computes them ends."""
+    """Seconds of each pass of a turn, which cycles through the images. Raises WorkerDied if the
+    candidate's process dies."""
     time.sleep(PAUSE)
     if contender.process is not None:
         return contender.process.turn(images, batch, seconds)
@@ -127,7 +128,7 @@ def _turn(contender: Contender, images: np.ndarray, batch: int, seconds: float) 
 
 
 def _speed(rates: dict[int, list[float]], times: list[float]) -> RuntimeSpeed:
-    """The medians of all rounds."""
+    """The speed of a candidate, from the medians of all rounds."""
     if not all(rates.values()):
         return RuntimeSpeed({}, {}, None, None)
     medians = {batch: statistics.median(values) for batch, values in rates.items()}
@@ -139,12 +140,12 @@ def _speed(rates: dict[int, list[float]], times: list[float]) -> RuntimeSpeed:
 
 
 def measure_starts(models: Sequence[Path | str]) -> list[tuple[float, float | None]]:
-    """Measure a `vitkit predict` of one photograph with each of these models: its seconds, and its
-    peak memory in megabytes, which is None if the system does not report it.
+    """Measure `vitkit predict` of one photograph with each of these models: seconds, and peak memory in
+    megabytes (None if the system does not report it).
 
     Both are medians over several processes; the models take turns.
     """
-    # Of each model: (seconds, megabytes) of each process
+    # For each model: (seconds, megabytes) of each process
     runs: list[list[tuple[float, float | None]]] = [[] for _ in models]
     with TemporaryDirectory() as folder:
         photograph = Path(folder) / "photograph.jpg"
@@ -166,15 +167,15 @@ def measure_starts(models: Sequence[Path | str]) -> list[tuple[float, float | No
 
 
 def _start(model: str, photograph: str) -> tuple[float, float | None]:
-    """Seconds and megabytes of one process. Raises VitkitError, with its last words, if it fails."""
+    """Seconds and megabytes of one process. Raises VitkitError with its last output if it fails."""
     words = [sys.executable, "-m", "vitkit", "predict", model, photograph, "--device", "cpu"]
     with TemporaryFile("w+") as errors:
         begun = time.perf_counter()
         process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=errors)
         megabytes = None
         while process.poll() is None:
-            megabytes = _peak_megabytes(process.pid) or megabytes  # it only grows
-            time.sleep(LOOKED)
+            megabytes = _peak_megabytes(process.pid) or megabytes  # the peak never decreases
+            time.sleep(MEMORY_INTERVAL)
         seconds = time.perf_counter() - begun
         if process.returncode != 0:
             errors.seek(0)
@@ -197,16 +198,16 @@ def _peak_megabytes(pid: int) -> float | None:
     return int(peak[1]) * 1024 / 1e6
 
 
-# Keeps which runtime was the fastest
+# Remembering the fastest runtime
 
 
-PRECISIONS = ("float32", "bfloat16")  # those that commands ask for; int8 is always said
+PRECISIONS = ("float32", "bfloat16")  # those that `auto` can choose; int8 must be requested
 
 
 def remember(
     classifier: Classifier, found: Sequence[Contender], speeds: Sequence[RuntimeSpeed]
 ) -> list[FastestRuntime]:
-    """Keep the fastest of each precision, if more than one was measured. Raises OSError."""
+    """Save the fastest runtime of each precision, if more than one was measured. Raises OSError."""
     kept = []
     for precision in PRECISIONS:
         rates = {}
@@ -220,23 +221,24 @@ def remember(
 
 
 def _can_be_fastest(contender: Contender, precision: str, classifier: Classifier) -> bool:
-    """Whether a contender computes the whole model in this precision, well, and begins at once."""
+    """Whether a candidate computes the whole model in this precision, accurately and without a slow
+    start."""
     if contender.agreement is None or contender.less or contender.precision != precision:
         return False
-    if contender.library != "PyTorch" and contender.file is None:  # compiled: it takes minutes
+    if contender.library != "PyTorch" and contender.file is None:  # compilation takes minutes
         return False
     return is_good(contender, classifier.activation)
 
 
 def _mean_rate(speed: RuntimeSpeed) -> float:
-    """Images per second, the geometric mean of all sizes of batch."""
+    """Images per second, the geometric mean over all batch sizes."""
     rates = list(speed.images_per_second.values())
     return prod(rates) ** (1 / len(rates))
 
 
 def _save_fastest(classifier: Classifier, best: Contender, speedup: float) -> FastestRuntime:
-    """Write the exported file of the fastest runtime, and what was measured of it."""
-    # The file comes first: the JSON that names it is only written when it is complete
+    """Save the exported file of the fastest runtime with its measurements."""
+    # The file comes first: the JSON file that names it is written when it is complete
     folder = folder_of(classifier)
     folder.mkdir(parents=True, exist_ok=True)
     file = ""
@@ -244,7 +246,7 @@ def _save_fastest(classifier: Classifier, best: Contender, speedup: float) -> Fa
         file = best.file.name
         for path in best.file.parent.glob(f"{best.file.stem}.*"):  # .xml and .bin
             shutil.copyfile(path, folder / path.name)
-    assert best.agreement is not None  # as _can_be_fastest has checked
+    assert best.agreement is not None  # _can_be_fastest requires it
     fastest = FastestRuntime(
         library=best.library,
         precision=best.precision,

@@ -1,4 +1,4 @@
-"""Published weights, trained further on one's own images."""
+"""`vitkit finetune`: fine-tuning of published weights on the user's images."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from vitkit.training import report as report_of_run
 from vitkit.weights import Hints, ModelLike, Overrides, hints_of, load
 
 KEYS = Overrides.__annotations__
-"""The settings that are about the model's file; all others are the recipe's."""
+"""Settings of the model's file; all other settings belong to the recipe."""
 
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ else:
 
 @dataclass(frozen=True)
 class Beginning:
-    """What a run begins with: the model, the images, the preset and the recipe that follows from them."""
+    """Resolved inputs of a run: the model, the images, the preset and the resulting recipe."""
 
     model: str
     data: str
@@ -106,21 +106,21 @@ def beginning(
 
     # The recipe
     recipe = recipe_of(model, data, preset, hints, columns, like=like)
-    _say_side(recipe, preset, hints)
-    _say_task(recipe, data, preset, like, given)
+    _log_image_size(recipe, preset, hints)
+    _log_vtab_task(recipe, data, preset, like, given)
     recipe = with_length(with_evals(recipe, evaluators or None), length, given)
     return Beginning(model, data, preset, with_augmentation_as_given(recipe, given))
 
 
 def _model_for(data: str, workdir: Path | None, minutes: float, device: str) -> str:
-    """Choose pretrained weights when none are given: those that a run for the same images began with,
-    else chosen now. Says which, and why."""
+    """Choose pre-trained weights when none are given: the initial weights of an earlier run on the same
+    images, or else new ones. Logs the choice and its reason."""
     if is_model(data):
         raise BadSettings(
             f"{data} is a model, and the photographs are missing: {step('finetune', data, DATA)}"
         )
     near = nearest(data)
-    if near and not kind_of(data):  # before weights are looked for, which takes longer
+    if near and not kind_of(data):  # checked before the slower choice of weights
         raise BadSettings(f"there is no folder, file or data set {data!r}{near}")
     earlier = earlier_model(data, workdir, minutes)
     if earlier:
@@ -130,17 +130,19 @@ def _model_for(data: str, workdir: Path | None, minutes: float, device: str) -> 
     return choice.model
 
 
-def _say_side(recipe: Recipe, preset: Preset, hints: Hints) -> None:
-    """Say that a preset's image size is another, because the model's patch does not divide it."""
+def _log_image_size(recipe: Recipe, preset: Preset, hints: Hints) -> None:
+    """Log that the image size differs from the preset's, which the patch size does not divide."""
     side = max(recipe.model.image)
     if preset in ("quick", "none") or hints.image or side in SIDES:
         return
     say(f"{side} x {side} pixels: the model's patches do not divide the {preset} preset's own size")
 
 
-def _say_task(recipe: Recipe, data: str, preset: Preset, like: str, given: frozenset[str]) -> None:
-    """Say what the vtab preset knows of the labels, which decides what training images go through,
-    unless the words do."""
+def _log_vtab_task(
+    recipe: Recipe, data: str, preset: Preset, like: str, given: frozenset[str]
+) -> None:
+    """Log what the vtab preset knows about the labels, which decides the augmentation of training images,
+    unless the caller has set it."""
     decided = any(name.startswith("data.augmentation.") for name in given)
     if preset != "vtab" or like != "paper" or decided:
         return
@@ -295,14 +297,14 @@ def finetune(
 
 
 def _with_faster(made: Finetuned, source: str) -> Finetuned:
-    """The result with a faster model of the run, or a sentence why there is none: the run has ended
-    well."""
+    """The result with a faster model of the run, or a log message about why there is none. Never raises:
+    the run itself has succeeded."""
     import vitkit  # an application, which the core does not import
 
     try:
         with counting_as_typed(source):
             return replace(made, fast=vitkit.faster(str(made.run_dir)))
-    except KeyboardInterrupt:  # what the run found is still to be said
+    except KeyboardInterrupt:  # the result of the run must still be printed
         say(f"interrupted, so no faster model is written; {step('faster', made.run_dir)} goes on")
     except Exception as error:  # the exporters' errors have no common class
         reason = (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,5 +1,4 @@
-"""From a folder of photographs to a model, in seconds and then in
-minutes."""
+"""The result of `vitkit finetune`: the model, its measurements, and what the command prints."""
 
 import itertools
 import math
@@ -32,7 +31,7 @@ from vitkit.weights.formats import formats_for
 
 
 def earlier_model(data: str, workdir: Path | None, minutes: float) -> str:
-    """The weights that an earlier call on these images, for as long, began with; empty if there was
+    """The initial weights of an earlier call on these images with the same `minutes`; "" if there was
     none."""
     for run_dir in _run_dirs(data, workdir):
         plan = read_plan(run_dir)
@@ -44,8 +43,8 @@ def earlier_model(data: str, workdir: Path | None, minutes: float) -> str:
 
 
 def _run_dirs(data: str, workdir: Path | None) -> Iterator[Path]:
-    """Where the model for these images may be made: in the given directory, or in those that are
-    called after the images, with numbers."""
+    """The possible run directories for these images: the given one, or those named after the images, with
+    numbers."""
     if workdir is not None:
         yield workdir
         return
@@ -60,21 +59,21 @@ class Finetuned(Rows, MadeModel):
     """A classifier of your own images."""
 
     data: str
-    """The images that it was made of."""
+    """The training data."""
     workdir: Path | None
-    """The directory that was asked for."""
+    """The requested directory; None if it was chosen by the command."""
     classifier: Classifier
     """The model."""
     run_dir: Path
-    """Its directory: the model is in `model/`."""
+    """The run directory: the model is in its folder `model/`."""
     path: Path | None
-    """The page about it; None if there were no images to measure it on."""
+    """The page about the run; None if there were no images to measure the model on."""
     answer: FolderResult | None
-    """What was tried and what each reached, of the quick way."""
+    """The candidates and their results; None for a protocol."""
     transfer: Transfer | None
-    """What was chosen and what each seed reached, of a protocol."""
+    """The chosen settings and the result of each seed; None for a quick run."""
     fast: "Result | None" = None
-    """What the search for a faster model has found, if it was asked for."""
+    """The result of the search for a faster model; None if there was no search."""
 
     @property
     def made(self) -> str:
@@ -83,7 +82,7 @@ class Finetuned(Rows, MadeModel):
 
     @property
     def accuracy(self) -> float | None:
-        """The value of `metric`: of images with one class each, the share that is answered right."""
+        """The value of `metric`: the accuracy, for images with one class each."""
         return None if self.metric is None else self.metric.value
 
     @property
@@ -92,7 +91,7 @@ class Finetuned(Rows, MadeModel):
         there were none."""
         if self.transfer is not None:
             return next(iter(self.transfer.runs.values()))
-        assert self.answer is not None  # it is one or the other
+        assert self.answer is not None  # the result is either a quick run's or a protocol's
         return measured_by(self.answer)
 
     def rows(self) -> list[dict]:
@@ -101,7 +100,7 @@ class Finetuned(Rows, MadeModel):
             seeds = self.transfer.runs.items()
             return [{"seed": seed, metric.name: metric.value} for seed, metric in seeds if metric]
         rows = []
-        assert self.answer is not None  # it is one or the other
+        assert self.answer is not None  # the result is either a quick run's or a protocol's
         for each in self.answer.candidates:
             row: dict[str, Any] = {"model": each.name, "kept": each.name == self.answer.chosen}
             for where, metric in (
@@ -121,7 +120,7 @@ class Finetuned(Rows, MadeModel):
             yield from self.fast.shown()
 
     def _own(self) -> Iterator[str | Table]:
-        """The same without the faster model."""
+        """The output of the command without the faster model."""
         if self.transfer is not None:
             yield from transfer_tables(self.transfer)
             written = (self.run_dir / "model", self.run_dir / "transfer.json")
@@ -129,7 +128,7 @@ class Finetuned(Rows, MadeModel):
             predict = step("predict", self.run_dir, IMAGES)
             yield f"next: {predict}, or {step('evaluate', self.run_dir, DATA)}"
             return
-        assert self.answer is not None  # it is one or the other
+        assert self.answer is not None  # the result is either a quick run's or a protocol's
         yield from _other_targets(self.answer)
         yield from _candidates(self.answer)
         if sentence := weakest_class(self.run_dir):
@@ -151,7 +150,7 @@ def finetune_quick(
     """Make the model, and write the report."""
     keep_size = bool(hints.image)
     native = None
-    if hints.crop or hints.resize:  # the caller has decided what becomes of the images
+    if hints.crop or hints.resize:  # the caller has chosen the preprocessing
         native = False
     with process_group(device, patience) as opened:
         for run_dir in _run_dirs(data, workdir):
@@ -171,13 +170,13 @@ def finetune_quick(
 
 
 def _other_targets(reached: FolderResult) -> Iterator[str]:
-    """What the model reaches on images to test on that have several classes, or a number."""
+    """The metrics on test images that have several classes each, or a number."""
     photographs = reached.photographs
     source = photographs.test
     if source is None or photographs.target_kind == "class":
         return
     asked = question(photographs.target_kind, photographs.labels)
-    assert reached.test_logits is not None  # as it answered the images to test on
+    assert reached.test_logits is not None  # there are test images
     yield f"on {counted(len(source), 'image')} to test on ({photographs.test_name}):"
     for metric in asked.quality(
         photographs.test_name, reached.test_logits, targets_of(source), source.groups
@@ -186,7 +185,7 @@ def _other_targets(reached: FolderResult) -> Iterator[str]:
 
 
 def _candidates(reached: FolderResult) -> Iterator[str | Table]:
-    """What each candidate reached, and why one was chosen."""
+    """A table of the candidates' results, and the reason for the choice."""
     held_out = reached.photographs.held_out
     if held_out is None or not reached.candidates:
         return
@@ -199,7 +198,7 @@ def _candidates(reached: FolderResult) -> Iterator[str | Table]:
     if test is not None and reached.test:
         columns.append(f"{len(test):,} of {reached.photographs.test_name}")
     if len(reached.candidates) > 1:
-        columns.append("")  # which is kept
+        columns.append("")  # marks the model that is kept
     table = Table(*columns)
     for each in reached.candidates:
         row = [each.name, short(each.held_out)]
@@ -219,8 +218,8 @@ def _candidates(reached: FolderResult) -> Iterator[str | Table]:
 
 
 def _why(reached: FolderResult, groups: np.ndarray | None) -> str:
-    """Why the chosen model is kept, with what the held-out images, of these groups, say of it and the
-    closed form."""
+    """The reason for the choice, with a comparison of the chosen model and the closed form on the
+    held-out images. groups: of the held-out images."""
     others = [each for each in reached.candidates if each.name != CLOSED_FORM]
     picked = {each.name: each for each in others}.get(reached.chosen)
     rule = "by more than a standard error"
@@ -242,7 +241,7 @@ def _why(reached: FolderResult, groups: np.ndarray | None) -> str:
 
 
 def _guessing(reached: FolderResult) -> Iterator[str]:
-    """Whether the chosen model is not clearly better than a guess, and what may help then."""
+    """If the chosen model is not clearly better than a guess, a sentence with possible remedies."""
     photographs = reached.photographs
     metric = measured_by(reached)
     if metric is None:
@@ -250,7 +249,7 @@ def _guessing(reached: FolderResult) -> Iterator[str]:
     source = photographs.held_out
     if reached.chosen in reached.test:
         source = photographs.test
-    assert source is not None  # they have given the metric
+    assert source is not None  # the images of the metric
     is_balanced = metric.name.endswith("/balanced_accuracy")
     asked = question(photographs.target_kind, photographs.labels, is_balanced)
     blind = guess(asked, targets_of(source))
@@ -266,11 +265,11 @@ def _guessing(reached: FolderResult) -> Iterator[str]:
         larger = round(2 * math.sqrt(height * width))
         remedy = f"more patches (`tokens={4 * preprocessing.patches}`)"
     remedies = [f"more time (`minutes={reached.minutes:g}`)"]
-    if not few_pixels(source, larger):  # there is more to see
+    if not few_pixels(source, larger):  # the images have more detail to offer
         remedies.append(remedy)
     yield (
-        f"this model is not clearly better than a guess: {short(metric)}, and {blind.words}. Is what "
-        f"tells the classes apart visible in {seen_in}, and are the labels right? Then "
+        f"this model is not clearly better than a guess: {short(metric)}, and {blind.words}. Are "
+        f"the differences between the classes visible in {seen_in}, and are the labels right? Then "
         f"try {', '.join(remedies)}, or other weights"
     )
 
@@ -283,7 +282,7 @@ def short(metric: Metric | None) -> str:
 
 
 def openers(classifier: Classifier) -> Iterator[str]:
-    """Whether other libraries open the model directory."""
+    """Sentences about which other libraries can open the model directory."""
     config = classifier.model.config
     preprocessing = classifier.preprocessing
     others = [format.name for format in formats_for(config, preprocessing.rule)]
@@ -293,7 +292,9 @@ def openers(classifier: Classifier) -> Iterator[str]:
         yield "Transformers opens it too: its README.md says how"
     elif preprocessing.rule == "naflex":
         closest = format_of("huggingface", config, preprocessing.rule)
-        assert closest is not None  # as it stores every Vision Transformer, but for some settings
+        assert (
+            closest is not None
+        )  # the format can store every Vision Transformer, except for some settings
         lacking = ", ".join(closest.cannot(config))
         yield (
             f"Transformers does not open it, whose models of whole images have no place for {lacking}, nor "
@@ -312,7 +313,7 @@ def openers(classifier: Classifier) -> Iterator[str]:
 
 
 def _next(finetuned: Finetuned, reached: FolderResult) -> Iterator[str]:
-    """Where the model is, and what one would want next."""
+    """Sentences about the written files and the next commands."""
     if finetuned.path is None:
         yield f"wrote {finetuned.run_dir / 'model'}"
     else:

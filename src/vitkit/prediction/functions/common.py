@@ -1,4 +1,4 @@
-"""A model, images and how they are answered: what predict, sort, watch and batch have in common."""
+"""Options and steps that predict, sort, watch and batch share: the model, the images, the runtime."""
 
 import sys
 from collections.abc import Generator, Iterable, Iterator, Sequence
@@ -31,7 +31,7 @@ from vitkit.weights import Hints, ModelLike, Overrides, classifier_with_head, hi
 if TYPE_CHECKING:
     from vitkit.weights import Classifier
 
-INPUT = "-"  # names come through the standard input
+INPUT = "-"  # read names from standard input
 
 
 class Answering(Overrides, total=False):
@@ -68,7 +68,8 @@ class Answering(Overrides, total=False):
 
 @dataclass(frozen=True)
 class Request:
-    """A model, images and how they are answered, with all defaults (`Answering` describes them)."""
+    """A model, images and prediction settings, with all defaults filled in (`Answering` describes
+    them)."""
 
     model: "str | Classifier"
     images: tuple[Any, ...]
@@ -86,7 +87,7 @@ class Request:
 
 
 def request(model: ModelLike, images: tuple[Any, ...], answering: Answering) -> Request:
-    """What is asked for. Raises BadSettings if settings do not go together."""
+    """The request of a call. Raises BadSettings if settings contradict each other."""
     values = with_defaults(Answering, answering)
     asked = Request(model, images, hints=hints_of(answering), **values)
     check_request(asked)
@@ -94,7 +95,7 @@ def request(model: ModelLike, images: tuple[Any, ...], answering: Answering) -> 
 
 
 def check_request(settings: Request) -> None:
-    """Raises VitkitError if settings do not go together, before the model is loaded."""
+    """Raises VitkitError, before the model is loaded, if settings contradict each other."""
     check_settings(settings.top, BATCH, settings.workers)
     if not len(settings.images):
         takes = "IMAGE... is files, folders, patterns and data sets, or - for names from the standard input"
@@ -105,7 +106,7 @@ def check_request(settings: Request) -> None:
     if INPUT in names and len(names) > 1:
         raise BadSettings("- reads the names of all images from the standard input: give it alone")
     if settings.merge and settings.exit:
-        raise BadSettings("`merge` and `exit` are two ways to less work; give one of them")
+        raise BadSettings("`merge` and `exit` are alternative approximations; give one of them")
     if settings.merge < 0:
         raise BadSettings(f"`merge` is {settings.merge}; it is a number of tokens, from 0 on")
     if not 0 <= settings.exit <= 1:
@@ -116,7 +117,7 @@ def check_request(settings: Request) -> None:
         return
     if not settings.calibrate:
         raise BadSettings(
-            "`exit` needs `calibrate=DATA`: images like those to come, of no matter which classes"
+            "`exit` needs `calibrate=DATA`: images like those to classify, without labels"
         )
     if settings.runtime not in ("auto", "torch"):
         raise BadSettings(
@@ -125,7 +126,7 @@ def check_request(settings: Request) -> None:
         )
 
 
-# The images, and their answers
+# The images and their predictions
 
 
 def images_of(
@@ -135,11 +136,10 @@ def images_of(
     written_to: Sequence[Path] = (),
     files_only: bool = False,
 ) -> Sequence[Item] | None:
-    """The images that are given; None if their names come through the standard input.
+    """The images to classify; None if their names come through standard input.
 
-    limit: the largest number, chosen evenly from all; 0 is all. written_to: folders whose images are
-    not to be answered, because they are written there. files_only: raises VitkitError for images that
-    are not files of this machine.
+    limit: the largest number, chosen evenly from all; 0 is all. written_to: output folders, whose images
+    are left out. files_only: raise VitkitError for images that are not files on this machine.
     """
     images = settings.images
     if all(isinstance(image, str) for image in images):
@@ -148,28 +148,28 @@ def images_of(
         found = pictures(images, labels, written_to)
         if files_only and not found.are_files():
             raise BadSettings(
-                "photographs that are files of this machine are sorted, and "
-                f"{printable(' '.join(images))} stands for others too"
+                "only image files on this machine can be sorted, and "
+                f"{printable(' '.join(images))} includes other images"
             )
         return spread(found, limit)
     if files_only:
         raise BadSettings(
-            "photographs that are files of this machine are sorted, and these are in memory"
+            "only image files on this machine can be sorted, and these images are in memory"
         )
     from vitkit.prediction.in_memory import as_items
 
-    if len(images) == 1:  # of a program: an array, say, or an iterator
+    if len(images) == 1:  # a value of a Python call, such as an array or an iterator
         (images,) = images
     items = as_items(images, labels)
     if isinstance(items, Sequence):
         return spread(items, limit)
-    return list(islice(items, limit or None))  # of an iterator the first ones
+    return list(islice(items, limit or None))  # the first ones of an iterator
 
 
 def answers_of(
     settings: Request, runtime: Runtime, items: Sequence[Item]
 ) -> Generator[Answered, None, None]:
-    """The answers to these images, in batches."""
+    """The predictions for these images, in batches."""
     batches = from_sequence(items, runtime.preprocessing, batch_for(runtime), settings.workers)
     return answers(runtime, batches, settings.top)
 
@@ -181,9 +181,9 @@ def answers_to_names(
     limit: int = 0,
     written_to: Sequence[Path] = (),
 ) -> Generator[Answered, None, None]:
-    """The answers to images whose names come in lists; by default through the standard input.
+    """The predictions for images whose names come in lists; by default through standard input.
 
-    limit: answer the first ones only; 0 is all.
+    limit: classify only the first ones; 0 is all.
     """
     batch = batch_for(runtime)
     if names is None:
@@ -194,7 +194,7 @@ def answers_to_names(
 
 
 def batch_for(runtime: Runtime) -> int:
-    """The number of images that are computed together."""
+    """The number of images per batch."""
     if takes_pictures(runtime):
         return 1
     if getattr(runtime, "one_grid", False) and runtime.preprocessing.is_native:
@@ -205,8 +205,8 @@ def batch_for(runtime: Runtime) -> int:
 def _items_in_batches(
     names: Iterable[list[str]], batch: int, limit: int, written_to: Sequence[Path]
 ) -> Iterator[list[Item]]:
-    """The images of names that come, in lists, some of them empty; the name of a folder stands for
-    many images."""
+    """The items of a stream of lists of names (possibly empty), in batches. The name of a folder is
+    expanded to its images."""
     count = 0
     for some in names:
         items = chain.from_iterable(items_of(name, written_to) for name in some)
@@ -222,21 +222,21 @@ def _items_in_batches(
         yield chunk
 
 
-# What computes the answers
+# The runtime
 
 
 def runtime_of(settings: Request, looking: bool = False, in_batches: bool = False) -> Runtime:
-    """The runtime that computes the answers. An exported file needs no PyTorch.
+    """The runtime that computes the predictions. An exported file needs no PyTorch.
 
-    looking: it keeps what the model looks at, too. in_batches: refuse a file that takes whole
-    pictures, one at a time.
+    looking: record attention maps as well. in_batches: refuse an exported file that takes only single
+    images of any size.
     """
     with brief(not settings.verbose):
-        return _runtime_of(settings, looking, in_batches)
+        return _open_runtime(settings, looking, in_batches)
 
 
-def _runtime_of(settings: Request, looking: bool, in_batches: bool) -> Runtime:
-    """The same, with all details said."""
+def _open_runtime(settings: Request, looking: bool, in_batches: bool) -> Runtime:
+    """The runtime of `runtime_of`, while messages with details are logged."""
     if isinstance(settings.model, str) and is_exported(settings.model):
         if looking:
             raise BadSettings(
@@ -262,13 +262,13 @@ def _runtime_of(settings: Request, looking: bool, in_batches: bool) -> Runtime:
             return kept
     classifier = classifier_with_head(settings.model, settings.hints)
     if looking and (settings.merge or settings.exit):
-        raise BadSettings("`attention` draws the whole model's; leave out `merge` and `exit`")
+        raise BadSettings("`attention` needs the whole model; leave out `merge` and `exit`")
     if classifier.unknown is not None and (settings.merge or settings.exit):
-        say("no image is called unknown: the limits for that are the whole model's")
+        say("no image is rejected as unknown: the rejection thresholds belong to the whole model")
     if settings.merge:
-        classifier = _merging(settings, classifier)
+        classifier = _with_merging(settings, classifier)
     if settings.exit:
-        classifier = _exiting(settings, classifier)
+        classifier = _with_exits(settings, classifier)
     device = pick_device(settings.device)
     precision = precision_of(settings.runtime, settings.precision, device)
     if not looking:
@@ -283,22 +283,24 @@ def _runtime_of(settings: Request, looking: bool, in_batches: bool) -> Runtime:
     return Looking(eager(classifier, device, precision))
 
 
-def _merging(settings: Request, classifier: "Classifier") -> "Classifier":
-    """The model with tokens merged, which is said."""
+def _with_merging(settings: Request, classifier: "Classifier") -> "Classifier":
+    """The model with tokens merged; logs how many."""
     from vitkit.models import ViTConfig, tokens_left
     from vitkit.prediction.approximations import merging
 
     merged = merging(classifier, settings.merge)
     config = merged.model.config
-    assert isinstance(config, ViTConfig)  # no other has tokens
+    assert isinstance(config, ViTConfig)  # `merging` refuses a model without tokens
     left = tokens_left(config, settings.merge)
     most = counted(settings.merge, "token")
-    _say_less(settings, f"{most} at most merged in every block, {left:,} left in the last", "merge")
+    _log_approximation(
+        settings, f"{most} at most merged in every block, {left:,} left in the last", "merge"
+    )
     return merged
 
 
-def _exiting(settings: Request, classifier: "Classifier") -> "Classifier":
-    """The model with early exits, which is said."""
+def _with_exits(settings: Request, classifier: "Classifier") -> "Classifier":
+    """The model with early exits; logs their threshold."""
     from vitkit.prediction.approximations import exiting, fit_exits
     from vitkit.prediction.batches import prepared_images
     from vitkit.prediction.calibration import to_calibrate
@@ -306,12 +308,12 @@ def _exiting(settings: Request, classifier: "Classifier") -> "Classifier":
     images, _ = prepared_images(classifier.preprocessing, to_calibrate(settings.calibrate))
     exits = fit_exits(classifier, images)
     early = exiting(classifier, exits, settings.exit)
-    _say_less(settings, f"images end early that are sure by {settings.exit:g}", "exit")
+    _log_approximation(settings, f"images exit early at a probability of {settings.exit:g}", "exit")
     return early
 
 
-def _say_less(settings: Request, what: str, option: str) -> None:
-    """Say which work is left out, and what measures it."""
+def _log_approximation(settings: Request, what: str, option: str) -> None:
+    """Log which approximation is used, and how to measure its effect."""
     value = getattr(settings, option)
     say(
         f"{what}, so the answers differ a little from the model's; bench "

@@ -1,4 +1,4 @@
-"""What becomes of answers: a value for a program, and on the way rows, files, folders and pictures."""
+"""Output of predictions: a value for Python, and rows, files, folders and pictures on the way."""
 
 import signal
 import threading
@@ -33,31 +33,31 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class Predictions(Rows, Sequence[Prediction]):
-    """A model's answers to images, in their order."""
+    """A model's predictions for images, in the order of the images."""
 
     answers: tuple[Prediction, ...]
-    """One for each image: its most likely classes, or what is wrong with it."""
+    """One prediction per image: its most likely classes, or an error."""
     labels: tuple[str, ...]
     """The model's classes."""
     activation: Activation
     unreadable: int
-    """Images that could not be read."""
+    """Number of images that could not be read."""
     path: Path | None
-    """The file or the folder that the answers were written to."""
+    """The file or folder that the predictions were written to."""
     notes: tuple[str, ...]
-    """What was written, and what is next."""
+    """Sentences about the written files and the next step."""
     written: tuple[dict[str, str], ...] = ()
-    """Beside each answer, the files that were written for its image, by what they are."""
+    """For each prediction, the files that were written for its image, by kind."""
     json: bool = False
-    """Whether it is printed as lines of JSON."""
+    """Whether the result is printed as JSON lines."""
     ok_if_unreadable: bool = False
-    """Whether images that could not be read leave the exit status at 0."""
+    """Whether the exit status is 0 even if images could not be read."""
 
     @classmethod
     def of(
         cls, taking: "Taking", path: Path | None, notes: tuple[str, ...], ok_if_unreadable: bool
     ) -> "Predictions":
-        """The predictions of all answers that were taken."""
+        """The result that holds all predictions collected by `taking`."""
         return cls(
             tuple(taking.kept),
             tuple(taking.runtime.labels),
@@ -78,12 +78,12 @@ class Predictions(Rows, Sequence[Prediction]):
 
     @property
     def status(self) -> int:
-        """The exit status of the command: 3 if images could not be read."""
+        """The exit status of the command: 3 if images could not be read, unless `ok_if_unreadable`."""
         return status_of(self.unreadable, self.ok_if_unreadable)
 
     def rows(self) -> list[dict]:
-        """A row for each image, with the columns of CSV and JSON lines: its name, its most likely class
-        with the probability, all that were named, and what is wrong with it."""
+        """One row per image, with the columns of CSV and JSON lines: the image's name, its most
+        likely class with the probability, all listed classes, and the error."""
         rows = []
         for answer, extra in zip(self.answers, self.written, strict=True):
             row: dict[str, object] = {"name": answer.name, "label": answer.label}
@@ -96,8 +96,8 @@ class Predictions(Rows, Sequence[Prediction]):
         return rows
 
     def shown(self) -> Iterator[str]:
-        """The answers, which the command line has printed already as they came; what could not be read;
-        and what was written."""
+        """The predictions (unless the command line has printed them already), the unreadable
+        images, and the notes about written files."""
         if self.answers and self.json:
             yield "\n".join(map(as_json, self.answers, self.written))
         elif self.answers:
@@ -113,8 +113,8 @@ class Predictions(Rows, Sequence[Prediction]):
 
 @contextmanager
 def _termination_as_interrupt() -> Iterator[None]:
-    """A block that SIGTERM, as a service gets it, ends as Ctrl-C does: the file that is being written
-    gets its end, so that what was answered can be read."""
+    """A block in which SIGTERM acts like Ctrl-C, so that a service that is stopped still completes the
+    file that it is writing."""
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main or not signals_are_ours():
         yield
@@ -133,7 +133,7 @@ def take_answers(
     limit: int = 0,
     written_to: Sequence[Path] = (),
 ) -> None:
-    """Answer images, or those whose names come through the standard input, and take each answer."""
+    """Classify images, or those named on standard input, and pass each batch to `taking`."""
     if items is None:
         batches = answers_to_names(asked, taking.runtime, None, limit, written_to)
     else:
@@ -142,15 +142,15 @@ def take_answers(
         taking.take_all(batches)
 
 
-LISTED = 50  # unreadable images, by name
-TILES = 400  # pictures of a contact sheet, at most
+LISTED = 50  # largest number of unreadable images that are listed
+TILES = 400  # largest number of images on a contact sheet
 
 
 class Taking:
-    """Takes the answers of each batch, in a `with`: when the block ends, the file that they go to is
-    whole. `conclude` says what was done.
+    """Processes the predictions of each batch, as a context manager: the output file is complete when the
+    block ends. `conclude` reports what was done.
 
-    On the command line rows are printed as they come, and forgotten; in a program they are kept.
+    The command line prints rows as they come and does not keep them; a Python call keeps them.
     """
 
     def __init__(
@@ -165,7 +165,7 @@ class Taking:
         sorter: Sorter | None = None,
         json: bool = False,
     ):
-        """total: how many images there will be; None if that is not known. Opens the file; raises VitkitError and
+        """total: number of images; None if unknown. Opens the output file; raises VitkitError and
         OSError if it cannot be written."""
         self.runtime = runtime
         self.progress = ImageCounter(total)
@@ -176,11 +176,11 @@ class Taking:
         self.json = json
         self.live = live_output()
         self.kept: list[Prediction] = []
-        """All answers, in a program;"""
+        """All predictions; only in a Python call."""
         self.kept_extra: list[dict[str, str]] = []
-        """and what was written for each."""
+        """The extra columns of each prediction in `kept`."""
         self.errors: list[str] = []
-        """What is wrong with the first unreadable images."""
+        """Messages of the first LISTED unreadable images."""
         self.tiles: list[Tile] = []
         self.files = ExitStack()
         self.table = None
@@ -191,7 +191,7 @@ class Taking:
         if attention is not None:
             from vitkit.prediction.attention import Looking, LookPictures
 
-            assert isinstance(runtime, Looking), "`runtime_of` was asked for one that looks"
+            assert isinstance(runtime, Looking), "`runtime_of` was called with looking=True"
             self.looks = LookPictures(attention, runtime)
             extra.append("attention")
         if sorter is not None:
@@ -205,7 +205,7 @@ class Taking:
             self.table = AnswerTable(runtime.labels, runtime.activation, self.live, max(page, 10))
 
     def take_all(self, batches: Generator[Answered, None, None]) -> None:
-        """Take every batch."""
+        """Process every batch."""
         with closing(batches):
             for answered in batches:
                 self.take(answered)
@@ -221,7 +221,7 @@ class Taking:
         self.files.__exit__(*ended)
 
     def take(self, answered: Answered) -> None:
-        """Process the answers of a batch: print, write or draw them. Raises OSError."""
+        """Print, write and draw the predictions of a batch. Raises OSError."""
         predictions = answered.predictions
         if predictions:
             self.progress.wipe()
@@ -238,7 +238,7 @@ class Taking:
             self.kept += predictions
             self.kept_extra += extra
         elif self.json:
-            # A line for each, for the program that reads it
+            # One line of JSON for each, for the program that reads standard output
             for prediction, more in zip(predictions, extra, strict=True):
                 print(as_json(prediction, more), file=self.live)
             self.live.flush()
@@ -253,7 +253,7 @@ class Taking:
     def _draw_looks(
         self, looks: "LookPictures", answered: Answered, extra: list[dict[str, str]]
     ) -> None:
-        """Draw what the model looked at in each image that it could read."""
+        """Draw the attention picture of each readable image."""
         for place, row in enumerate(answered.prepared.rows):
             if answered.predictions[row].error is not None:
                 continue
@@ -265,8 +265,8 @@ class Taking:
     def _sort(
         self, sorter: Sorter, predictions: list[Prediction], extra: list[dict[str, str]]
     ) -> list[Prediction]:
-        """File the photographs. Returns the predictions, with an error for one that went away or is
-        no file."""
+        """File the images in folders. Returns the predictions, with an error for each image whose
+        file has disappeared."""
         filed = []
         for prediction, more in zip(predictions, extra, strict=True):
             path = Path(prediction.name)
@@ -279,14 +279,14 @@ class Taking:
         return filed
 
     def _caption(self, prediction: Prediction) -> str:
-        """The answer below a picture: "ants 97.0%", or "unknown (ants?)"."""
+        """The prediction as a caption: "ants 97.0%", or "unknown (ants?)"."""
         label = printable_name(prediction.labels[0])
         if prediction.unknown:
             return UNKNOWN.format(label)
         return f"{label} {number(prediction.probabilities[0], self.runtime.activation)}"
 
     def _add_tiles(self, answered: Answered) -> None:
-        """Keep the images that could be read, as the model got them, for the contact sheet."""
+        """Keep the readable images, as the model received them, for the contact sheet."""
         from vitkit.inspection import Tile
 
         activation = self.runtime.activation
@@ -294,7 +294,7 @@ class Taking:
             prediction = answered.predictions[row]
             if prediction.error is not None or len(self.tiles) == TILES:
                 continue
-            right = None  # nobody knows
+            right = None  # the true class is unknown
             if prediction.truth is not None and activation != "none":
                 # One class, whose name may have commas, or the names of several
                 names = {prediction.truth, *prediction.truth.split(", ")}
@@ -304,8 +304,8 @@ class Taking:
             self.tiles.append(Tile(pixels, self._caption(prediction), right))
 
     def conclude(self, model: "str | Classifier") -> tuple[str, ...]:
-        """Print a summary and list unreadable images; returns what was written, and the next
-        command, in sentences."""
+        """Log a summary and the unreadable images; returns sentences about the written files and the next
+        command."""
         good = self.progress.done - self.progress.unreadable
         next_command = step("predict", model, IMAGES, to="answers.csv")
 
@@ -315,7 +315,7 @@ class Taking:
                 say(f"not classified: {sentence}")
         more = self.progress.unreadable - len(self.errors)
         if more > 0 and not self.json:
-            say(f"not classified: {more:,} more; `to=FILE` names them all")
+            say(f"not classified: {more:,} more; `to=FILE` lists them all")
         if not self.progress.done:
             say("there was no image to classify")
         elif self.progress.done > 1:
@@ -336,7 +336,7 @@ class Taking:
         if self.tiles and self.sheet is not None:
             written.append(self._draw_sheet(self.sheet, good))
             next_command = f"open {as_word(self.sheet)}"
-        if self.json:  # standard output is for the JSON alone
+        if self.json:  # standard output carries JSON only
             for sentence in written:
                 say(sentence)
             return ()
@@ -345,7 +345,7 @@ class Taking:
         return tuple(written)
 
     def _draw_sheet(self, sheet: Path, good: int) -> str:
-        """Draw the contact sheet; returns a sentence about it."""
+        """Draw the contact sheet, and return a sentence about it."""
         from vitkit.inspection import contact_sheet
 
         contact_sheet(self.tiles, sheet)

@@ -1,4 +1,4 @@
-"""The most likely classes of images: as a table, as rows of a file, or drawn."""
+"""`vitkit predict`: the most likely classes of images, as a table, rows of a file, or pictures."""
 
 from __future__ import annotations
 

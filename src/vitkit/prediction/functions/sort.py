@@ -1,4 +1,4 @@
-"""Photographs filed in folders of their classes."""
+"""`vitkit sort`: images sorted into one folder per predicted class."""
 
 from __future__ import annotations
 

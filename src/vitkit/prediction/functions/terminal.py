@@ -1,4 +1,4 @@
-"""What a terminal shows of answers as they come: a table, row by row, and a line that counts."""
+"""Predictions on a terminal: a table that grows row by row, and a progress line."""
 
 import sys
 import time
@@ -15,33 +15,33 @@ from vitkit.weights import Activation
 
 # The table
 
-WIDEST = 28  # columns of a class's name on a terminal
-WIDEST_ELSEWHERE = 80  # columns of a name that the others are aligned with
-LEAST = 0.001  # probability of another class that is named
-UNKNOWN = "unknown ({}?)"  # an image that is, with the class that is the least unlikely
+WIDEST = 28  # largest width of the class column on a terminal
+WIDEST_ELSEWHERE = 80  # largest width of an aligned column elsewhere
+LEAST = 0.001  # lowest probability of another class that is listed
+UNKNOWN = "unknown ({}?)"  # an out-of-distribution image, with its most likely class
 OTHERS = "other classes"
 GAP = "  "
 DOTS = "..."
 
 
 class AnswerTable:
-    """Rows of predictions in columns. On a terminal they fit its width, and every page has a heading;
-    elsewhere all of a text is there, whatever its length, and one heading."""
+    """Rows of predictions in columns. On a terminal they are cut to its width, and every page has a
+    heading; elsewhere texts are complete and there is one heading."""
 
     def __init__(
         self, labels: Sequence[str], activation: Activation, stream: TextIO, page: int = 0
     ):
-        """page: rows after which there is another heading on a terminal; 0 is never."""
+        """page: number of rows after which a terminal gets another heading; 0 for one heading only."""
         self.activation = activation
         self.stream = stream
         self.page = page
         self.on_terminal = stream.isatty()
         self.rows = 0
-        # Among thousands of names of classes, one may be very long
+        # One of thousands of class names may be very long
         longest = max((cell_len(_line(label)) for label in labels), default=0)
         widest = WIDEST if self.on_terminal else WIDEST_ELSEWHERE
         self.first_width = max(len("class"), min(longest, widest))
-        self.image_width = 0  # is known with the first images
+        self.image_width = 0  # set from the first images
 
     def print(self, predictions: Sequence[Prediction]) -> None:
         """Print a row for each prediction that is not an error."""
@@ -65,7 +65,7 @@ class AnswerTable:
         self.stream.flush()
 
     def _widest_image(self) -> int:
-        """Columns of an image's name at most: of a terminal, what leaves some for other classes."""
+        """Largest width of the image column: a terminal keeps some space for other classes."""
         if not self.on_terminal:
             return WIDEST_ELSEWHERE
         return max(20, terminal_width() - self.first_width - len("probability") - 20)
@@ -82,8 +82,8 @@ class AnswerTable:
         return [texts, ruler]
 
     def _row(self, prediction: Prediction) -> str:
-        """A line: the class, its probability, the image, and the most likely other classes. Those that the
-        image may be as well begin with "or"."""
+        """A row of the table: the class, its probability, the image, and the most likely other classes.
+        Classes of the prediction set begin with "or"."""
         name = prediction.labels[0]
         if prediction.unknown:
             name = UNKNOWN.format(name)
@@ -99,16 +99,14 @@ class AnswerTable:
                 unnamed.remove(label)
                 other = f"or {other}"
             others.append(other)
-        if (
-            unnamed
-        ):  # open because few images of them were learned from, or beyond those that are listed
+        if unnamed:  # possible because of few training images, or beyond the listed classes
             others.append(f"or {len(unnamed):,} more")
         probability = number(prediction.probabilities[0], self.activation)
         image = _line(prediction.name)
         return self._aligned(_line(name), probability, image, ", ".join(others))
 
     def _aligned(self, first: str, probability: str, image: str, others: str) -> str:
-        """The texts of a row, each in its column."""
+        """The cells of a row, each padded to its column."""
         first = self._fitted(first, self.first_width)
         image = self._fitted(image, self.image_width, keep_end=True)
         line = GAP.join([first, f"{probability:>{len('probability')}}", image])
@@ -118,7 +116,8 @@ class AnswerTable:
         return f"{line}{GAP}{others}"
 
     def _fitted(self, text: str, width: int, keep_end: bool = False) -> str:
-        """The text at this width: filled up, and on a terminal cut, its end or its beginning."""
+        """The text padded to this width; on a terminal also cut: at the end, or at the start with
+        keep_end."""
         length = cell_len(text)
         if length <= width or not self.on_terminal:
             return text + " " * max(0, width - length)
@@ -131,31 +130,31 @@ class AnswerTable:
 
 
 def number(value: float, activation: Activation) -> str:
-    """A probability as 12.3%, an output that is not a probability as 1.234."""
+    """A probability as 12.3%, any other output as 1.234."""
     if activation == "none":
         return f"{value:.4g}"
     return f"{value:.1%}"
 
 
 def _line(text: str) -> str:
-    """A name of a class or a file as one line that can be shown."""
+    """A class name or file name as a single printable line."""
     return printable(text).replace("\n", "\\n")
 
 
-# The line that counts
+# The progress line
 
-OFTEN = 0.2  # seconds between two lines on a terminal
-SELDOM = 30.0  # and in a log
-ERASE = "\r\x1b[K"  # to the beginning of the line, and all of it away
+OFTEN = 0.2  # seconds between two updates on a terminal
+SELDOM = 30.0  # seconds between two lines in a log
+ERASE = "\r\x1b[K"  # move to the beginning of the line and clear it
 
 
 class ImageCounter:
-    """Counts images, and shows how many there are in a second: on a terminal as a line that stays in
-    its place, elsewhere as a line every half a minute. A listener of the call is told instead, with 0
-    for a total that nobody knows."""
+    """Counts images and shows the throughput: on a terminal as a line that is updated in place,
+    elsewhere as a line every half a minute. If the call has a progress callback, the callback is called
+    instead, with 0 for an unknown total."""
 
     def __init__(self, total: int | None, stream: TextIO | None = None):
-        """total: how many images there will be; None if that is not known."""
+        """total: number of images; None if unknown."""
         self.total = total
         self.stream = stream or sys.stderr
         self.on_terminal = self.stream is not None and self.stream.isatty()
@@ -163,17 +162,16 @@ class ImageCounter:
         self.unreadable = 0
         self.began = time.monotonic()
         self.busy = 0.0
-        """Seconds until the last image was done: waiting for one more does not count."""
+        """Seconds until the last image was done; excludes waiting for the next one."""
         self.next_line = self.began + PATIENCE
         if bars_are_shown() and not self.on_terminal:
             self.next_line = self.began + SELDOM
         self.is_shown = False
         self.done_in_log = 0
-        """Images that the last line in a log told of: one that tells the same is none."""
+        """Number of images in the last log line; a line with the same number is not repeated."""
 
     def count(self, images: int, unreadable: int) -> None:
-        """Count this many more images, some of which were unreadable. Shows the line, if it is
-        time."""
+        """Add to the numbers of images and of unreadable ones, and update the line if it is due."""
         self.done += images
         self.unreadable += unreadable
         now = time.monotonic()
@@ -196,14 +194,14 @@ class ImageCounter:
         self.stream.flush()
 
     def wipe(self) -> None:
-        """Take the line away, as something else is going to be printed."""
+        """Clear the line before other output is printed."""
         if self.is_shown:
             self.stream.write(ERASE)
             self.stream.flush()
             self.is_shown = False
 
     def summary(self) -> str:
-        """The number of images and the time that they took, in half a sentence."""
+        """The number of images and the time that they took, as part of a sentence."""
         text = counted(self.done, "image")
         if self.done > 1 and self.busy > 0:
             text += f" in {_duration(self.busy)}: {_rate(self.done / self.busy)}"
@@ -231,7 +229,7 @@ def _rate(rate: float) -> str:
 
 
 def _duration(seconds: float) -> str:
-    """Seconds for people: 12.3 s, or 1:02:03."""
+    """A duration as text: 12.3 s, or 1:02:03."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)

@@ -1,4 +1,4 @@
-"""A web page on which a model answers photographs and shows what it looks at."""
+"""`vitkit app`: a web page on which a model classifies photographs and shows its attention."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 
     from vitkit.weights import Classifier
 
-LARGEST = 50 << 20  # bytes of a photograph
-AROUND = 1 << 16  # bytes of a form around it
-OTHER = "other"  # the path of the second model
+LARGEST = 50 << 20  # largest photograph, bytes
+AROUND = 1 << 16  # additional bytes of the form that contains it
+OTHER = "other"  # path of the second model
 
 
 @dataclass(frozen=True, repr=False)
 class ClosedPage(Result):
-    """A page that was served and is closed now."""
+    """The result of `vitkit.app`: the address of the page, which is closed."""
 
     address: str
 
@@ -86,14 +86,14 @@ def app(
         Unsupported: If FastAPI or uvicorn is not installed.
         BadWeights: If a model cannot be read.
     """
-    # What can be wrong, before anything is loaded
+    # Checks before anything is loaded
     hints = hints_of(overrides)
     check_installed()
-    pick_device(device)  # raises for one that this machine does not have
+    pick_device(device)  # raises for a device that this machine does not have
     with closing(page_socket(host, port)) as listener, ExitStack() as ends:
         ends.enter_context(limit_of_pixels(MAX_PIXELS))
         ends.enter_context(warnings.catch_warnings())
-        limit_for_good(max_pixels())  # of several threads that decode
+        limit_for_good(max_pixels())  # applies to all decoding threads
         free_port = listener.getsockname()[1]
 
         services = []
@@ -117,9 +117,11 @@ def _serving(
     precision: PrecisionChoice,
     device: str,
 ) -> Iterator[Service]:
-    """A model that answers a page, warm, until the block ends."""
+    """A warmed-up model that serves a page until the block ends."""
     opened = open_model(model, hints, runtime, precision, device, needs_classes=False)
-    classifier = getattr(opened, "classifier", None)  # PyTorch's own, which may have no head
+    classifier = getattr(
+        opened, "classifier", None
+    )  # only PyTorch runtimes have one, maybe without a head
     reason = ""
     if classifier is not None:
         reason = no_answer(classifier)
@@ -128,7 +130,7 @@ def _serving(
         short_name(name_of(model)), opened, lambda: open_classifier(model, hints), reason
     )
     warm_up(opened, settings.batch)
-    with suppress(VitkitError):  # the page says why there is no map
+    with suppress(VitkitError):  # the page shows why there is no attention
         served.looker()
     decoders = ThreadPoolExecutor(cpus(), "decode")
     service = Service(settings, Room(64, 8 * LARGEST), decoders, served)

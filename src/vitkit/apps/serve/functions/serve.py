@@ -1,4 +1,4 @@
-"""A model behind HTTP."""
+"""`vitkit serve`: a model behind HTTP."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from vitkit.weights import Classifier
 
 TOKEN = "VITKIT_TOKEN"  # environment variable
-PIXELS = 50_000_000  # of an image that a stranger sends, unless the environment says otherwise
+PIXELS = 50_000_000  # default limit for images from clients; an environment variable overrides it
 
 NO_HINTS = Hints()
 USUAL_PORTS = {"http": ":80", "https": ":443"}
@@ -61,12 +61,12 @@ USUAL_PORTS = {"http": ":80", "https": ":443"}
 
 @dataclass(frozen=True, repr=False)
 class Ended(Result):
-    """A server that has ended, when what it had accepted was answered."""
+    """The result of `vitkit.serve`: the address of the server, which has ended."""
 
     address: str
 
     def shown(self) -> Iterator[str]:
-        """Nothing: the server has already said that it ends."""
+        """Nothing: the server has already logged that it ends."""
         yield from ()
 
 
@@ -111,7 +111,7 @@ def serve(
         top: Classes to name for an image, unless a request says how many.
         batch: Largest number of images that are computed together.
         delay: Longest time in milliseconds that an image waits for others while the model is free.
-        queue: Largest number of images that a process holds at once; it answers further requests with
+        queue: Largest number of images that a process holds in memory; it answers further requests with
             503.
         most_bytes: Largest request, in bytes.
         most_images: Largest number of images in a request.
@@ -137,7 +137,7 @@ def serve(
         BadWeights: If the model cannot be read.
         RuntimeError: Within a running event loop, such as a notebook's.
     """
-    # What can be wrong, before anything is loaded
+    # Checks before anything is loaded
     hints = hints_of(overrides)
     check_installed()
     _check_no_loop()
@@ -149,7 +149,7 @@ def serve(
             raise BadSettings(f"`{name}` is {seconds:g}; it is a time, from 0 on")
     if most_images > queue:
         raise BadSettings(
-            f"`most_images` is {most_images}, and `queue={queue}`: such a request would never find room"
+            f"`most_images` is {most_images}, and `queue={queue}`: such a request could never be accepted"
         )
     limits = Limits(most_bytes, most_images, seconds)
     limits.check()
@@ -178,7 +178,7 @@ def serve(
 
 
 def _check_no_loop() -> None:
-    """Raises RuntimeError within a running event loop, such as a notebook's: a server has its own."""
+    """Raises RuntimeError within a running event loop, such as a notebook's: the server needs its own."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -191,13 +191,13 @@ def _check_no_loop() -> None:
 
 @contextmanager
 def limit_of_pixels(most: int) -> Iterator[None]:
-    """A block in which images have a server's limit of pixels, unless the environment has one, which its
-    workers find there; a program's own comes back after it."""
+    """A block with a server's pixel limit for images, unless the environment sets one. The limit is
+    in the environment, for the workers; the previous value is restored afterwards."""
     before = os.environ.get(MAX_PIXELS_VARIABLE)
     pixels = Image.MAX_IMAGE_PIXELS
     os.environ.setdefault(MAX_PIXELS_VARIABLE, str(most))
     try:
-        max_pixels()  # raises if it is not a number
+        max_pixels()  # raises if the value is not a number
         yield
     finally:
         Image.MAX_IMAGE_PIXELS = pixels
@@ -207,7 +207,8 @@ def limit_of_pixels(most: int) -> Iterator[None]:
 
 @contextmanager
 def _interrupted_as_ended() -> Iterator[None]:
-    """A block that Ctrl-C ends in a program, whose signals the server leaves alone."""
+    """A block in a Python program that Ctrl-C ends normally, since the server handles no signals
+    there."""
     try:
         yield
     except KeyboardInterrupt:
@@ -216,7 +217,7 @@ def _interrupted_as_ended() -> Iterator[None]:
 
 
 def _say_ready(name: str, address: str, word: str = "ready") -> None:
-    """Say where the server is, when it answers."""
+    """Log the server's address when it can answer."""
     if word != "ready":
         return
     announce(
@@ -226,7 +227,7 @@ def _say_ready(name: str, address: str, word: str = "ready") -> None:
 
 
 def check_origins(origins: tuple[str, ...]) -> None:
-    """Raises VitkitError if browsers would never send one as a page's origin."""
+    """Raises VitkitError for a value that browsers never send as an origin."""
     for origin in origins:
         parts = urlsplit(origin)
         is_origin = parts.scheme in USUAL_PORTS and origin == f"{parts.scheme}://{parts.netloc}"
@@ -241,7 +242,7 @@ def check_origins(origins: tuple[str, ...]) -> None:
 
 
 def check_hosts(names: tuple[str, ...]) -> None:
-    """Raises VitkitError for what no client names as the host alone."""
+    """Raises VitkitError for a value that is not a bare host name."""
     for name in names:
         if name != "*" and not re.fullmatch(r"[\w.-]+", name):
             raise BadSettings(
@@ -251,7 +252,7 @@ def check_hosts(names: tuple[str, ...]) -> None:
 
 
 def token_of(file: Path | None) -> str | None:
-    """The token that clients have to show. Raises VitkitError if it is empty."""
+    """The token that clients must send; None if none is required. Raises VitkitError if it is empty."""
     if file is not None:
         token = file.read_text().strip()
         source = str(file)
@@ -273,8 +274,8 @@ def open_model(
     device: str = "auto",
     needs_classes: bool = True,
 ) -> Runtime:
-    """The runtime that computes the answers. Raises BadSettings if the model has no classes, and needs
-    some."""
+    """The runtime that computes the predictions. Raises BadSettings if the model has no classes although
+    `needs_classes`."""
     if runtime == "compiled":
         raise BadSettings(
             "`runtime` is compiled, which takes a minute for every other number of images in a batch; "
@@ -295,7 +296,7 @@ def open_model(
 
 
 def open_classifier(model: str | Classifier, hints: Hints = NO_HINTS) -> Classifier:
-    """The same model in PyTorch, for what it looks at. Raises Unsupported for an exported file."""
+    """The same model in PyTorch, for its attention. Raises Unsupported for an exported file."""
     if isinstance(model, str) and is_exported(model):
         return answers_alone()
     return classifier_of(model, hints)

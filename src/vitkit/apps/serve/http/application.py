@@ -1,14 +1,14 @@
-"""A model behind HTTP: what is asked, what is answered, and what is refused with a sentence.
+"""The HTTP application of a model: its paths, and its error answers.
 
     GET  /          a page to try the model on
     POST /predict   images -> their most likely classes
-    POST /attention an image -> what the model looks at
-    GET  /model     what is served: its classes, and how it prepares an image
-    GET  /health    whether the process is well     GET /ready    whether it takes requests
-    GET  /metrics   for Prometheus                  GET /docs     these pages, from /openapi.json
+        POST /attention an image -> the attention of the model
+        GET  /model     the served model: its classes and its preprocessing
+        GET  /health    whether the process is healthy  GET /ready    whether it accepts requests
+        GET  /metrics   for Prometheus                  GET /docs     the API, from /openapi.json
 
-FastAPI writes the OpenAPI page and finds the function for a path, and Starlette reads forms. Bodies are
-counted as they come (body.py), so that no limit is passed.
+FastAPI makes the OpenAPI page and routes requests, and Starlette parses forms. Bodies are counted
+while they are received (body.py), so that no limit is exceeded.
 """
 
 import json
@@ -33,7 +33,7 @@ _PAGE = ("/", "/page.css", "/page.js", "/docs", "/openapi.json")
 PATHS = frozenset(
     (*_PAGE, "/predict", "/attention", "/model", "/health", "/ready", "/metrics"),
 )
-"""Those that are counted by name."""
+"""Paths with metrics of their own."""
 
 
 def application(
@@ -43,9 +43,9 @@ def application(
 
     Args:
         service: The model and the limits.
-        models: The addresses of the models that the page at `/` shows side by side, below its own.
-        docs: Whether /docs describes the API, by a script of another host: it could read a secret in the
-            address of the page.
+        models: Addresses of the models that the page at `/` shows side by side, relative to its own.
+        docs: Whether to serve /docs, whose script comes from another host and could read a secret in the
+            page's address.
     """
     from fastapi import FastAPI
 
@@ -75,8 +75,8 @@ def application(
 
 
 def guarded(app: "FastAPI", settings: Settings) -> "ASGIApp":
-    """The application behind what keeps other pages out, and lets in those that are allowed."""
-    # Browsers let pages from these origins ask, and read what they are answered
+    """The application with protection against requests of other web pages, except of allowed ones."""
+    # CORS: browsers let pages of these origins send requests and read the answers
     if settings.origins:
         from starlette.middleware.cors import CORSMiddleware
 
@@ -87,7 +87,7 @@ def guarded(app: "FastAPI", settings: Settings) -> "ASGIApp":
             allow_headers=("Authorization", "Content-Type", "X-Request-ID"),
             expose_headers=("X-Request-ID", "Retry-After"),
         )
-    if settings.token is not None:  # other sites do not know a token
+    if settings.token is not None:  # pages of other sites do not have the token
         return app
     return Guard(
         app,
@@ -99,7 +99,7 @@ def guarded(app: "FastAPI", settings: Settings) -> "ASGIApp":
     )
 
 
-# What is served, and how it is
+# The model, and the state of the server
 
 
 def _add_model(app: "FastAPI", service: Service) -> None:
@@ -124,35 +124,35 @@ def _add_states(app: "FastAPI", service: Service) -> None:
     from fastapi import Request, Response
 
     async def health() -> dict:
-        """Whether the process is well; if not, it is to be started again."""
+        """Whether the process is healthy; otherwise it should be restarted."""
         if not service.is_well():
             raise Refused(503, "the model does not compute any more")
         return {"status": "well"}
 
     async def ready() -> dict:
-        """Whether requests are to be sent here."""
+        """Whether requests should be sent to this process."""
         if service.draining:
             raise Refused(503, "the server is about to end")
         return {"status": "ready"}
 
     async def metrics(request: Request) -> Response:
-        """Counts for Prometheus."""
+        """Metrics for Prometheus."""
         check_token(request, service.settings.token)
         page, content_type = service.metrics.page()
         return Response(page, media_type=content_type)
 
     for path, state in (("/health", health), ("/ready", ready)):
         app.get(path)(state)
-        app.head(path, include_in_schema=False)(state)  # what balancers and `wget --spider` ask by
+        app.head(path, include_in_schema=False)(state)  # used by load balancers and `wget --spider`
     app.get("/metrics", dependencies=guards(service.settings.token))(metrics)
 
 
 def _add_docs(app: "FastAPI") -> None:
-    """/docs, whose script comes from elsewhere; without a network, it says so."""
+    """Serve /docs, whose script comes from another host; without a network the page says so."""
     from fastapi import Response
     from fastapi.openapi.docs import get_swagger_ui_html
 
-    # Its address is relative: a proxy may serve this below a path of its own
+    # The relative address also works behind a proxy that serves this application below another path
     page = bytes(get_swagger_ui_html(openapi_url="openapi.json", title=app.title).body)
     page = page.replace(b'<div id="swagger-ui">', b'<div id="swagger-ui">' + WITHOUT_SCRIPT, 1)
 
@@ -166,7 +166,7 @@ def _add_docs(app: "FastAPI") -> None:
 
 
 def _add_refusals(app: "FastAPI") -> None:
-    """All errors are {"error": "a sentence"}."""
+    """Answer every error with {"error": "a sentence"}."""
     from fastapi.exceptions import RequestValidationError
     from starlette.exceptions import HTTPException
     from starlette.requests import ClientDisconnect
@@ -199,14 +199,14 @@ def _add_refusals(app: "FastAPI") -> None:
 
 
 async def _unread(request: "Request", answer: "Response") -> "Response":
-    """An answer to a request whose body may still be on its way."""
+    """The answer to a request, after the rest of its body was read and discarded."""
     if not await let_finish(request):
         answer.headers["connection"] = "close"
     return answer
 
 
 def _error(status: int, sentence: str, retry_after: int | None = None) -> "Response":
-    """An answer that is an error."""
+    """An error answer."""
     from starlette.responses import Response
 
     headers = {}
@@ -214,5 +214,5 @@ def _error(status: int, sentence: str, retry_after: int | None = None) -> "Respo
         headers["retry-after"] = str(retry_after)
     if status == 401:
         headers["www-authenticate"] = "Bearer"
-    body = json.dumps({"error": sentence})  # ASCII: a name may hold what UTF-8 cannot write
+    body = json.dumps({"error": sentence})  # as ASCII: a name may contain unpaired surrogates
     return Response(body, status, headers, media_type=JSON)

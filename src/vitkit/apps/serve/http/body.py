@@ -1,6 +1,7 @@
-"""What people send to a server, within limits: the body of a request, and the images in it.
+"""The bodies of requests, within limits, and the images in them.
 
-A body is one image as it is (image/* or application/octet-stream), several as the files of a form
+A body is one unencoded image (image/* or application/octet-stream), several images as the files of a form
+(multipart/form-data), or base64 in JSON:
 (multipart/form-data), or base64 in JSON:
 
     {"images": ["/9j/4AAQ...", {"name": "cat.jpg", "data": "/9j/4AAQ..."}]}
@@ -26,13 +27,13 @@ RAW = "application/octet-stream"
 FORM = "multipart/form-data"
 JSON = "application/json"
 KINDS = f"image/*, {RAW}, {FORM} or {JSON}"
-PATIENCE = 2.0  # seconds to let somebody finish who sends what is refused already
-THROWN_AWAY = 256 << 20  # bytes, at most, meanwhile
-NAME = 200  # characters of an image's name that are kept
-URL_SAFE = bytes.maketrans(b"-_", b"+/")  # from the other alphabet of base64 to the usual one
-WHITE = b" \t\r\n"  # `base64 FILE` breaks lines
-FIELDS = 1000  # values of JSON, or fields of a form, beside the images
-BUSY = 1  # seconds after which to ask again
+PATIENCE = 2.0  # seconds to read the rest of a request that is already refused
+THROWN_AWAY = 256 << 20  # largest rest of a refused request that is read, bytes
+NAME = 200  # longest kept name of an image, characters
+URL_SAFE = bytes.maketrans(b"-_", b"+/")  # from URL-safe base64 to standard base64
+WHITE = b" \t\r\n"  # `base64 FILE` inserts line breaks
+FIELDS = 1000  # largest number of JSON values or form fields besides the images
+BUSY = 1  # value of Retry-After, seconds
 
 
 @dataclass(frozen=True)
@@ -40,14 +41,14 @@ class Limits:
     """The limits of a request."""
 
     size: int = 32 << 20
-    """Bytes of a request."""
+    """Largest body of a request, in bytes."""
     images: int = 64
-    """Images of a request."""
+    """Largest number of images in a request."""
     seconds: float = 30.0
-    """From a request's first byte to its answer."""
+    """Longest time from the first byte of a request to its answer."""
 
     def check(self) -> None:
-        """Raises VitkitError if the limits let nothing through."""
+        """Raises VitkitError if the limits would refuse every request."""
         for name, value in (("bytes", self.size), ("images", self.images), ("time", self.seconds)):
             if value <= 0:
                 raise BadSettings(f"the largest {name} of a request is {value}; it is above 0")
@@ -57,17 +58,17 @@ class Limits:
 
 
 def line_of(request: "Request") -> dict[str, Any]:
-    """What the log's line says of a request, beside what is known of all; to be added to."""
+    """The fields of the request's log line that its handler may add to."""
     return request.scope.setdefault("state", {}).setdefault("line", {})
 
 
 async def let_finish(request: "Request") -> bool:
-    """Take what is still sent of a request that is refused, and throw it away: so much, and for so
-    long. Who still sends while the connection is closed would never read why. Returns whether all of
-    it came."""
+    """Read and discard the rest of a refused request, up to THROWN_AWAY bytes and PATIENCE seconds.
+    A client that still sends when the connection is closed would not read the answer. Returns
+    whether the whole body was read."""
     from starlette.requests import ClientDisconnect
 
-    if "expect" in request.headers:  # this client asks before it sends
+    if "expect" in request.headers:  # the client waits for permission before it sends the body
         return False
     size = 0
     try:
@@ -78,7 +79,7 @@ async def let_finish(request: "Request") -> bool:
                     return False
     except (TimeoutError, ClientDisconnect):
         return False
-    except RuntimeError:  # it was read before
+    except RuntimeError:  # the body was read before
         return True
     return True
 
@@ -103,15 +104,15 @@ def kind_of(request: "Request") -> str:
     raise Refused(415, f"the content type is {kind[:NAME]}; send {KINDS}")
 
 
-# The images in it
+# The images of a body
 
 
 async def receive(request: "Request", kind: str, limits: Limits, room: Room) -> list[Sent]:
-    """The images of a request whose body is of this kind. Each is held in the room, one and the bytes of
-    its file, until whoever gets them gives it back; if this raises, nothing is held.
+    """The images of a request whose body is of this kind. Each takes space in `room`, for one image
+    and the bytes of its file, which the caller has to give back; if this raises, no space is taken.
 
     Raises Refused for a request that is too large, has no or too many images, or is damaged, and while
-    there is no room; and starlette's ClientDisconnect for one that breaks off.
+    the room is full; and starlette's ClientDisconnect for a request that breaks off.
     """
     taken = 0
 
@@ -119,7 +120,7 @@ async def receive(request: "Request", kind: str, limits: Limits, room: Room) -> 
         nonlocal taken
         async for piece in pieces(request, limits.size):
             if not room.take(size=len(piece)):
-                sentence = "the server holds as many images as it can; ask again in a moment"
+                sentence = "the server is full; try again in a moment"
                 raise Refused(503, sentence, BUSY)
             taken += len(piece)
             yield piece
@@ -130,7 +131,7 @@ async def receive(request: "Request", kind: str, limits: Limits, room: Room) -> 
         else:
             body = b"".join([piece async for piece in stream()])
             images = [Sent("image 0", body)]
-            if kind == JSON:  # which takes a while
+            if kind == JSON:  # decoding takes a while, so it runs in a thread
                 images = await asyncio.to_thread(_images_of_json, body, limits.images)
         if not images:
             raise Refused(400, "the request holds no image")
@@ -154,7 +155,7 @@ def _too_many(most: int) -> Refused:
 async def _images_of_form(
     request: "Request", stream: AsyncGenerator[bytes, None], limits: Limits
 ) -> list[Sent]:
-    """The files of a form, which Starlette parses as it comes. They stay in memory."""
+    """The files of a form, which Starlette parses while it is received. They stay in memory."""
     from python_multipart.multipart import parse_options_header
     from starlette.datastructures import UploadFile
     from starlette.formparsers import MultiPartException, MultiPartParser
@@ -166,7 +167,8 @@ async def _images_of_form(
     last = b"--" + boundary + b"--"
 
     async def whole() -> AsyncGenerator[bytes, None]:
-        """The same. Raises Refused at the end of one that breaks off, whose last part Starlette drops."""
+        """The stream, checked for completeness: raises Refused if the form breaks off, since
+        Starlette drops an incomplete last part."""
         end = b""
         async for piece in stream:
             yield piece
@@ -175,7 +177,7 @@ async def _images_of_form(
             raise Refused(400, "the form breaks off before its last boundary")
 
     parser = MultiPartParser(request.headers, whole(), max_files=limits.images, max_fields=FIELDS)
-    parser.spool_max_size = limits.size  # larger files would be written to the disk
+    parser.spool_max_size = limits.size  # so that no file is written to disk
     try:
         form = await parser.parse()
     except MultiPartException as error:
@@ -198,7 +200,7 @@ async def _images_of_form(
 
 def _images_of_json(body: bytes, most: int) -> list[Sent]:
     """The images of {"images": [...]} or {"image": ...}."""
-    # A value of a few bytes becomes an object of a hundred. Base64 has none of these signs
+    # A JSON value of a few bytes becomes an object of a hundred. Base64 contains none of these characters
     values = sum(body.count(sign) for sign in (b",", b"[", b"{"))
     if values > 8 * most + FIELDS:
         raise Refused(413, f"the JSON has more values than {counted(most, 'image')} can have")
@@ -219,7 +221,7 @@ def _images_of_json(body: bytes, most: int) -> list[Sent]:
 
 
 def _image_of_json(number: int, value: Any) -> Sent:
-    """An image that is base64, or {"name": ..., "data": base64}."""
+    """An image given as base64, or as {"name": ..., "data": base64}."""
     name = f"image {number}"
     if isinstance(value, dict):
         given = value.get("name")
@@ -228,7 +230,7 @@ def _image_of_json(number: int, value: Any) -> Sent:
         value = value.get("data")
     if not isinstance(value, str):
         raise Refused(400, f"{name} is not base64 text")
-    if value.startswith("data:"):  # an address that holds its data, as browsers make them
+    if value.startswith("data:"):  # a data URL, as browsers make them
         value = value.partition(",")[2]
     try:
         text = value.encode("ascii").translate(URL_SAFE, WHITE)

@@ -1,5 +1,5 @@
-"""What the OpenAPI page says of bodies and answers. Bodies are described here by hand, because they have
-several content types; answers are dataclasses, from which FastAPI makes the description."""
+"""The OpenAPI description of bodies and answers. Bodies have several content types and are described by
+hand; FastAPI derives the description of answers from dataclasses."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,14 +9,14 @@ from vitkit.apps.serve.http.body import FORM, JSON, RAW
 
 @dataclass(frozen=True)
 class Error:
-    """Why a request is refused, in a sentence."""
+    """Why a request was refused, in a sentence."""
 
     error: str
 
 
 @dataclass(frozen=True)
 class Model:
-    """The model that has answered."""
+    """The model that made the answer."""
 
     name: str
     loaded: str
@@ -26,8 +26,8 @@ class Model:
 class AnswerToImage:
     """The most likely classes of an image, best first; or what is wrong with it, as `error`.
 
-    `unknown` and `possible` are there if the model has limits: whether the image is unlike all that it has
-    learned from, and which classes it leaves open.
+    `unknown` and `possible` are there if the model has limits: whether the image is unlike all that
+    it has learned from, and which classes it leaves open.
     """
 
     name: str
@@ -48,11 +48,11 @@ class Answers:
 
 @dataclass(frozen=True)
 class AttentionMap:
-    """What the model looks at in an image.
+    """The attention of the model for an image.
 
-    `weights` has a row for each row of patches; `rows` and `columns` are the middles of the patches, as
-    shares of the picture's height and width. `picture` is a JPEG in base64: the part of the image that the
-    model sees, dark where it looks little.
+    `weights` has one row per row of patches; `rows` and `columns` are the centres of the patches,
+    as shares of the picture's height and width. `picture` is a JPEG in base64: the part of the
+    image that the model receives, darkened by low attention.
     """
 
     model: Model
@@ -106,14 +106,15 @@ _REFUSED = {
 
 
 def responses(answer: type, words: str) -> dict[int | str, dict[str, Any]]:
-    """The answers of a path to a body of images. words: what the answer is."""
+    """The OpenAPI responses of a path that takes images. answer: type of the answer; words: its
+    description."""
     described: dict[int | str, dict[str, Any]] = {200: {"description": words, "model": answer}}
     for status, reason in _REFUSED.items():
         described[status] = {"description": reason, "model": Error}
     return described
 
 
-# What the page of the API shows until its script draws it
+# Content of the API page until its script has loaded
 WITHOUT_SCRIPT = b"""
 <p>This page is drawn by a script from cdn.jsdelivr.net. While you read this, the script has not come:
 <a href="openapi.json">openapi.json</a> says the same without it.</p>

@@ -1,4 +1,4 @@
-"""POST /predict and POST /attention: from the body of a request to its answer."""
+"""POST /predict and POST /attention: from a request's body to its answer."""
 
 import asyncio
 import json
@@ -80,8 +80,8 @@ def add_attention(app: "FastAPI", service: Service) -> None:
 
 @asynccontextmanager
 async def _in_time(request: "Request", service: Service) -> AsyncIterator[None]:
-    """A block that answers a request with the right token, within the time of a request. Raises Refused
-    for one without the token, and for one that took too long: to come, or to be answered."""
+    """A context manager that checks the token and limits the time of a request. Raises Refused
+    without the right token, and if receiving or answering the request takes too long."""
     check_token(request, service.settings.token)
     try:
         async with asyncio.timeout(service.settings.limits.seconds) as deadline:
@@ -101,8 +101,8 @@ async def _in_time(request: "Request", service: Service) -> AsyncIterator[None]:
 async def _answered(
     request: "Request", images: list[Sent], top: int, service: Service
 ) -> "Response":
-    """The answer to images that are held."""
-    # Each image's prediction, or what is wrong with it
+    """The answer for images that are in the room."""
+    # The prediction of each image, or its error
     answering = service.answering
     outcomes = await _unless_gone(request, answering.accept(images, top, service.room))
     if outcomes is None:
@@ -121,12 +121,12 @@ async def _answered(
 
 
 def _values(prediction: Prediction) -> dict:
-    """A prediction as `vitkit predict --json` prints it, without what it has not."""
+    """A prediction as in `vitkit predict --json`, without fields that are None."""
     return {name: value for name, value in as_values(prediction).items() if value is not None}
 
 
 def _prediction(image: Sent, outcome: Prediction | BaseException) -> Prediction:
-    """The prediction of an image, or its error. Raises errors that are not the image's fault."""
+    """The prediction of an image, or its error. Raises errors that the image has not caused."""
     if isinstance(outcome, BadImage):
         return Prediction(image.name, error=str(outcome))
     if isinstance(outcome, BaseException):
@@ -139,7 +139,7 @@ def _prediction(image: Sent, outcome: Prediction | BaseException) -> Prediction:
 async def _looked(
     request: "Request", images: list[Sent], choice: Choice, service: Service
 ) -> "Response":
-    """The attention of the model in the one image that is held."""
+    """The attention of the model for the single image of the request."""
     if len(images) > 1:
         for image in images:
             service.room.give_back(1, len(image.data))
@@ -160,7 +160,7 @@ async def _looked(
 
 
 def _json(served: Served, values: dict) -> "Response":
-    """An answer, which names the model that gives it."""
+    """A JSON answer with the name of the model."""
     from starlette.responses import Response
 
     model = {"name": served.name, "loaded": served.loaded}
@@ -168,7 +168,7 @@ def _json(served: Served, values: dict) -> "Response":
 
 
 def _gone(images: list[Sent], service: Service) -> "Response":
-    """The answer that nobody reads: the client went away."""
+    """The answer for a client that has disconnected, so it is never read."""
     from starlette.responses import Response
 
     service.metrics.images.labels("given up").inc(len(images))
@@ -176,11 +176,13 @@ def _gone(images: list[Sent], service: Service) -> "Response":
 
 
 async def _unless_gone(request: "Request", futures: list[Future]) -> list[Any] | None:
-    """All outcomes, with the exceptions among them; None if the client goes away before, and then
-    nobody computes them."""
+    """All results, with exceptions as values; None if the client disconnects first, in which case
+    the futures are cancelled."""
     answers = [asyncio.wrap_future(future) for future in futures]
     together = asyncio.gather(*answers, return_exceptions=True)
-    gone = asyncio.ensure_future(request.receive())  # the body is there: all that comes is the end
+    gone = asyncio.ensure_future(
+        request.receive()
+    )  # the body is read, so only a disconnect can follow
     try:
         await asyncio.wait((together, gone), return_when=asyncio.FIRST_COMPLETED)
         if together.done():

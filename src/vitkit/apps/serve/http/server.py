@@ -1,7 +1,7 @@
-"""A server's life: it listens, answers, takes another model, and ends when it has answered all that it
-accepted.
+"""The server process: it listens, answers, reloads the model, and ends after answering all accepted
+requests.
 
-Signals: SIGTERM and SIGINT end it, SIGHUP loads the model again from where it is.
+Signals: SIGTERM and SIGINT end it, SIGHUP reloads the model from its path.
 """
 
 import asyncio
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
     from vitkit.weights import Classifier
 
-LAST = 2.0  # seconds beyond its grace after which a server that is ending ends in any case
-UNFINISHED = 1  # its exit status then
+LAST = 2.0  # seconds after the grace period at which the process ends in any case
+UNFINISHED = 1  # its exit status in that case
 
 
 @dataclass(frozen=True)
@@ -46,22 +46,22 @@ class StartSettings:
     """The settings with which a server starts."""
 
     name: str
-    """What clients know the model by."""
+    """Name of the model for clients."""
     open_model: Callable[[], Runtime]
-    """Opens it; again for every SIGHUP. Raises VitkitError or OSError."""
+    """Opens the model, again at every SIGHUP. Raises VitkitError or OSError."""
     settings: Settings
     queue: int = 256
-    """Images that are held at once."""
+    """Largest number of images in the room."""
     grace: float = 30.0
-    """Seconds to finish what was accepted."""
+    """Seconds for answering accepted requests during shutdown."""
     open_classifier: "Callable[[], Classifier]" = answers_alone
-    """Opens the same model in PyTorch, for what it looks at, where another library answers."""
+    """Opens the model in PyTorch for attention, where another runtime computes the predictions."""
 
 
 def server_socket(host: str, port: int) -> socket.socket:
-    """A socket at an address; port 0 is any that is free. It listens later, when there is a model:
+    """A socket bound to an address; port 0 is any free one. It does not listen until the model is loaded:
     until then connections are refused. Raises VitkitError."""
-    if not 0 <= port <= 65535:  # the system would take the rest of a division
+    if not 0 <= port <= 65535:  # the system would use the port modulo 65536
         raise BadSettings(f"`port` is {port}; it is between 0 and 65535")
     try:
         return bound_socket(host, port)
@@ -73,25 +73,26 @@ def server_socket(host: str, port: int) -> socket.socket:
 
 
 def prepare_process() -> None:
-    """What a process needs that is a server and nothing else: its decoders' limits hold for all of its
-    threads, and its lines go to the standard error."""
+    """Settings of a process that only serves: decoder limits apply to all of its threads, and log
+    lines go to standard error."""
     limit_for_good(max_pixels())
     start_logs()
 
 
 class Server:
-    """The server of one process. Others of its machine may share its socket."""
+    """The server of one process, which may share its socket with other processes."""
 
-    def __init__(self, plan: StartSettings, bound: socket.socket, tell: Callable[[str], None]):
-        """Opens the model, and computes with it once. Raises what that raises.
+    def __init__(self, plan: StartSettings, bound: socket.socket, notify: Callable[[str], None]):
+        """Opens the model, and runs it once to warm it up. Raises the errors of both.
 
-        tell: called with "ready" when it answers, and with "reloaded" or "kept" after a SIGHUP.
+        notify: called with "ready" when the server can answer, and with "reloaded" or "kept" after a
+        SIGHUP.
         """
         self.plan = plan
-        self.tell = tell
+        self.notify = notify
         self.is_asked_again = False
-        """Whether the model may have changed since it was begun to be loaded."""
-        if gets_signals():  # SIGHUP, which would end a process that is beginning
+        """Whether a reload was requested after the model began to load."""
+        if gets_signals():  # without a handler, SIGHUP would end the starting process
             signal.signal(signal.SIGHUP, self._remember_to_reload)
         limits = plan.settings.limits
         held = max(4 * limits.size, plan.queue << 20)  # bytes
@@ -101,7 +102,7 @@ class Server:
         app = guarded(application(self.service), plan.settings)
         self.watch = Watch(app, self.service.metrics, PATHS)
         self.interrupted = signal.getsignal(signal.SIGINT) != signal.SIG_IGN
-        """Whether Ctrl-C is for this process; if several are a server, it is for their parent."""
+        """Whether this process handles Ctrl-C; with several workers, their parent does."""
         self.reloading: asyncio.Task | None = None
         self.stopping: asyncio.Task | None = None
         self.end_of_grace = threading.Timer(plan.grace + LAST, self._give_up)
@@ -117,12 +118,12 @@ class Server:
         log("ended", {"images": self.service.room.held_images})
 
     def _give_up(self) -> None:
-        """End the process, whatever its threads still do: a decoder may hang for ever."""
+        """End the process although threads still run: a decoder may hang."""
         log("ended unfinished", {"images": self.service.room.held_images}, logging.ERROR)
         os._exit(UNFINISHED)
 
     def _opened(self) -> Served:
-        """The model as it is now, warm."""
+        """The model in its current state on disk, opened and warmed up."""
         runtime = _logged(self.plan.open_model)
         warm_up(runtime, self.plan.settings.batch)
         return served_now(self.plan.name, runtime, partial(_logged, self.plan.open_classifier))
@@ -133,7 +134,7 @@ class Server:
         grace = max(1, round(self.plan.grace))
         config = config_of(self.watch, grace)
         server = uvicorn.Server(config)
-        asyncio.get_running_loop().set_exception_handler(self._log_what_asyncio_says)
+        asyncio.get_running_loop().set_exception_handler(self._handle_loop_exception)
         serving = asyncio.create_task(server.serve(sockets=[self.bound]))
         while not server.started:
             if serving.done():
@@ -143,15 +144,16 @@ class Server:
         self._take_signals(server)
         watching = asyncio.create_task(close_silent(server, self.plan.settings.limits.seconds))
         log("ready", {"model": self.plan.name, "address": _address(self.bound)})
-        self.tell("ready")
+        self.notify("ready")
         if self.is_asked_again:
             self.reload()
         await serving
         watching.cancel()
 
-    def _log_what_asyncio_says(self, loop: asyncio.AbstractEventLoop, said: dict[str, Any]) -> None:
-        """A line of the log, once a second, while connections wait. A second later asyncio looks again,
-        which may be at a socket that is closed by then."""
+    def _handle_loop_exception(self, loop: asyncio.AbstractEventLoop, said: dict[str, Any]) -> None:
+        """Exception handler of the event loop. Logs, once a second, that connections wait while the
+        process has no free file descriptor; ignores asyncio's retry on a socket that was closed
+        meanwhile."""
         error = said.get("exception")
         if isinstance(error, OSError) and is_full(error):
             log("connections wait", {"reason": error.strerror}, logging.WARNING)
@@ -159,8 +161,8 @@ class Server:
             loop.default_exception_handler(said)
 
     def _take_signals(self, server: "uvicorn.Server") -> None:
-        """Signals do what they mean here, in place of what uvicorn does. Outside of a main thread
-        there are none; on Windows, uvicorn's."""
+        """Install signal handlers in place of uvicorn's. Outside of a main thread there are none;
+        on Windows, uvicorn's stay."""
         loop = asyncio.get_running_loop()
         self.loop = loop
         self.server = server
@@ -174,7 +176,7 @@ class Server:
         loop.add_signal_handler(signal.SIGHUP, self.reload)
 
     def stop(self) -> None:
-        """Start the shutdown, in the thread of the loop."""
+        """Start the shutdown. Called in the event loop's thread."""
         if self.stopping is not None:
             return
         log("ending", {"images": self.service.room.held_images})
@@ -184,39 +186,39 @@ class Server:
         self.stopping = asyncio.create_task(drain(self.server, self.bound))
 
     def interrupt(self) -> None:
-        """As `stop`; the second time, without waiting for open connections."""
+        """Start the shutdown like `stop`; at the second call, do not wait for open connections."""
         if self.stopping is not None:
             self.server.should_exit = True
             self.server.force_exit = True
         self.stop()
 
     def _remember_to_reload(self, number: int, frame) -> None:
-        """SIGHUP before the server answers: reload when it does."""
+        """Handle a SIGHUP that arrives before the server is ready: reload as soon as it is."""
         self.is_asked_again = True
 
     def reload(self) -> None:
-        """Begin to load the model again, in the loop's thread; if that is being done, once more
-        after it."""
+        """Start reloading the model, in the event loop's thread; if a reload is running, start
+        another one after it."""
         self.is_asked_again = True
         if self.reloading is None or self.reloading.done():
             self.reloading = asyncio.create_task(self._reload_newest())
 
     async def _reload_newest(self) -> None:
-        """Load the model until nobody has asked for it meanwhile."""
+        """Reload the model until no further reload was requested meanwhile."""
         while self.is_asked_again:
             self.is_asked_again = False
             await self._reload()
 
     async def _reload(self) -> None:
-        """Take the model as it is now for all requests that come from now on; keep the one that is
-        there if it cannot be opened."""
+        """Open the model again and use it for all further requests; keep the current one if it cannot be
+        opened."""
         metrics = self.service.metrics
         try:
             served = await asyncio.to_thread(self._opened)
-        except Exception as error:  # whatever is wrong with it, the other one answers
+        except Exception as error:  # whatever the reason, the current model stays in use
             metrics.models.labels("refused").inc()
             log("model kept", {"error": str(error)}, logging.ERROR)
-            self.tell("kept")
+            self.notify("kept")
             return
         before = self.service.serve(served)
         metrics.models.labels("loaded").inc()
@@ -224,11 +226,11 @@ class Server:
         await asyncio.to_thread(before.close)
         del before
         give_back_memory()
-        self.tell("reloaded")
+        self.notify("reloaded")
 
 
 def _logged(open_it: Callable[[], Any]) -> Any:
-    """What a function opens; what it says meanwhile is a line of the log, whose lines it would break."""
+    """The result of `open_it`; its messages become log lines, since plain text would break the log."""
     said = io.StringIO()
     try:
         with redirect_stderr(said):
@@ -239,16 +241,17 @@ def _logged(open_it: Callable[[], Any]) -> Any:
 
 
 def gets_signals() -> bool:
-    """Whether signals come here: to the main thread, not on Windows, and not in somebody's program."""
+    """Whether to install signal handlers: in the main thread, not on Windows, and not in a user's
+    program."""
     if not signals_are_ours():
         return False
     return threading.current_thread() is threading.main_thread() and os.name == "posix"
 
 
 def _raise_cannot_serve(error: BaseException | None, bound: socket.socket) -> None:
-    """Raises VitkitError if another server took the address while this one loaded its model: until one
-    of them listens, both may be bound to it. Raises any other error as it is."""
-    if error is None:  # a signal ended it
+    """Raises VitkitError if another server took the address while this one loaded its model: two
+    sockets can be bound to it until one of them listens. Raises any other error unchanged."""
+    if error is None:  # ended by a signal
         return
     if not isinstance(error, OSError):
         raise error

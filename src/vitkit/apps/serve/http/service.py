@@ -1,4 +1,4 @@
-"""What all requests to a server share: its settings, and the model that it serves now."""
+"""State that all requests of a server share: its settings, and the current model."""
 
 import base64
 import hmac
@@ -18,9 +18,9 @@ from vitkit.web import Refused
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-JPEG_QUALITY = 90  # of the picture of what a model looks at
-LOOKS = 16  # images whose attention is waited for at the same time
-STUCK = 60.0  # seconds beyond a request's that one batch may take before the process is ill
+JPEG_QUALITY = 90  # of attention pictures
+LOOKS = 16  # largest number of images that wait for attention
+STUCK = 60.0  # a batch that exceeds a request's time limit by this many seconds makes the process unhealthy
 
 
 @dataclass(frozen=True)
@@ -29,39 +29,39 @@ class Settings:
 
     limits: Limits
     token: str | None = field(default=None, repr=False)
-    """What a client has to show; None lets everyone in."""
+    """Token that clients must send; None if none is required."""
     top: int = 5
-    """Classes to name for an image, unless the client says how many."""
+    """Default number of classes to name for each image."""
     batch: int = 32
-    """Images that are computed together, at most."""
+    """Largest batch size."""
     delay: float = 0.01
-    """Seconds that an image waits for others, at most, while the model is free."""
+    """Longest time in seconds that an image waits for others while the model is free."""
     origins: tuple[str, ...] = ()
-    """Web pages that may ask: "https://example.org", or "*" for all. Browsers keep others out."""
+    """Allowed origins of web pages: "https://example.org", or "*" for all. Browsers block other pages."""
     host: str = "127.0.0.1"
-    """The address that it is served at, which is what clients without a token may call it."""
+    """Address of the server, which clients without a token may use as the Host."""
     names: tuple[str, ...] = ()
-    """Further names that clients without a token may call it by; "*" is any."""
+    """Further Host names that clients without a token may use; "*" for any."""
 
 
 class Service:
-    """The state that all requests share: the current model, and the requests that are held."""
+    """State that all requests share: the current model, and the images in the room."""
 
     def __init__(self, settings: Settings, room: Room, decoders: Executor, served: Served):
-        """Serves this model, until another is to be served."""
+        """served: the model to serve until `serve` replaces it."""
         self.settings = settings
         self.room = room
         self.decoders = decoders
         self.metrics = Metrics(room)
         self.looking = ThreadPoolExecutor(1, "attention")
-        """Computes attention, one image at a time: it is for a person who looks, not for load."""
+        """Computes attention, one image at a time: this is for interactive use, not for load."""
         self.looks = threading.BoundedSemaphore(LOOKS)
         self.answering = self._begun(served)
         self.draining = False
-        """Whether the server is about to end."""
+        """Whether the server is shutting down."""
 
     def serve(self, served: Served) -> ServedModel:
-        """Serve this model from now on. Returns the one before it, which is to be closed."""
+        """Serve this model from now on. Returns the previous one, which the caller has to close."""
         before = self.answering
         self.answering = self._begun(served)
         return before
@@ -75,10 +75,11 @@ class Service:
     def look(
         self, answering: ServedModel, image: Sent, choice: Choice
     ) -> "Future[dict[str, object]]":
-        """What the model looks at in an image, as `description.AttentionMap` has it, but for the names of
-        the model and the image; VitkitError if it cannot be shown. The image is held until then.
+        """The attention of the model for an image, with the fields of `description.AttentionMap`
+        except the names of the model and the image; VitkitError if there is none. The image stays
+        in the room until then.
 
-        Raises Refused, and gives the image's room back, if too many wait: answers need the room more.
+        Raises Refused, and releases the image's room, if too many images wait: predictions have priority.
         """
 
         def leave(_: Future) -> None:
@@ -92,17 +93,17 @@ class Service:
             )
             raise Refused(503, sentence, BUSY)
         future = self.looking.submit(_looked, answering.served, image, choice)
-        future.add_done_callback(leave)  # when it is given up, too
+        future.add_done_callback(leave)  # also called when the future is cancelled
         return future
 
     def close(self) -> None:
-        """Answer the accepted requests, and end the threads of the model."""
+        """Answer the accepted requests, and end the model's threads."""
         self.answering.close()
         self.looking.shutdown()
         self.decoders.shutdown()
 
     def is_well(self) -> bool:
-        """Whether the model still computes: its thread is alive and not stuck in a batch."""
+        """Whether the model still computes: its thread is alive, and no batch is stuck."""
         batcher = self.answering.batcher
         since = batcher.busy_since
         allowed = self.settings.limits.seconds + STUCK
@@ -110,7 +111,7 @@ class Service:
 
 
 def _looked(served: Served, image: Sent, choice: Choice) -> dict[str, object]:
-    """What a model looks at in an image, as values of JSON. Raises VitkitError."""
+    """The attention of a model for an image, as JSON values. Raises VitkitError."""
     from PIL import Image
 
     looker = served.looker()
@@ -129,8 +130,8 @@ def _looked(served: Served, image: Sent, choice: Choice) -> dict[str, object]:
 
 
 def guards(token: str | None) -> list:
-    """What a path depends on that needs the token, for its OpenAPI page to say so; `check_token`
-    checks it."""
+    """The FastAPI dependencies of a path that requires the token. They only document it in OpenAPI;
+    `check_token` checks it."""
     from fastapi import Depends
     from fastapi.security import HTTPBearer
 
@@ -140,7 +141,7 @@ def guards(token: str | None) -> list:
 
 
 def check_token(request: "Request", token: str | None) -> None:
-    """Raises Refused for a request without the token, in the same time whatever it has."""
+    """Raises Refused for a request without the right token. Takes constant time."""
     if token is None:
         return
     scheme, _, shown = request.headers.get("authorization", "").partition(" ")

@@ -1,5 +1,5 @@
-"""What a server tells of itself: metrics for Prometheus, and a line of JSON for each request. Neither
-holds an image, a file's name or a token."""
+"""Telemetry of a server: metrics for Prometheus, and one JSON log line per request. Neither
+contains images, file names or tokens."""
 
 import json
 import logging
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 LOGGER = "vitkit.serve"
-SHARED = "PROMETHEUS_MULTIPROC_DIR"  # prometheus_client's: a folder where processes count together
+SHARED = "PROMETHEUS_MULTIPROC_DIR"  # environment variable of prometheus_client: folder of shared counters
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
-GONE = 499  # status, as nginx has it: the client went away before its answer
-ID = 64  # characters of a request's number that a client may choose
+GONE = 499  # nginx's status for a client that disconnected before its answer
+ID = 64  # longest request ID that a client may choose, characters
 
 
 class Metrics:
-    """The metrics of a server. There is one object per server, so that a process may run
-    several."""
+    """The metrics of a server. Each server has its own registry, so one process may run several
+    servers."""
 
     def __init__(self, room: Room):
         from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -67,7 +67,7 @@ class Metrics:
         )
         self.held_images = held.labels("images")
         self.held_bytes = held.labels("bytes")
-        room.changed = self.held  # at once: another process may be the next that is asked
+        room.changed = self.held  # immediately, since another process may answer the next scrape
         if SHARED not in os.environ:
             ProcessCollector(registry=self.registry)  # memory, CPU time, open files
 
@@ -82,8 +82,8 @@ class Metrics:
         self.held_bytes.set(size)
 
     def page(self) -> tuple[bytes, str]:
-        """What Prometheus reads, and its content type: of all processes of a server, if they count
-        together."""
+        """The metrics page for Prometheus, and its content type; summed over all processes of a
+        server if they share counters."""
         from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
         from prometheus_client.multiprocess import MultiProcessCollector
 
@@ -98,7 +98,7 @@ class Metrics:
 
 
 class JsonLines(logging.Formatter):
-    """A record as one line of JSON: time, level, event, and its fields."""
+    """Formats a log record as one line of JSON: time, level, event, and its fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         moment = datetime.fromtimestamp(record.created, UTC)
@@ -114,14 +114,14 @@ class JsonLines(logging.Formatter):
 
 
 def log(event: str, fields: dict | None = None, level: int = logging.INFO) -> None:
-    """Write a line of what happened, if the process has logs (`start_logs`): a page has none."""
+    """Log an event if `start_logs` was called; the page of `vitkit app` has no log."""
     logger = logging.getLogger(LOGGER)
     if logger.handlers:
         logger.log(level, event, extra={"fields": fields or {}})
 
 
 def start_logs() -> None:
-    """Lines go to the standard error, and so does what uvicorn warns of."""
+    """Send log lines and uvicorn's warnings to standard error."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
     for name, level in ((LOGGER, logging.INFO), ("uvicorn", logging.WARNING)):
@@ -131,20 +131,20 @@ def start_logs() -> None:
         logger.propagate = False
 
 
-# Every request
+# All requests
 
 
 class Watch:
-    """An ASGI application around another: gives each request a number, counts it, and writes its
+    """ASGI middleware that gives each request an ID, counts it, and logs one
     line."""
 
     def __init__(self, app: "ASGIApp", metrics: Metrics, paths: frozenset[str]):
-        """paths: those that are counted by name; all others are one."""
+        """paths: the paths that have metrics of their own; all others share one."""
         self.app = app
         self.metrics = metrics
         self.paths = paths
         self.draining = False
-        """Whether the server is about to end: every answer then closes its connection."""
+        """Whether the server is shutting down: then every answer closes its connection."""
 
     async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
         if scope["type"] != "http":
@@ -170,8 +170,10 @@ class Watch:
             self._finish(scope, number, status, time.monotonic() - began)
 
     def _finish(self, scope: "Scope", number: str, status: int, seconds: float) -> None:
-        """Count a request, and write its line. Those of monitoring are written if they fail."""
-        asked = scope["path"].removeprefix(scope.get("root_path", ""))  # without a page's secret
+        """Count a request, and log its line. Successful requests of monitoring are not logged."""
+        asked = scope["path"].removeprefix(
+            scope.get("root_path", "")
+        )  # without a page's secret prefix
         path = asked if asked in self.paths else "other"
         self.metrics.requests.labels(path, str(status)).inc()
         self.metrics.seconds.labels(path).observe(seconds)
@@ -190,7 +192,7 @@ class Watch:
 
 
 def _number_of(scope: "Scope") -> str:
-    """The number that a request has, from its client or from here."""
+    """The ID of a request, from its client or generated here."""
     for name, value in scope["headers"]:
         if name == b"x-request-id":
             number = value.decode("latin-1")

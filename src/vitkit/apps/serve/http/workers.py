@@ -1,7 +1,8 @@
-"""Several processes that are one server: they share a socket, and each has the model.
+"""A server of several processes, which share a socket and each have a copy of the model.
 
-The parent computes nothing. It starts a process again that dies, and hands signals on: SIGTERM and
-SIGINT to all at once, SIGHUP to one after the other, so that the others answer meanwhile.
+The parent computes nothing. It restarts processes that die, and forwards signals: SIGTERM and
+SIGINT to all processes together, SIGHUP to one after the other, so that the others answer
+meanwhile.
 """
 
 import logging
@@ -24,14 +25,14 @@ from vitkit.system.environment import variables_set_to
 from vitkit.system.errors import Unsupported, VitkitError
 from vitkit.system.machine import cpus
 
-LOOK = 0.2  # seconds between two looks at signals
-DEATHS = 5  # of a worker, each soon after its beginning, after which nobody starts it again
-SOON = 30.0  # seconds
+LOOK = 0.2  # seconds between two checks for signals
+DEATHS = 5  # early deaths of a worker after which it is not restarted
+SOON = 30.0  # seconds within which a death is early
 
 
 @dataclass(eq=False)
 class _Worker:
-    """A process, and the pipe through which it tells how it is."""
+    """A worker process, and the pipe through which it reports its state."""
 
     number: int
     process: BaseProcess
@@ -41,7 +42,7 @@ class _Worker:
 
 
 class Workers:
-    """The processes of a server."""
+    """The worker processes of a server."""
 
     def __init__(self, plan: StartSettings, bound: socket.socket, count: int):
         self.plan = plan
@@ -51,25 +52,25 @@ class Workers:
         self.deaths = 0
         self.stopping = False
         self.was_ready = False
-        """Whether all workers have answered once."""
+        """Whether all workers were ready at the same time once."""
         self.reloads: list[int] = []
-        """The workers that have still to load the model again."""
+        """The workers that have yet to reload the model."""
         self.reloading: int | None = None
 
     def run(self, ready: Callable[[], None]) -> None:
-        """Serve until a signal ends it. `ready` is called when all workers answer.
+        """Serve until a signal ends the server. ready: called when all workers can answer.
 
-        Raises VitkitError with the reason for which a worker could not begin, and when they die again
-        and again.
+        Raises VitkitError with the reason why a worker could not start, and if workers die repeatedly
+        soon after their start.
         """
         start_logs()
         with TemporaryDirectory(prefix="vitkit-serve-") as folder, self._signals():
-            os.environ[SHARED] = folder  # the processes count together there
+            os.environ[SHARED] = folder  # the processes share their counters there
             try:
                 for number in range(self.count):
                     if not self.stopping:
                         self._start(number)
-                # Listen to the workers until all have ended
+                # Read messages of the workers until all have ended
                 while self.workers:
                     pipes = {worker.pipe: worker for worker in self.workers.values()}
                     heard = wait(list(pipes), LOOK)
@@ -87,7 +88,7 @@ class Workers:
                 del os.environ[SHARED]
 
     def _start(self, number: int) -> None:
-        """Start a worker: with its share of the CPUs, and a GPU of its own."""
+        """Start a worker with its share of the CPUs, and with a GPU of its own."""
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe(duplex=False)
         share = max(1, cpus() // self.count)
@@ -103,7 +104,7 @@ class Workers:
             process.start()
         theirs.close()
         self.workers[number] = _Worker(number, process, ours)
-        if self.stopping:  # since it was begun to be started
+        if self.stopping:  # a signal arrived while the process started
             process.terminate()
 
     def _hear(self, worker: _Worker) -> None:
@@ -117,13 +118,13 @@ class Workers:
             worker.is_ready = True
         elif word in ("reloaded", "kept"):
             self.reloading = None
-        elif self.was_ready:  # it could not begin, but the others answer
+        elif self.was_ready:  # it could not start, but other workers answer
             log("worker could not begin", {"worker": worker.number, "error": word}, logging.ERROR)
         else:
             raise Unsupported(word)
 
     def _bury(self, worker: _Worker) -> None:
-        """A worker has ended: as it was told, or to be started again."""
+        """Handle the end of a worker: expected after a signal; otherwise restart it."""
         from prometheus_client.multiprocess import mark_process_dead
 
         worker.process.join()
@@ -141,8 +142,8 @@ class Workers:
             self.deaths = 1
         if self.deaths > DEATHS:
             raise Unsupported(
-                f"the server's processes die again and again, the last with status {status}; most "
-                "likely the memory is too small for so many `workers`"
+                f"the server's processes die repeatedly, the last with status {status}; most "
+                "likely the memory is too small for this number of `workers`"
             )
         self._start(worker.number)
 
@@ -150,7 +151,8 @@ class Workers:
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """Within it, signals are handed on; those of somebody's program are left to it."""
+        """A block in which signals are forwarded to the workers; signals of a user's program are
+        not changed."""
         if not gets_signals():
             yield
             return
@@ -165,8 +167,8 @@ class Workers:
                 signal.signal(number, handler)
 
     def _stop(self, number: int, frame) -> None:
-        """Tell all to end. The parent's own socket goes first: a connection that waits there would
-        wait in vain."""
+        """Signal all workers to end. The parent closes its socket first, because connections that
+        it accepts would never be answered."""
         self.stopping = True
         self.bound.close()
         for worker in self.workers.values():
@@ -176,22 +178,22 @@ class Workers:
         self.reloads = list(self.workers)
 
     def _reload_next(self) -> None:
-        """Have the next worker load the model again, when the one before it has."""
+        """Let the next worker reload the model, when the previous one has done so."""
         if self.reloading is not None or not self.reloads or self.stopping:
             return
         for number in list(self.reloads):
             worker = self.workers.get(number)
             if worker is not None and not worker.is_ready:
-                continue  # it has its turn when it answers: what it opens may be the old model
+                continue  # it gets its turn when it is ready: it may have opened the old model
             self.reloads.remove(number)
             if worker is not None:
                 self.reloading = number
-                assert worker.process.pid is not None  # it was started
+                assert worker.process.pid is not None  # a started process has one
                 os.kill(worker.process.pid, signal.SIGHUP)
                 return
 
     def _end(self) -> None:
-        """End what is left, after an error."""
+        """Terminate the remaining workers, after an error."""
         self.bound.close()
         for worker in self.workers.values():
             worker.process.terminate()
@@ -203,25 +205,27 @@ class Workers:
 
 
 def _work(plan: StartSettings, bound: socket.socket, pipe: Connection) -> None:
-    """A worker's life."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all: the parent hands it on
+    """Main function of a worker process."""
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C reaches all processes: the parent forwards it
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
-    def tell(word: str) -> None:
+    def notify(word: str) -> None:
         pipe.send_bytes(word.encode())
 
     threading.Thread(target=_end_with_parent, daemon=True).start()
     prepare_process()
     try:
-        Server(plan, bound, tell).run()
+        Server(plan, bound, notify).run()
     except (VitkitError, OSError) as error:
-        tell(str(error))
+        notify(str(error))
         raise SystemExit(1) from None
 
 
 def _end_with_parent() -> None:
-    """End this process as SIGTERM does, if its parent was killed."""
+    """End this process like SIGTERM if its parent was killed."""
     parent = multiprocessing.parent_process()
-    assert parent is not None  # as this is a child
+    assert parent is not None  # workers are child processes
     parent.join()
     os.kill(os.getpid(), signal.SIGTERM)

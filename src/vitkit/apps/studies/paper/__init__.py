@@ -24,6 +24,6 @@ _ALL = (
     image_size.SPEED,
 )
 STUDIES: dict[str, Study] = {study.name: study for study in _ALL}
-"""By name, in the order of `vitkit study`."""
+"""The studies by name, in the order of `vitkit study`."""
 
 __all__ = ["STUDIES"]

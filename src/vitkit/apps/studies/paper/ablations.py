@@ -1,5 +1,5 @@
-"""One choice at a time, as the appendix of the paper tries them: position embeddings (Table 8, D.4), what
-the head reads (Figure 9, D.3), and the optimiser of ResNets (Table 7, D.1)."""
+"""Ablations of the paper's appendix: position embeddings (Table 8, D.4), pooling (Figure 9, D.3), and the
+optimiser of ResNets (Table 7, D.1)."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +22,7 @@ from vitkit.system.errors import BadSettings
 from vitkit.training import Cell
 from vitkit.training.grids.rows import Setting
 
-# Position embeddings: which, and where they enter
+# Position embeddings: kind and place
 
 ENCODINGS = {"none": "none", "1-D": "learned", "2-D": "learned2d", "relative": "relative"}
 PLACES = {"at stem": "stem", "every layer": "every", "every layer, shared": "shared"}
@@ -34,12 +34,12 @@ TABLE_8 = {  # ViT-B/16, 5-shot on ImageNet
     ("2-D", "at stem"): 0.64001,
     ("2-D", "every layer"): 0.64046,
     ("2-D", "every layer, shared"): 0.64022,
-    ("relative", "at stem"): 0.64032,  # it acts within attention, whatever its column is called
+    ("relative", "at stem"): 0.64032,  # acts within attention, although the column is "at stem"
 }
 
 
 def _positions_cells(ask: Ask, steps: int, study_dir: Path) -> list[Cell]:
-    """A run of every encoding at every place that it can enter, with every seed."""
+    """The runs of every kind of position embedding at every possible place, with every seed."""
     recipe = for_steps(measured_by(ask.varied, ask.fewshot), steps)
     runs = []
     for kind, place in TABLE_8:
@@ -71,7 +71,7 @@ def _positions_table(results: Results) -> PaperTable:
 
 
 def _positions_draw(results: Results) -> Figure:
-    """The same as dots: measured here, and the paper's."""
+    """Accuracy by position embedding as dots: measured here, and the paper's."""
     groups = results.group("encoding", "place")
     here = {f"{kind}, {place}": groups.get((kind, place), []) for kind, place in TABLE_8}
     theirs = [100 * value for value in TABLE_8.values()]
@@ -104,17 +104,20 @@ POSITIONS: Study = Study(
 )
 
 
-# What the head reads: the class token, or the mean of the patches
+# Pooling: the class token, or the mean of the patches
 
-EVALUATIONS = 7  # the paper's epochs
-LOWER = 3 / 8  # the paper's 3e-4, of its 8e-4
-POOLINGS = {  # the model's pool, and the rate as a share of the recipe's
+EVALUATIONS = 7  # as many as the paper's epochs
+LOWER = 3 / 8  # ratio of the paper's learning rates, 3e-4 and 8e-4
+POOLINGS = {  # the model's pooling, and the factor of the recipe's learning rate
     "class token": ("token", 1.0),
     "mean of the patches": ("gap", 1.0),
     "mean of the patches, lower rate": ("gap", LOWER),
-    "class token, lower rate": ("token", LOWER),  # not in the paper: the same change for both
+    "class token, lower rate": (
+        "token",
+        LOWER,
+    ),  # not in the paper: the counterpart for the class token
 }
-FIGURE_9 = {  # what it shows; it has no table
+FIGURE_9 = {  # findings of Figure 9, which has no table
     "class token": "works (8e-4)",
     "mean of the patches": "well below the token (8e-4)",
     "mean of the patches, lower rate": "as good as the token (3e-4)",
@@ -123,7 +126,7 @@ FIGURE_9 = {  # what it shows; it has no table
 
 
 def _pooling_cells(ask: Ask, steps: int, study_dir: Path) -> list[Cell]:
-    """A run of both poolings at both rates with every seed, measured seven times."""
+    """The runs of both poolings at both learning rates with every seed, evaluated seven times."""
     recipe = for_steps(measured_by(ask.varied, ask.fewshot), steps, EVALUATIONS)
     runs = []
     for kind, (pool, share) in POOLINGS.items():
@@ -134,14 +137,14 @@ def _pooling_cells(ask: Ask, steps: int, study_dir: Path) -> list[Cell]:
 
 
 def _pooling_check(ask: Ask) -> None:
-    """Raises VitkitError for a model without a class token to compare with."""
+    """Raises VitkitError for a model without a class token."""
     model = ask.varied.model
     if not isinstance(model, ViTConfig) or model.mixer == "axial":
         raise BadSettings("pooling compares a class token, which this `recipe`'s model cannot have")
 
 
 def _pooling_table(results: Results) -> PaperTable:
-    """What each reached in the end."""
+    """The final accuracy by pooling and learning rate."""
     groups = results.group("pooling", "lr")
     rows = []
     for (kind, rate), metrics in groups.items():
@@ -192,13 +195,13 @@ RESNETS = {
 }
 THEIRS = dict(
     zip(RESNETS, ("R50x1", "R152x2"), strict=True)
-)  # which of the paper's each stands for
+)  # the paper's model that each corresponds to
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "Adam": {"name": "adam"},
     "SGD": {"name": "sgd", "weight_decay": 1e-4},
 }
-SGD_RATE = 0.03 / 256  # BiT's rate for each image of a batch
-TABLE_7 = {  # the average of five transfers in percent: ImageNet, CIFAR-10, CIFAR-100, Pets, Flowers
+SGD_RATE = 0.03 / 256  # BiT's learning rate per image of a batch
+TABLE_7 = {  # average of five transfers in percent: ImageNet, CIFAR-10, CIFAR-100, Pets, Flowers
     ("small ResNet", "Adam"): 89.33,
     ("small ResNet", "SGD"): 88.79,
     ("large ResNet", "Adam"): 94.01,
@@ -207,8 +210,8 @@ TABLE_7 = {  # the average of five transfers in percent: ImageNet, CIFAR-10, CIF
 
 
 def _optimizer_cells(ask: Ask, steps: int, study_dir: Path) -> list[Cell]:
-    """A run of both ResNets with both optimisers and every seed: Adam as the recipe has it, SGD with
-    BiT's rate and weight decay."""
+    """The runs of both ResNets with both optimisers and every seed: Adam with the recipe's
+    settings, SGD with BiT's learning rate and weight decay."""
     recipe = for_steps(measured_by(ask.varied, ask.fewshot), steps)
     runs = []
     for model, backbone in RESNETS.items():
@@ -235,7 +238,7 @@ def _optimizer_table(results: Results) -> PaperTable:
 
 
 def _optimizer_draw(results: Results) -> Figure:
-    """The same as dots."""
+    """Accuracy by model and optimiser as dots, beside the paper's."""
     groups = results.group("model", "optimizer")
     here = {f"{model}, {name}": groups.get((model, name), []) for model, name in TABLE_7}
     names = [f"{THEIRS[model]}, {name}" for model, name in TABLE_7]

@@ -19,12 +19,10 @@ from vitkit.training.grids.rows import Setting
 # Shape
 
 FACTORS = (0.5, 2.0)
-TOGETHER = (
-    1.5  # the factor of all at once: half as large, for their cost grows with its third power
-)
+TOGETHER = 1.5  # factor for scaling all dimensions together; 2 would cost eight times as much
 BASE = "base"
 VARIED = ("depth", "width", "MLP width", "patch size", "all")
-FIGURE_8 = {  # what it shows, around 8 layers, D 1024, D_MLP 2048 and patches of 32; it has no table
+FIGURE_8 = {  # findings of Figure 8, around 8 layers, D 1024, D_MLP 2048 and patches of 32; there is no table
     "depth": "gains most, up to 64 layers; less from 16 layers on",
     "width": "changes least",
     "MLP width": "changes little",
@@ -34,7 +32,7 @@ FIGURE_8 = {  # what it shows, around 8 layers, D 1024, D_MLP 2048 and patches o
 
 
 def _shape_cells(ask: Ask, steps: int, study_dir: Path) -> list[Cell]:
-    """A run of the base, and of each shape with every seed."""
+    """The runs of the base model and of each shape, with every seed."""
     recipe = for_steps(measured_by(ask.varied, ask.fewshot), steps)
     whole = cost(recipe.model).macs
     runs = []
@@ -47,7 +45,7 @@ def _shape_cells(ask: Ask, steps: int, study_dir: Path) -> list[Cell]:
 
 
 def _shapes(base: ViTConfig) -> dict[tuple[str, float], ViTConfig]:
-    """The base and its variations, by what is varied and by which factor."""
+    """The base model and its variations, by the varied dimension and its factor."""
     found = {(BASE, 1.0): base}
     for factor in FACTORS:
         depth = max(round(base.depth * factor), 1)
@@ -78,7 +76,7 @@ def _heads(width: int, most: int) -> int:
 
 
 def _shape_check(ask: Ask) -> None:
-    """Raises VitkitError for a model without such a shape."""
+    """Raises VitkitError for a model other than a Vision Transformer."""
     if not isinstance(ask.varied.model, ViTConfig):
         raise BadSettings("shape varies a Vision Transformer; give a `recipe` of one")
     check_square_patches(ask.varied.model)
@@ -137,7 +135,7 @@ SHAPE: Study = Study(
 # Axial attention
 
 UNITS = (1, 1, 1)
-FIGURE_13 = {  # what it shows; it has no table
+FIGURE_13 = {  # findings of Figure 13, which has no table
     "Axial-ViT": "better than ViT at either patch size, at more operations",
     "ViT": "the fastest",
     "Axial-ResNet": "good by operations, very slow",
@@ -146,7 +144,7 @@ FIGURE_13 = {  # what it shows; it has no table
 
 
 def _axial_cells(ask: Ask, steps: int, study_dir: Path) -> list[Cell]:
-    """The speed of every model, and a run of each with every seed."""
+    """A measurement of the speed of every model, and the runs of each with every seed."""
     recipe = for_steps(measured_by(ask.varied, ask.fewshot), steps)
     speeds = []
     runs = []
@@ -160,8 +158,8 @@ def _axial_cells(ask: Ask, steps: int, study_dir: Path) -> list[Cell]:
 
 
 def _axial_models(base: ViTConfig) -> dict[str, ModelConfig]:
-    """The recipe's model at its own and at twice its patch size, the same with axial attention, and
-    two ResNets. An axial block is two of the others, as in the paper."""
+    """The recipe's model at its own and at twice its patch size, both also with axial attention, and two
+    ResNets. An axial block counts as two blocks, as in the paper."""
     found: dict[str, ModelConfig] = {}
     side = check_square_patches(base)
     for patch in (side, 2 * side):
@@ -179,7 +177,7 @@ def _axial_models(base: ViTConfig) -> dict[str, ModelConfig]:
 
 
 def _axial_check(ask: Ask) -> None:
-    """Raises VitkitError for a model that cannot be axial."""
+    """Raises VitkitError for a model that has no axial variant."""
     model = ask.varied.model
     if not isinstance(model, ViTConfig):
         raise BadSettings("axial varies a Vision Transformer; give a `recipe` of one")

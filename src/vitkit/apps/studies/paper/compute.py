@@ -1,6 +1,6 @@
-"""What more operations of training give: Vision Transformers, hybrids and ResNets, compared by their own
-accuracy or on other data sets after fine-tuning (Figure 5 and Table 6, Section 4.4). A law is fitted to
-each family."""
+"""Scaling of training compute: Vision Transformers, hybrids and ResNets, compared by their own
+accuracy or by their accuracy on other data sets after fine-tuning (Figure 5 and Table 6, Section
+4.4). A scaling law is fitted to each family."""
 
 import math
 from dataclasses import replace
@@ -21,10 +21,10 @@ from vitkit.training import Cell
 from vitkit.training.grids.rows import Setting
 
 FAMILIES = ("ViT", "hybrid", "ResNet")
-LENGTHS = (0.5, 1.0)  # of the runs: the paper's 7 and 14 epochs
-ROOT = 4  # the stride of a ResNet's root, in pixels
+LENGTHS = (0.5, 1.0)  # relative lengths of the runs, like the paper's 7 and 14 epochs
+ROOT = 4  # stride of a ResNet's root, in pixels
 PAPER = ("the paper: average of 5", "the paper: ImageNet")  # the panels of Figure 5
-SETTINGS = ("family", "model", "length", "exaflops")  # by which its runs are compared
+SETTINGS = ("family", "model", "length", "exaflops")  # by which the runs are compared
 TABLE_6 = {  # Table 6, by model and epochs: (exaFLOPs, average in percent, ImageNet in percent)
     "ViT": {
         ("B/32", 7): (55, 92.50, 80.73), ("L/32", 7): (196, 94.27, 84.37),
@@ -46,8 +46,8 @@ TABLE_6 = {  # Table 6, by model and epochs: (exaFLOPs, average in percent, Imag
 
 
 def _cells(ask: Ask, steps: int, study_dir: Path) -> list[Cell]:
-    """A run of every model of the three families, of two lengths, with every seed; with targets, every
-    run is then fine-tuned on each."""
+    """The runs of every model of the three families at two lengths, with every seed; with targets, the
+    fine-tuning of every run on each target too."""
     base = measured_by(ask.varied, ask.fewshot)
     runs = []
     for length in LENGTHS:
@@ -71,8 +71,8 @@ def _cells(ask: Ask, steps: int, study_dir: Path) -> list[Cell]:
 
 
 def families(base: ViTConfig) -> dict[tuple[str, str], ModelConfig]:
-    """Three Vision Transformers around the recipe's, two of them on one stage of a ResNet, and three
-    ResNets, by family and name."""
+    """Three Vision Transformers of sizes around the recipe's, two of them on one stage of a ResNet
+    (hybrids), and three ResNets, by family and name."""
     vits = {"half": _scaled(base, 1), "base": _scaled(base, 2), "double": _scaled(base, 4)}
     stage = Backbone(units=(1,), width=0.5)
     patch = max(check_square_patches(base) // ROOT, 1)
@@ -93,7 +93,7 @@ def families(base: ViTConfig) -> dict[tuple[str, str], ModelConfig]:
 
 
 def _scaled(base: ViTConfig, halves: int) -> ViTConfig:
-    """The model with so many halves of its width; a head stays as wide as it is, or nearly."""
+    """The model with its width times halves / 2; the width of a head stays about the same."""
     width = base.width * halves // 2
     heads = max(base.heads * halves // 2, 1)
     while width % heads:
@@ -102,8 +102,8 @@ def _scaled(base: ViTConfig, halves: int) -> ViTConfig:
 
 
 def _check(ask: Ask) -> None:
-    """Raises VitkitError for a model that is no plain Vision Transformer of images of 4 n pixels, and as
-    `check_targets` does."""
+    """Raises VitkitError for a model that is not a plain Vision Transformer, for an image size that
+    is not a multiple of the hybrids' stride, and as `check_targets` does."""
     check_targets(ask)
     model = ask.varied.model
     if not isinstance(model, ViTConfig) or model.stem is not None:
@@ -119,7 +119,7 @@ def _check(ask: Ask) -> None:
 
 def _table(results: Results) -> PaperTable:
     """Table 6: models, their operations and accuracy, on each target if there are targets; and the
-    paper's."""
+    paper's values."""
     on_each = by_target(results, *SETTINGS)
     rows = []
     for setting in dict.fromkeys(setting for runs in on_each.values() for setting in runs):
@@ -141,12 +141,12 @@ def _table(results: Results) -> PaperTable:
 
 
 def _draw(results: Results) -> Figure:
-    """Figure 5: here with the laws, and the paper's two panels."""
+    """Figure 5: the results here with their laws, and the paper's two panels."""
     panels_here = drawn(by_target(results, *SETTINGS))
     headings = ["here"]
     if results.ask.targets:
         headings = [f"here: {title}" for title in panels_here]
-    rows = len(headings)  # of two, above each other: an average and a target, as the paper has them
+    rows = len(headings)  # 1, or 2 rows for an average and a target, as in the paper
     figure, every = panels([*headings, *PAPER], rows=rows)
     for axes, runs in zip(every, panels_here.values(), strict=False):
         draw_runs(axes, runs, FAMILIES, joined=False)
@@ -163,8 +163,8 @@ def _draw(results: Results) -> Figure:
 
 
 def _predict(results: Results, question: str) -> list[str]:
-    """What so many exaFLOPs would give each family; or the training of a named model on as many
-    images as the longer runs saw. Raises VitkitError for what is neither."""
+    """The predicted accuracy of each family at a number of exaFLOPs; or that of a named model,
+    trained on as many images as the longer runs. Raises VitkitError if `question` is neither."""
     try:
         spent = float(question)
         asked = list(FAMILIES)
@@ -180,7 +180,7 @@ def _predict(results: Results, question: str) -> list[str]:
 
 
 def _family(model: ModelConfig) -> str:
-    """Which of the three a model is of."""
+    """The family of a model."""
     if isinstance(model, ResNetConfig):
         return "ResNet"
     if getattr(model, "stem", None) is not None:

@@ -1,5 +1,6 @@
-"""What more images give: accuracy against the images that a model learns from, its own (Figure 4) or on
-other data sets after fine-tuning (Figure 3, Section 4.3). A law is fitted to each model."""
+"""Scaling of data: accuracy against the number of training images, on the same data (Figure 4) or
+on other data sets after fine-tuning (Figure 3, Section 4.3). A scaling law is fitted to each
+model."""
 
 import math
 from dataclasses import replace
@@ -29,10 +30,10 @@ from vitkit.training import (
     regularised,
 )
 
-SHARES = (1.0, 0.3, 0.1, 0.03)  # of the training images: the paper's 303M, 90M, 30M and 9M
+SHARES = (1.0, 0.3, 0.1, 0.03)  # of the training images, like the paper's 303M, 90M, 30M and 9M
 MODELS = ("ViT", "half-width ViT", "ResNet")
-EVALUATIONS = 10  # of a run, the best of which counts
-FIGURE_4 = {  # read from Figure 4, 5-shot on ImageNet in percent; the paper has no table of it
+EVALUATIONS = 10  # of a run; the best one counts
+FIGURE_4 = {  # read off Figure 4, 5-shot on ImageNet in percent; the paper has no table of it
     "ViT-L/16 beside R152x2": "below it with 9M images, above it with 90M and more",
     "ViT-B/32 beside R50x1": "far below it with 9M images, above it with 90M and more",
     "ResNets": "ahead with few images, and level off sooner",
@@ -47,18 +48,20 @@ FIGURE_3 = {  # Figure 3, from Table 5: ImageNet in percent, by the images of Im
 
 
 def _cells(ask: Ask, steps: int, study_dir: Path) -> list[Cell]:
-    """A run of every model on every share of the images with every seed. All have the same number of
-    steps, so that small parts are seen more often; the weights of the best validation accuracy count
-    (early stopping, Section 4.3), on images that no share contains; a seed draws its own images. If
-    it is asked for, runs on held-out images, with the first seed, choose the regularisation for every
-    share but the whole. With targets, every run is then fine-tuned on each."""
+    """The runs of every model on every share of the images with every seed.
+
+    All runs have the same number of steps, so small shares are repeated more often. The weights
+    with the best validation accuracy count (early stopping, Section 4.3), on images that no share
+    contains; each seed draws its own images. With `regularise`, runs with the first seed choose the
+    regularisation for every share but the whole, on held-out images. With targets, every run is
+    then fine-tuned on each of them."""
     grid = []
     base = for_steps(measured_by(ask.varied, ask.fewshot), steps, EVALUATIONS)
     base = replace(base, best="val/top1", data=replace(base.data, parts="three"))
     tuned = _models(replace(ask.varied, evals=()))
     train = divide(splits_at(ask.data, typed=True), base.data)["train"]
     shares = {subset_size(len(train), share): share for share in SHARES}
-    shares.pop(1, None)  # a single image is of a single class, from which nothing can be learned
+    shares.pop(1, None)  # a single image has a single class, so nothing can be learned
     for seed in range(ask.seeds):
         for images, share in shares.items():
             for name, recipe in _models(base).items():
@@ -76,7 +79,7 @@ def _cells(ask: Ask, steps: int, study_dir: Path) -> list[Cell]:
 
 
 def _selection_cells(recipe: Recipe, name: str, images: int) -> list[Cell]:
-    """The runs that choose the regularisation of a model for so many images. All but the first come
+    """The runs that choose the regularisation of a model for a number of images. All but the first run
     after the first."""
     selecting = replace(measured_by(recipe, ""), best="", data=replace(recipe.data, parts="select"))
     folder = f"{name.replace(' ', '-')}/{images}-images/select"
@@ -91,16 +94,16 @@ def _selection_cells(recipe: Recipe, name: str, images: int) -> list[Cell]:
 
 
 def _with_the_best(cell: Cell, recipe: Recipe, tried: list[Cell]) -> Cell:
-    """The cell of a recipe with the regularisation that was best."""
+    """The cell of a recipe, with the best regularisation among `tried`."""
     recipes = regularised(recipe, USUAL)
     names = [each.name for each in tried]
     return replace(cell, recipe=Best(tuple(zip(names, recipes, strict=True))), after=names[0])
 
 
 def _models(recipe: Recipe) -> dict[str, Recipe]:
-    """The recipe's model, one of half its width (ViT-b beside ViT-B), and a ResNet."""
+    """The recipe's model, one of half its width (as ViT-b to ViT-B), and a ResNet."""
     model = recipe.model
-    assert isinstance(model, ViTConfig)  # as _check has checked
+    assert isinstance(model, ViTConfig)  # _check requires it
     half = with_shape(
         recipe, width=model.width // 2, mlp=model.mlp // 2, heads=max(model.heads // 2, 1)
     )
@@ -108,7 +111,7 @@ def _models(recipe: Recipe) -> dict[str, Recipe]:
 
 
 def _check(ask: Ask) -> None:
-    """Raises VitkitError for a model that has no half width, and as `check_targets` does."""
+    """Raises VitkitError for a model whose width cannot be halved, and as `check_targets` does."""
     check_targets(ask)
     model = ask.varied.model
     if (
@@ -122,7 +125,7 @@ def _check(ask: Ask) -> None:
 
 
 def _table(results: Results) -> PaperTable:
-    """Accuracy by images and model, on each target if there are targets."""
+    """Accuracy by number of images and model, on each target if there are targets."""
     on_each = by_target(results, "model", "images")
     rows = []
     for target, runs in on_each.items():
@@ -147,7 +150,8 @@ def _table(results: Results) -> PaperTable:
 
 
 def _chosen(results: Results) -> list[str]:
-    """The regularisation of each model for so many images: a sentence each, if it was chosen."""
+    """Sentences about the chosen regularisation of each model at each number of images, if it was
+    chosen."""
     best: dict[tuple, Row] = {}
     for row in results.rows:
         if not row.primary or "of images" not in row.settings:
@@ -186,7 +190,8 @@ def _draw(results: Results) -> Figure:
 
 
 def _predict(results: Results, question: str) -> list[str]:
-    """What so many images would give each model. Raises VitkitError for what is no number of them."""
+    """The predicted accuracy of each model with a number of images. Raises VitkitError if
+    `question` is not such a number."""
     try:
         images = float(question.replace(",", ""))
     except ValueError:

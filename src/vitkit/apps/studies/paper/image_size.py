@@ -1,4 +1,4 @@
-"""The size of images: accuracy at other sizes than those of pre-training, with every way to resample
+"""Image sizes: accuracy at other sizes than that of pre-training, with different ways of resampling
 position embeddings (Section 3.2), and the speed of inference (Figure 12, Appendix D.5)."""
 
 import os
@@ -26,8 +26,8 @@ from vitkit.weights import adopt, load, preprocessing_for
 
 # Accuracy
 
-SEVENTHS = (3, 5, 7, 9)  # of the model's own side: 96, 160, 224 and 288 pixels
-OWN = "own"  # the method of a model that is not resampled
+SEVENTHS = (3, 5, 7, 9)  # sizes in sevenths of the model's own: 96, 160, 224 and 288 pixels for 224
+OWN = "own"  # the method at the model's own size, where nothing is resampled
 BATCH = 32
 TRAINED = "fine-tuned at this size"
 TESTED = "fine-tuned at its own size, tested at this"
@@ -35,19 +35,19 @@ TESTED = "fine-tuned at its own size, tested at this"
 
 @dataclass(frozen=True)
 class AtSize:
-    """The accuracy of a run's model on the test part at another image size."""
+    """Measures a run's model on the test part at another image size."""
 
     run_dir: str
     """The run."""
     data: str
     """The images."""
     side: int
-    """Height and width in pixels."""
+    """Height and width of the images in pixels."""
     method: str
-    """How positions are resampled."""
+    """Method of resampling position embeddings."""
 
     def measure(self, device: str) -> list[Metric]:
-        """Yields top1 and the other metrics. Raises VitkitError if the run has no model."""
+        """Returns top1 and the other metrics. Raises VitkitError if the run has no model."""
         with process_group(device) as own_device:
             classifier = load(self.run_dir, quiet=True)
             size = (self.side, self.side)
@@ -56,7 +56,7 @@ class AtSize:
             classifier = classifier.to(own_device)
             splits = splits_at(self.data, typed=True)
             source = splits.test or splits.val
-            assert source is not None  # the run was measured on it
+            assert source is not None  # the run was evaluated on it
             batches = eval_batches(source, classifier.preprocessing, BATCH, 0)
             precision = pick_precision("auto", own_device).precision
             with autocast(own_device, precision):
@@ -67,18 +67,18 @@ class AtSize:
         """One pass over every image of the test part."""
         splits = splits_at(self.data, typed=True)
         source = splits.test or splits.val
-        assert source is not None  # the run is measured on it
+        assert source is not None  # the run is evaluated on it
         return Passes(_resized(before, self.side, self.method), len(source))
 
 
 def _resolution_base(ask: Ask, splits: Splits) -> Recipe:
-    """Fine-tuning of the published weights, at their own size."""
+    """Fine-tuning of the published weights at their own image size."""
     return finetune(ask.model, ask.data)
 
 
 def _resolution_cells(ask: Ask, steps: int, study_dir: Path) -> list[Cell]:
-    """With every seed: fine-tuning at every size with every method, and the model that was fine-tuned
-    at its own size, tested at every size with every method."""
+    """For every seed: fine-tuning at every size with every method, and tests at every size with
+    every method of the model that was fine-tuned at its own size."""
     grid = []
     recipe = for_steps(measured_by(ask.varied, ""), steps)
     own = recipe.model.image[0]
@@ -100,7 +100,7 @@ def _resolution_cells(ask: Ask, steps: int, study_dir: Path) -> list[Cell]:
 
 
 def _sides(ask: Ask) -> list[int]:
-    """The sides in pixels, the model's own among them."""
+    """The sides in pixels, including the model's own."""
     own = ask.varied.model.image[0]
     chosen = ask.sizes or [own * share // 7 for share in SEVENTHS]
     fitting = ask.varied.model.fitting
@@ -108,7 +108,7 @@ def _sides(ask: Ask) -> list[int]:
 
 
 def _resized(recipe: Recipe, side: int, method: str) -> Recipe:
-    """The same fine-tuning at another size."""
+    """The fine-tuning recipe at another image size."""
     size = (side, side)
     preprocessing = preprocessing_for(recipe.data.preprocessing, size)
     data = replace(recipe.data, preprocessing=preprocessing)
@@ -116,7 +116,7 @@ def _resized(recipe: Recipe, side: int, method: str) -> Recipe:
 
 
 def _resolution_check(ask: Ask) -> None:
-    """Raises VitkitError for a model without positions to resample."""
+    """Raises VitkitError for a model without position embeddings."""
     if not isinstance(ask.varied.model, ViTConfig):
         raise BadSettings(f"{ask.model} is no Vision Transformer, and has no positions to resample")
 
@@ -140,7 +140,7 @@ def _resolution_table(results: Results) -> PaperTable:
 
 
 def _resolution_draw(results: Results) -> Figure:
-    """Accuracy against size: fine-tuned there, and only tested there."""
+    """Accuracy against image size: fine-tuned at each size, and only tested at it."""
     groups = results.group("how", "side", "resample")
     figure, both = panels((TRAINED, TESTED))
     for axes, how in zip(both, (TRAINED, TESTED), strict=True):
@@ -186,7 +186,7 @@ RESOLUTION: Study = Study(
 # Speed
 
 MODELS = ("Ti/16", "S/16", "B/16")
-SIDES = (64, 128, 224, 384, 512)  # the paper's
+SIDES = (64, 128, 224, 384, 512)  # as in the paper
 LARGEST = "largest batch"
 
 
@@ -202,8 +202,8 @@ def _speed_cells(ask: Ask, steps: int, study_dir: Path) -> list[Cell]:
 
 
 def _speed_check(ask: Ask) -> None:
-    """Raises VitkitError for a name that is no model's, for sizes that its patches do not divide,
-    and for memory that is not there: the system would end other processes to find it."""
+    """Raises VitkitError for an unknown model, for sizes that its patches do not divide, and for
+    more memory than the machine has, where the system would kill other processes."""
     for name in ask.models or MODELS:
         config = named(name)
         for side in ask.sizes or SIDES:
@@ -216,7 +216,7 @@ def _speed_check(ask: Ask) -> None:
 
 
 def _speed_table(results: Results) -> PaperTable:
-    """Both numbers by model and size."""
+    """Speed and largest batch by model and size."""
     rates = results.group("model", "side")
     batches = _largest(results)
     models = list(dict.fromkeys(model for model, _ in rates))
@@ -242,7 +242,7 @@ def _speed_table(results: Results) -> PaperTable:
 
 
 def _largest(results: Results) -> dict[tuple, float]:
-    """The largest batch by model and size."""
+    """The largest batch size by model and image size."""
     found = {}
     for row in results.rows:
         if row.metric is not None and row.metric.name == LARGEST:

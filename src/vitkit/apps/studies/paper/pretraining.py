@@ -1,5 +1,5 @@
-"""What pre-training gives: models and pre-training sets, transferred to other data (Tables 2 and 5,
-Section 4.2), and masked patch prediction as a first training (Section 4.6)."""
+"""The effect of pre-training: models and pre-training sets, transferred to other data (Tables 2 and 5,
+Section 4.2), and self-supervised pre-training by masked patch prediction (Section 4.6)."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +28,10 @@ from vitkit.training.grids.rows import Setting
 # Transfer
 
 NONE = "none"
-SHARES = {"a tenth": 0.1, "all": 1.0}  # of the pre-training images: the paper's sets of three sizes
+SHARES = {
+    "a tenth": 0.1,
+    "all": 1.0,
+}  # of the pre-training images; the paper has sets of three sizes
 MODELS = ("ViT", "ResNet")
 PUBLISHED = "published"
 TABLE_5 = {  # Table 5, ViT-L/16: CIFAR-100 and Pets, by pre-training set
@@ -39,8 +42,8 @@ TABLE_5 = {  # Table 5, ViT-L/16: CIFAR-100 and Pets, by pre-training set
 
 
 def _transfer_cells(ask: Ask, steps: int, study_dir: Path) -> list[Cell]:
-    """Each model from scratch, and pre-trained on every pre-training set; from each of these every
-    target is trained with every seed. With a published model, that too."""
+    """Each model from scratch, and pre-trained on every pre-training set; from each of these, runs
+    on every target with every seed. Also from a published model, if one is given."""
     grid = []
     base = for_steps(replace(ask.varied, evals=()), steps)
     for name, recipe in dict(zip(MODELS, (base, resnet_like(base)), strict=True)).items():
@@ -61,8 +64,8 @@ def _transfer_cells(ask: Ask, steps: int, study_dir: Path) -> list[Cell]:
 
 
 def _pre_trainings(ask: Ask, recipe: Recipe) -> dict[str, Recipe]:
-    """The pre-training of a model on each set, by what the set is called: on each of the data sets that
-    were named, or on parts of the only one."""
+    """The pre-training runs of a model, by the name of the pre-training set: the given data sets, or
+    parts of the only one."""
     if not ask.pretrain:
         return {name: on_a_share(recipe, share, 0) for name, share in SHARES.items()}
     recipes = {}
@@ -81,7 +84,7 @@ def _targets(
     study_dir: Path,
     first: str = "",
 ) -> list[Cell]:
-    """The runs on every target, from the model of the cell `first`, else from scratch."""
+    """The runs on every target, from the model of the cell `first`, or from scratch for ""."""
     grid = []
     pretrained = study_dir / first if first else None
     for target in ask.targets:
@@ -96,8 +99,8 @@ def _targets(
 
 
 def _transfer_check(ask: Ask) -> None:
-    """Raises VitkitError for a model that is not what the table calls it, and for targets or pre-training
-    sets whose results could not be told apart by their names."""
+    """Raises VitkitError for a model that is not a Vision Transformer, and for targets or
+    pre-training sets with the same name."""
     if not isinstance(ask.varied.model, ViTConfig):
         raise BadSettings("transfer compares Vision Transformers; choose a `recipe` that has one")
     check_names(ask.targets, "targets")
@@ -132,7 +135,7 @@ def _transfer_table(results: Results) -> PaperTable:
 
 
 def _transfer_draw(results: Results) -> Figure:
-    """Accuracy on each target, a panel each."""
+    """Accuracy on each target, in one panel each."""
     groups = results.group("model", "pre-training", "target")
     targets = [data_name(target) for target in results.ask.targets]
     figure, several = panels(targets)
@@ -175,7 +178,7 @@ TRANSFER: Study = Study(
 
 # Self-supervision
 
-LABELLED = 0.1  # the share of the training images whose labels are used
+LABELLED = 0.1  # share of the training images whose labels are used
 SCRATCH = "from scratch"
 MASKED = "masked patch prediction first"
 SUPERVISED = "supervised pre-training first"
@@ -183,8 +186,8 @@ SECTION_4_6 = {SCRATCH: 77.9, MASKED: 79.9, SUPERVISED: 83.9}  # ViT-B/16, Image
 
 
 def _masked_cells(ask: Ask, steps: int, study_dir: Path) -> list[Cell]:
-    """With every seed: pre-training on all images without their labels and with them, and fine-tuning
-    on a tenth of the labels from each and from scratch."""
+    """For every seed: pre-training on all images without and with their labels, and fine-tuning
+    with a tenth of the labels, from each of these and from scratch."""
     grid = []
     base = for_steps(replace(ask.varied, evals=()), steps)
     for seed in range(ask.seeds):
@@ -206,25 +209,25 @@ def _masked_cells(ask: Ask, steps: int, study_dir: Path) -> list[Cell]:
 
 
 def _fine_tuning(ask: Ask, steps: int, seed: int) -> Recipe:
-    """Training with a tenth of the labels; half as long as the pre-training."""
+    """Training with a tenth of the labels, half as long as the pre-training."""
     recipe = for_steps(measured_by(ask.varied, ask.fewshot), max(steps // 2, 1))
     return replace(on_a_share(recipe, LABELLED, seed), seed=seed)
 
 
 def _masked_check(ask: Ask) -> None:
-    """Raises VitkitError for a model whose patches cannot be masked."""
+    """Raises VitkitError for a model that does not support masked patches."""
     if not isinstance(ask.varied.model, ViTConfig) or ask.varied.model.mixer == "axial":
         raise BadSettings("self-supervision masks patches of a plain Vision Transformer's `recipe`")
 
 
 def _by_beginning(results: Results) -> dict[str, list[Metric]]:
-    """The runs by where fine-tuning begins; none where none has ended."""
+    """The results by initialisation; only those of finished runs."""
     groups = results.group("begins")
     return {begins: groups.get((begins,), []) for begins in SECTION_4_6}
 
 
 def _masked_table(results: Results) -> PaperTable:
-    """Accuracy by where fine-tuning begins."""
+    """Accuracy by initialisation."""
     groups = _by_beginning(results)
     rows = []
     for begins, theirs in SECTION_4_6.items():
@@ -235,7 +238,7 @@ def _masked_table(results: Results) -> PaperTable:
 
 
 def _masked_draw(results: Results) -> Figure:
-    """The same as dots."""
+    """Accuracy by initialisation as dots, beside the paper's."""
     subtitles = ("here: a tenth of the labels", "the paper: ViT-B/16, ImageNet")
     return beside_the_paper(subtitles, _by_beginning(results), list(SECTION_4_6.values()))
 

@@ -1,7 +1,7 @@
-"""The laws of scaling, which the studies of images and of operations fit to their runs.
+"""Scaling laws of the studies of data and compute.
 
-The runs of such a study are compared by a setting that begins with the kind of model and ends with the
-images or the exaFLOPs.
+The settings that group the runs of such a study begin with the kind of model and end with the
+number of images or exaFLOPs.
 """
 
 from collections.abc import Sequence
@@ -14,17 +14,17 @@ from vitkit.apps.studies.uncertainty import Runs, best_and_worst
 from vitkit.evaluation import Metric
 
 Points = dict[str, dict[float, list[Metric]]]
-"""The runs of each kind of model, by images or exaFLOPs."""
+"""Metrics of the runs of each kind of model, by number of images or exaFLOPs."""
 
 
 def drawn(on_each: dict[str, Runs]) -> dict[str, Runs]:
-    """The runs of each panel, by its title: the average over the targets, if there are several, and the
-    first target, which takes the place of the paper's ImageNet."""
+    """The runs of each panel of the figure, by its title: the average over the targets, if there
+    are several, and the first target, which corresponds to the paper's ImageNet."""
     return dict(list(on_each.items())[:2])
 
 
 def draw_runs(axes: Axes, runs: Runs, kinds: Sequence[str], joined: bool) -> None:
-    """Draw the runs of each kind of model, joined by lines or not, with their law."""
+    """Draw the runs of each kind of model with its law; joined: connect them by lines."""
     points = _points(runs)
     fitted = _fits(runs)
     for number, kind in enumerate(kinds):
@@ -33,14 +33,14 @@ def draw_runs(axes: Axes, runs: Runs, kinds: Sequence[str], joined: bool) -> Non
 
 
 def metrics_of(runs: Runs) -> dict[tuple, list[Metric]]:
-    """The values of each combination of settings, in the order of their seeds."""
+    """The values for each combination of settings, in the order of their seeds."""
     return {setting: list(by_seed.values()) for setting, by_seed in runs.items()}
 
 
 def notes_about(on_each: dict[str, Runs], settings: dict[str, Runs]) -> list[str]:
-    """Whether chance explains the differences between the runs, and the laws that are drawn.
+    """Sentences about whether chance explains the differences between the runs, and about the drawn laws.
 
-    settings: The runs on each target by the settings that a sentence names.
+    settings: the runs on each target, by the settings that a sentence names.
     """
     notes = []
     for title, runs in on_each.items():
@@ -52,7 +52,7 @@ def notes_about(on_each: dict[str, Runs], settings: dict[str, Runs]) -> list[str
 
 
 def answers(on_each: dict[str, Runs], kinds: Sequence[str], x: float, unit: str) -> list[str]:
-    """The accuracy that the laws expect of these kinds of models with `x` images or exaFLOPs."""
+    """The predicted accuracy of these kinds of models with `x` images or exaFLOPs, as sentences."""
     sentences = []
     for title, runs in drawn(on_each).items():
         fitted = _fits(runs)
@@ -62,14 +62,14 @@ def answers(on_each: dict[str, Runs], kinds: Sequence[str], x: float, unit: str)
 
 
 def _of_a_target(title: str, sentences: Sequence[str]) -> list[str]:
-    """Sentences that begin with the name of the target, if the study has targets."""
+    """The sentences with the name of the target before each, if the study has targets."""
     if not title:
         return list(sentences)
     return [f"{title}: {sentence}" for sentence in sentences]
 
 
 def _points(runs: Runs) -> Points:
-    """The runs by the first and the last of their settings."""
+    """The metrics of the runs by kind of model, their first setting, and by x, their last setting."""
     points: Points = {}
     for setting, by_seed in runs.items():
         of_kind = points.setdefault(setting[0], {})
