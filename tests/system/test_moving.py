@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from vitkit.apps.studies.protocol import _put
+from vitkit.apps.studies.protocol import _rename_if_new
 from vitkit.cli.entry import main
 from vitkit.curation import Move, move
 from vitkit.system.storage import moving
@@ -184,5 +184,5 @@ def test_a_folder_is_moved_where_it_cannot_be_renamed(mounted, tmp_path):
 def test_a_record_is_put_once_where_there_are_no_links(mounted, tmp_path):
     for content, is_first in (("a", True), ("b", False)):
         (tmp_path / "own").write_text(content)
-        assert _put(tmp_path / "own", tmp_path / "study.json") == is_first
+        assert _rename_if_new(tmp_path / "own", tmp_path / "study.json") == is_first
     assert contents(tmp_path) == {"study.json": "a"}

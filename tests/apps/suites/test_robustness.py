@@ -169,7 +169,7 @@ def test_images_of_a_corruption_are_not_cropped(tmp_path, monkeypatch):
     monkeypatch.setattr(
         measurements, "open_corruption", lambda *_: CorruptedSet("fog", (None,) * 5)
     )
-    monkeypatch.setattr(measurements, "_ask", ask)
+    monkeypatch.setattr(measurements, "_predict", ask)
     for corruption in ("fog", None):
         measured = measurements.AsPublished("m", "", "", "", "imagenet", corruption)
         with pytest.raises(InterruptedError):

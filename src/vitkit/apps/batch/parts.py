@@ -98,7 +98,7 @@ class PartFolder:
         if "model" in before:
             _check_same_model(folder, before, identity)
         else:
-            _check_alike(folder, before, about["labels"], runtime)
+            _check_outputs_for_noise(folder, before, about["labels"], runtime)
         extra: tuple[str, ...] = ()
         if least_open(runtime) is not None:
             extra = ("unknown", "possible")
@@ -267,8 +267,8 @@ def _check_same_images(folder: Path, before: dict, about: dict) -> None:
         less = less.partition(" --calibrate ")[0]
     if before.get("less", "") != less:
         raise BadRun(
-            f"{folder} holds answers {_with(before.get('less', ''))}, and these would be "
-            f"{_with(about['less'])}; give another folder"
+            f"{folder} holds answers {_approximation_text(before.get('less', ''))}, and these would be "
+            f"{_approximation_text(about['less'])}; give another folder"
         )
 
 
@@ -293,7 +293,7 @@ def _check_same_model(folder: Path, before: dict, identity: Identity) -> None:
     )
 
 
-def _check_alike(folder: Path, before: dict, labels: str, runtime: Runtime) -> None:
+def _check_outputs_for_noise(folder: Path, before: dict, labels: str, runtime: Runtime) -> None:
     """Check parts of an earlier version, which recorded the model's outputs for noise instead of a
     digest. Raises VitkitError if the outputs clearly differ."""
     old = np.array(before["outputs"])
@@ -307,7 +307,7 @@ def _check_alike(folder: Path, before: dict, labels: str, runtime: Runtime) -> N
     )
 
 
-def _with(less: str) -> str:
+def _approximation_text(less: str) -> str:
     """The approximation as part of a sentence."""
     if less:
         return f"with {less}"

@@ -205,7 +205,7 @@ def bench(
         )
         measured = _of_file(model, hints, runtimes, timm, plan, start_up)
     else:
-        _say_what_is_missing(runtimes, precisions)
+        _log_missing_packages(runtimes, precisions)
         classifier = classifier_with_head(model, hints)
         check_less_work(classifier, merge, exit)
         trial = sample_trial()
@@ -273,7 +273,9 @@ def _check_is_only_timed(file: str, **settings: Any) -> None:
             )
 
 
-def _say_what_is_missing(libraries: tuple[Library, ...], precisions: tuple[Precision, ...]) -> None:
+def _log_missing_packages(
+    libraries: tuple[Library, ...], precisions: tuple[Precision, ...]
+) -> None:
     """Log which packages are missing for measuring some candidates."""
     missing = set()
     for library in libraries:

@@ -64,10 +64,10 @@ def examine_model(name: str, classifier: Classifier, account: list[str]) -> Iter
     if guessed:
         advice = f"{name} does not say how images are normalised: {guessed[0]}"
     yield Fact("preprocessing", str(classifier.preprocessing), advice)
-    yield from _beside_origin(classifier)
+    yield from _normalisation_of_origin(classifier)
 
 
-def _beside_origin(classifier: Classifier) -> Iterator[Fact]:
+def _normalisation_of_origin(classifier: Classifier) -> Iterator[Fact]:
     """Whether a model's normalisation is that of the weights from which its training began."""
     from vitkit.weights import load
 
@@ -100,7 +100,7 @@ def examine_learning(examined: Examined) -> Iterator[Fact]:
             "learning", "not tried: a training reads images of one size, and this model others"
         )
         return
-    yield from _normalised_right(examined)
+    yield from _other_normalisations(examined)
 
     # The model with a new head for these images
     objective = Supervised(loss=LOSS[splits.target_kind])
@@ -113,12 +113,12 @@ def examine_learning(examined: Examined) -> Iterator[Fact]:
     learner.prepare(train)
     learner.train()
 
-    yield _by_heart(examined, learner, adopted.preprocessing)
+    yield _memorising(examined, learner, adopted.preprocessing)
     yield _speeds(examined, learner, adopted.preprocessing)
 
 
 @torch.inference_mode()
-def _normalised_right(examined: Examined) -> Iterator[Fact]:
+def _other_normalisations(examined: Examined) -> Iterator[Fact]:
     """Whether another usual normalisation gives a higher accuracy, if the model has these classes:
     the most common mistake with published weights."""
     classifier = examined.classifier
@@ -151,7 +151,7 @@ def _normalised_right(examined: Examined) -> Iterator[Fact]:
     yield Fact("as it normalises images", value, advice)
 
 
-def _by_heart(examined: Examined, learner: torch.nn.Module, preprocessing: Preprocessing) -> Fact:
+def _memorising(examined: Examined, learner: torch.nn.Module, preprocessing: Preprocessing) -> Fact:
     """Whether the loss of one batch falls to nearly zero."""
     train = examined.splits.train
     assert train is not None  # examine_learning requires it

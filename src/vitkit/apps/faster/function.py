@@ -328,12 +328,12 @@ def _sentences(goal: Goal, found: Found, chosen: Point) -> Iterator[str]:
                 f"{by_chance:.1f} points by chance alone"
             )
     if goal.most is None:
-        yield from _not_promised(goal.lose, found)
+        yield from _failed_next(goal.lose, found)
     if line.left_out:
         yield _left_out(line)
 
 
-def _not_promised(lose: float, found: Found) -> Iterator[str]:
+def _failed_next(lose: float, found: Found) -> Iterator[str]:
     """Sentences about why the next model of the front failed, and how many images could be enough."""
     failing = found.line.failing(lose / 100)
     if failing is None:

@@ -152,7 +152,7 @@ class Speeds:
             share = operations(self.subject.classifier, candidate.shape) / of_full
             of_whole = first.milliseconds(Variant(candidate.arithmetic, self.full))
             foretold[candidate] = of_whole * share
-        near = _near_line(foretold, loss_of, FORETOLD)
+        near = _near_front(foretold, loss_of, FORETOLD)
         staying = [each for each in loss_of if each in near or each in wholes]
 
         # Rounds of increasing length, while there is time
@@ -165,7 +165,7 @@ class Speeds:
             staying = [each for each in staying if each in race.seconds]
             if number < len(ROUNDS) - 1:
                 measured = {each: race.milliseconds(each) for each in staying}
-                near = _near_line(measured, loss_of, each_round.slower)
+                near = _near_front(measured, loss_of, each_round.slower)
                 staying = [each for each in staying if each in near or each in wholes]
         if is_short:
             self.left_out.append("measuring for longer")
@@ -320,7 +320,7 @@ class Race:
         return cls(next(iter(seconds)), seconds, megabytes)
 
 
-def _near_line(
+def _near_front(
     milliseconds: dict[Variant, float], loss_of: dict[Variant, Loss], slower: float
 ) -> set[Variant]:
     """The candidates that no other, which is no farther from the reference, beats by more than the factor `slower`."""

@@ -97,10 +97,10 @@ def search(subject: SearchSubject, wanted: SearchGoal) -> Found:
     known = Known(subject)
     with TemporaryDirectory(prefix="vitkit-faster-") as files:
         speeds = Speeds(subject, wanted, known, Path(files))
-        return _searched(subject, wanted, known, speeds)
+        return _search_with(subject, wanted, known, speeds)
 
 
-def _searched(subject: SearchSubject, wanted: SearchGoal, known: Known, speeds: Speeds) -> Found:
+def _search_with(subject: SearchSubject, wanted: SearchGoal, known: Known, speeds: Speeds) -> Found:
     """The search with an opened cache and timer."""
     began = time.monotonic()
 
@@ -112,7 +112,7 @@ def _searched(subject: SearchSubject, wanted: SearchGoal, known: Known, speeds: 
     full = whole(subject.classifier)
     bodies = _bodies(subject, arithmetics, exact)
     until = began + FOR_STATES * wanted.seconds
-    judged, left_out = _judge_all(subject, known, bodies, exact, until)
+    judged, left_out = _evaluate_all(subject, known, bodies, exact, until)
     images = len(subject.judged)
     share = independent(images, subject.judged.groups)
     losses = {candidate: loss_of(evidence, share) for candidate, evidence in judged.items()}
@@ -158,7 +158,7 @@ def _bodies(
     return sorted(found, key=turn)
 
 
-def _judge_all(
+def _evaluate_all(
     subject: SearchSubject,
     known: Known,
     bodies: Sequence[tuple[Body, list[Shape]]],
@@ -181,7 +181,7 @@ def _judge_all(
             if candidate == Variant(exact, full):
                 continue
             if candidate.key not in known.judged:
-                judge = judge or _judge(subject, bodies[0][0], exact)
+                judge = judge or _comparison(subject, bodies[0][0], exact)
                 head = head_of(subject, body, shape, exact)
                 known.judged[candidate.key] = judge.judged(head.answers)
             evidence = known.judged[candidate.key]
@@ -192,7 +192,7 @@ def _judge_all(
     return judged, left_out
 
 
-def _judge(subject: SearchSubject, body: Body, exact: Arithmetic) -> Judge:
+def _comparison(subject: SearchSubject, body: Body, exact: Arithmetic) -> Judge:
     """The comparison with the predictions of the whole model. Raises VitkitError if the run's model was
     changed after the run."""
     full = whole(subject.classifier)

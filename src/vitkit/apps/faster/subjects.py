@@ -85,7 +85,7 @@ def of_run(classifier: Classifier, run_dir: Path, typed: Sequence[str] = ()) -> 
     if is_quick(run_dir) and chosen == CLOSED_FORM:
         parts = [name for name in ("val", "test") if name in counts]
     if is_quick(run_dir) and chosen == CLOSED_FORM and (few or not parts):
-        with _or_others():
+        with _with_advice():
             learned = open_learned(run)
         _check_target(learned, str(run_dir))
         if len(learned.labels) != len(classifier.labels):
@@ -105,7 +105,7 @@ def of_run(classifier: Classifier, run_dir: Path, typed: Sequence[str] = ()) -> 
             f"{run_dir} has learned from all its images, so none of them can show what a faster model loses; name "
             "others, sorted into folders of their classes, with `data`"
         )
-    with _or_others():
+    with _with_advice():
         judged = open_part(run, parts[0])
         train = open_part(run, "train")
     _check_target(judged, str(run_dir))
@@ -115,7 +115,7 @@ def of_run(classifier: Classifier, run_dir: Path, typed: Sequence[str] = ()) -> 
 
 
 @contextmanager
-def _or_others() -> Iterator[None]:
+def _with_advice() -> Iterator[None]:
     """Adds advice to the error for a run's images that can no longer be opened."""
     try:
         yield

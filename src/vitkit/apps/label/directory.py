@@ -57,7 +57,7 @@ def _is_of(folder: Path, root: Path) -> bool:
 
 
 @contextmanager
-def _only_here(folder: Path) -> Iterator[None]:
+def _locked_in_process(folder: Path) -> Iterator[None]:
     """Lock a directory against other threads of this process, for which a file lock does not work. Raises
     Occupied."""
     name = folder.resolve()
@@ -78,7 +78,7 @@ def open_for_one(folder: Path, root: Path) -> Iterator[None]:
     another process uses it."""
     with ExitStack() as stack:
         try:
-            stack.enter_context(_only_here(folder))
+            stack.enter_context(_locked_in_process(folder))
             # In this order: a thread that fails here must not have released the other thread's file lock
             stack.enter_context(locked(folder))
         except Occupied as error:

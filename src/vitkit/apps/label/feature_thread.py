@@ -103,7 +103,7 @@ class FeatureThread(threading.Thread):
         states = {name: _state(self.root / name) for name in names}
         for name, prepared in zip(names, pool.map(self._prepared, names), strict=True):
             if isinstance(prepared, str):
-                self._lose(name, states[name], prepared)
+                self._mark_unreadable(name, states[name], prepared)
             else:
                 seen.append(name)
                 images.append(prepared)
@@ -114,7 +114,7 @@ class FeatureThread(threading.Thread):
                 x = self.classifier.features(torch.from_numpy(batch)).cpu().numpy()
             for row in np.flatnonzero(~np.isfinite(x).all(1)):
                 name = seen[row]
-                self._lose(name, states[name], "the model gives NaN or infinity for it")
+                self._mark_unreadable(name, states[name], "the model gives NaN or infinity for it")
             fine = np.isfinite(x).all(1)
             self._seen_as |= {name: states[name] for name in seen}
             self.sitting.see([seen[row] for row in np.flatnonzero(fine)], x[fine])
@@ -146,7 +146,7 @@ class FeatureThread(threading.Thread):
         known = self.sitting.names()
         self.sitting.arrive(names)
         for name in set(known) - set(names):
-            self._lose(name, None, "it is not there any more")
+            self._mark_unreadable(name, None, "it is not there any more")
         there = set(names)
         for name in self.sitting.unreadable():
             state = _state(self.root / name)
@@ -154,7 +154,7 @@ class FeatureThread(threading.Thread):
                 del self._lost_as[name]
                 self.sitting.recover(name)
 
-    def _lose(self, name: str, state: list[int] | None, problem: str) -> None:
+    def _mark_unreadable(self, name: str, state: list[int] | None, problem: str) -> None:
         """Record that an image is unreadable, with the state of its file."""
         self._lost_as[name] = state
         self.sitting.lose(name, problem)

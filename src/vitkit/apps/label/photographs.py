@@ -38,7 +38,7 @@ class PhotographFolder:
         is_seen = np.zeros(len(self.names), bool)
         is_seen[: len(self.is_seen)] = self.is_seen
         self.is_seen = is_seen
-        self.drawn = sorted(self.names, key=_lot)
+        self.drawn = sorted(self.names, key=_sort_key)
 
     def see(self, names: Sequence[str], features: np.ndarray) -> None:
         """Add the features of images, (n, D)."""
@@ -92,6 +92,6 @@ def _problem_of_name(name: str) -> str:
     return ""
 
 
-def _lot(name: str) -> bytes:
+def _sort_key(name: str) -> bytes:
     """The sort key of the pseudo-random order: a digest of the name."""
     return hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest()

@@ -88,12 +88,12 @@ class Questions:
             question = self._random(by, given_out)
         return (
             question
-            or self._instructive(given_out)
+            or self._informative(given_out)
             or self._screen(given_out)
             or self._random(by, given_out)
         )
 
-    def _free(self, given_out: set[str]) -> np.ndarray:
+    def _available(self, given_out: set[str]) -> np.ndarray:
         """The images that may be asked about: with features, and not labelled, set aside, unreadable or
         reserved; bool (N,)."""
         return self.photographs.seen_but(self.answered() | given_out)
@@ -102,12 +102,12 @@ class Questions:
         """The images that are labelled, set aside or unreadable."""
         return {*self.answers.labels, *self.answers.set_aside, *self.photographs.broken}
 
-    def _instructive(self, given_out: set[str]) -> Question | None:
+    def _informative(self, given_out: set[str]) -> Question | None:
         """A question about the most informative image."""
-        free = self._free(given_out)
+        free = self._available(given_out)
         cover, rows = self._up_to_date_cover()
         if cover is None or not free[rows].any():
-            return self._unseen_one(given_out)
+            return self._without_features(given_out)
         head, labelled = self.solved()
         unsure = torch.ones(len(cover.sample))
         if head is not None:
@@ -134,7 +134,7 @@ class Questions:
             self._cover = Cover(self.photographs.features[seen]), seen
         return self._cover or (None, seen)
 
-    def _unseen_one(self, given_out: set[str]) -> Question | None:
+    def _without_features(self, given_out: set[str]) -> Question | None:
         """A question about an image without features, if all images with features are labelled."""
         answered = self.answered() | given_out
         for name in self.photographs.drawn:
@@ -163,7 +163,7 @@ class Questions:
         head, _ = self.solved()
         if head is None:
             return None
-        free = np.flatnonzero(self._free(given_out))
+        free = np.flatnonzero(self._available(given_out))
         free = free[:: len(free) // LOOKED_AT + 1]
         if len(free) < FEWEST:
             return None

@@ -107,7 +107,7 @@ class Looker:
         preprocessing = self.classifier.preprocessing
         rows, columns = whole_pixels(preprocessing.visible(picture), picture.size)
         visible = picture_for_people(picture)[rows, columns]
-        return AttentionView(self.classifier.batch([picture]), _to_be_shown(visible))
+        return AttentionView(self.classifier.batch([picture]), _scaled_for_display(visible))
 
     def _check_layer(self, choice: Choice) -> None:
         """Raises BadSettings for a layer or head that does not exist, and for a head or patch
@@ -207,7 +207,7 @@ def softened(weights: np.ndarray) -> np.ndarray:
     return DARKEST * largest + (1 - DARKEST) * weights.clip(max=largest)
 
 
-def _to_be_shown(pixels: np.ndarray) -> np.ndarray:
+def _scaled_for_display(pixels: np.ndarray) -> np.ndarray:
     """A picture enlarged or reduced to SHOWN pixels on its longer side, so that its patches can be
     clicked on: uint8 (h', w', 3)."""
     scale = SHOWN / max(pixels.shape[:2])

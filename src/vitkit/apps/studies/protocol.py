@@ -212,7 +212,7 @@ def begin(
             raise BadSettings(
                 f"the study {study.name} needs `{name}`; vitkit study {study.name} -h"
             )
-    unread = [name for name in _given(ask) if name not in study.needs + study.takes]
+    unread = [name for name in _non_default(ask) if name not in study.needs + study.takes]
     if unread:
         raise BadSettings(
             f"the study {study.name} has no use for `{unread[0]}`; vitkit study {study.name} -h"
@@ -272,7 +272,7 @@ def _survival(ask: Ask, splits: Splits) -> Survival:
         raise
 
 
-def _given(ask: Ask) -> list[str]:
+def _non_default(ask: Ask) -> list[str]:
     """The names of the settings that differ from their defaults."""
     return [field.name for field in fields(ask) if getattr(ask, field.name) != field.default]
 
@@ -351,14 +351,14 @@ def _decide(
     }
     own = study_dir / f"{RECORD}.{token_hex(4)}"
     write_json(own, record)
-    if not _put(own, study_dir / RECORD):
+    if not _rename_if_new(own, study_dir / RECORD):
         recorded = _recorded(study, ask, budget, study_dir)
         assert recorded is not None  # another process has recorded its plan first
         return recorded
     return decided
 
 
-def _put(own: Path, to: Path) -> bool:
+def _rename_if_new(own: Path, to: Path) -> bool:
     """Rename a file unless the new name exists; returns whether it was renamed. Raises OSError."""
     try:
         to.hardlink_to(own)  # unlike a rename, this fails if the name exists
@@ -389,23 +389,23 @@ def run_study(
             train = splits_at(source, typed=True).train
             assert train is not None  # refuse_without_classes requires it
             counts[source] = len(train)
-        cells = [_without_waste(cell, counts) for cell in cells]
+        cells = [_without_needless_cache(cell, counts) for cell in cells]
     run_grid(cells, study_dir, device, shard)
     return results(study, ask, decided, study_dir)
 
 
-def _without_waste(cell: Cell, counts: dict[str, int]) -> Cell:
+def _without_needless_cache(cell: Cell, counts: dict[str, int]) -> Cell:
     """The cell without caching of decoded images, if its run uses fewer images than there are."""
     run = cell.run()
     if run is None or run.length.n * run.batch >= counts.get(run.data.source, 0):
         return cell
     if isinstance(cell.recipe, Best):
-        sparing = tuple((name, _sparing(each)) for name, each in cell.recipe.recipes)
+        sparing = tuple((name, _without_cache(each)) for name, each in cell.recipe.recipes)
         return replace(cell, recipe=Best(sparing))
-    return replace(cell, recipe=_sparing(run))
+    return replace(cell, recipe=_without_cache(run))
 
 
-def _sparing(recipe: Recipe) -> Recipe:
+def _without_cache(recipe: Recipe) -> Recipe:
     """The recipe without caching of decoded images."""
     return replace(recipe, data=replace(recipe.data, keep_decoded=0.0))
 

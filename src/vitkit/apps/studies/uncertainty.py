@@ -110,7 +110,7 @@ def range_test(settings: Sequence[Mapping[int, Metric]]) -> float:
     paired = have_the_same_seeds(settings)
     compared = groups
     if paired:
-        compared = list(_without_the_seeds(np.stack(groups)))
+        compared = list(_without_seed_effects(np.stack(groups)))
     if np.allclose(compared[best], means[best]) and np.allclose(compared[worst], means[worst]):
         return float(math.isclose(means[best], means[worst]))  # without variance: equal or not
     if paired and len(groups) == 2:
@@ -124,7 +124,7 @@ def range_test(settings: Sequence[Mapping[int, Metric]]) -> float:
     return float(studentized_range.sf(difference, len(groups), freedom))
 
 
-def _without_the_seeds(values: np.ndarray) -> np.ndarray:
+def _without_seed_effects(values: np.ndarray) -> np.ndarray:
     """(K, S) -> (K, S): values with the same means of settings but without the common effect of
     each seed, with the variance that they would have if that effect were known."""
     means = values.mean(1, keepdims=True)  # (K, 1)

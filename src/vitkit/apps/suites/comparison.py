@@ -68,9 +68,9 @@ def compare_models(outcomes: Mapping[str, Outcome]) -> SuiteComparison:
     # All tables have the same lines; the mean carries the suite's name only if the suite is complete
     tables = []
     for outcome in sorted(outcomes.values(), key=lambda outcome: outcome.is_whole):
-        tables.append(lines(_on(common, outcome)))
+        tables.append(lines(_restricted_to(common, outcome)))
     headings = tables[0]
-    tables = [lines(_on(common, outcome)) for outcome in outcomes.values()]
+    tables = [lines(_restricted_to(common, outcome)) for outcome in outcomes.values()]
 
     overall = []
     tasks = []
@@ -90,14 +90,14 @@ def compare_models(outcomes: Mapping[str, Outcome]) -> SuiteComparison:
             tasks.append(row)
     return SuiteComparison(
         suite,
-        columns(_on(common, next(iter(outcomes.values()))))[0],
+        columns(_restricted_to(common, next(iter(outcomes.values()))))[0],
         (*outcomes, *suite.published),
         (*overall, *tasks, *groups),
         tuple(_sentences(outcomes, common)),
     )
 
 
-def _on(tasks: Sequence[str], outcome: Outcome) -> Outcome:
+def _restricted_to(tasks: Sequence[str], outcome: Outcome) -> Outcome:
     """The outcome with only some tasks, and only the first metric of each."""
     first = {name: outcome.metrics[name][:1] for name in tasks}
     return replace(outcome, metrics=first)

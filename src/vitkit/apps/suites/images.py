@@ -106,7 +106,7 @@ def find(task: Task, folder: str, run_dir: Path, from_hub: bool = False) -> Task
     try:
         return _images(where, task.columns)
     except VitkitError:
-        if not task.source or not _is_nothing(Path(where)):
+        if not task.source or not _does_not_exist(Path(where)):
             raise
     for original in task.originals:
         if original.is_of_the_hub and not from_hub:
@@ -168,7 +168,7 @@ def _where(task: Task, folder: str) -> str:
     return str(Path(folder) / data)
 
 
-def _is_nothing(path: Path) -> bool:
+def _does_not_exist(path: Path) -> bool:
     """Whether neither the path exists nor a file whose name begins with it."""
     if path.exists() or not path.parent.is_dir():
         return not path.exists()

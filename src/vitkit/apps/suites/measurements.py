@@ -201,10 +201,10 @@ class AsPublished:
                 if self.corruption is not None:
                     corrupted = open_corruption(self.data, self.corruption)
                     assert corrupted is not None  # _published has found it
-                    found = robustness_on_files([corrupted], partial(_ask, ready))
+                    found = robustness_on_files([corrupted], partial(_predict, ready))
                     return [replace(found.mean, name="top1"), replace(found.errors[0], name="CE")]
                 named = open_named(self.named, self.data)
-                given = _ask(ready, named, "evaluating")
+                given = _predict(ready, named, "evaluating")
                 if self.real:
                     top1, _ = real_accuracy(given, named.source, read_real(self.real))
                     return [replace(top1, name="top1")]
@@ -212,7 +212,7 @@ class AsPublished:
                 return [by_name[name] for name in MEASURED if name in by_name]
 
 
-def _ask(classifier: Classifier, named: Named, text: str) -> Answers:
+def _predict(classifier: Classifier, named: Named, text: str) -> Answers:
     """The model's predictions for a data set, by its protocol."""
     choice = named.choice(classifier.labels)
     part = Part(named.source, batches_of(classifier, named.source, text))

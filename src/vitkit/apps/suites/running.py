@@ -131,7 +131,7 @@ def run_suite(
         absent |= more_absent
         present = [task for task in wanted if task in found]
         if not present:
-            raise BadSettings(_none_of(wanted, folder, absent))
+            raise BadSettings(_no_images_message(wanted, folder, absent))
         own = {task: found[task] for task in present[index::count]}
         if own and protocol == "features":
             run_grid(frozen_cells(model, own, hints, precision), run_dir, device)
@@ -146,7 +146,7 @@ def run_suite(
     return outcome
 
 
-def _none_of(tasks: Sequence[Task], folder: str, absent: dict[str, str]) -> str:
+def _no_images_message(tasks: Sequence[Task], folder: str, absent: dict[str, str]) -> str:
     """The message for a folder that has no images of these tasks."""
     names = some([task.name for task in tasks], 3)
     return f"{folder} has the images of no task ({names}); {tasks[0].name}: {absent[tasks[0].name]}"

@@ -208,10 +208,10 @@ def sentences(outcome: Outcome) -> list[str]:
             waiting.append(name)
         else:
             reasons[name] = reason
-    texts += _together(reasons)
+    texts += _grouped(reasons)
     if waiting:
         texts.append(f"not run yet: {', '.join(waiting)}")
-    texts += _together(outcome.deviations)
+    texts += _grouped(outcome.deviations)
     if not outcome.suite.averaged:
         return texts
     if not outcome.is_whole and len(outcome.metrics) == len(outcome.suite.tasks):
@@ -219,7 +219,7 @@ def sentences(outcome: Outcome) -> list[str]:
     return texts
 
 
-def _together(texts: dict[str, str]) -> list[str]:
+def _grouped(texts: dict[str, str]) -> list[str]:
     """One sentence per text, with the names of all tasks that share it."""
     names: dict[str, list[str]] = {}
     for name, text in texts.items():

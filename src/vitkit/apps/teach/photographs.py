@@ -121,7 +121,7 @@ def rows_of(word: str, memory: Memory) -> list[int]:
             f"`remove={word!r}`: {len(rows)} photographs are called so ({several}, ...); write "
             "CLASS/NAME"
         )
-    raise BadSettings(_nothing_of(word, memory, len(digests)))
+    raise BadSettings(_no_example_message(word, memory, len(digests)))
 
 
 def _files(root: Path, names: Sequence[str], label: str) -> Source:
@@ -170,7 +170,7 @@ def _in_class(memory: Memory, i: int) -> str:
     return f"{memory.label_of(i)}/{Path(memory.examples[i].name).name}"
 
 
-def _nothing_of(word: str, memory: Memory, looked_at: int) -> str:
+def _no_example_message(word: str, memory: Memory, looked_at: int) -> str:
     """The message for a value that names no example."""
     if looked_at:
         return f"`remove={word!r}`: {counted(looked_at, 'image')} there, none of which was learned from"
@@ -206,7 +206,7 @@ def new_photographs(
         source, digests = _unknown(word, batch.source, label_of)
         if not len(source):
             continue
-        _say_memory(count, count + len(source), classifier)
+        _log_memory(count, count + len(source), classifier)
         count += len(source)
         names = [public(source.name(i)) for i in range(len(source))]
         labels = [source.labels[target] for target in source.target_array]
@@ -215,7 +215,7 @@ def new_photographs(
     return found
 
 
-def _say_memory(before: int, after: int, classifier: Classifier) -> None:
+def _log_memory(before: int, after: int, classifier: Classifier) -> None:
     """Log the memory that this many images need, before their features are computed, if it is large."""
     head = classifier.model.head
     assert isinstance(head, nn.Linear)  # models that can be taught have one

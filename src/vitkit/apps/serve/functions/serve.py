@@ -167,7 +167,7 @@ def serve(
     bound = server_socket(host, port)
     bound_host, bound_port, *_ = bound.getsockname()
     address = address_of(bound_host, bound_port)
-    ready = partial(_say_ready, plan.name, address)
+    ready = partial(_log_ready, plan.name, address)
     with bound, limit_of_pixels(PIXELS), _interrupted_as_ended():
         if workers > 1:
             Workers(plan, bound, workers).run(ready)
@@ -216,7 +216,7 @@ def _interrupted_as_ended() -> Iterator[None]:
             raise
 
 
-def _say_ready(name: str, address: str, word: str = "ready") -> None:
+def _log_ready(name: str, address: str, word: str = "ready") -> None:
     """Log the server's address when it can answer."""
     if word != "ready":
         return

@@ -172,18 +172,20 @@ def _add_refusals(app: "FastAPI") -> None:
     from starlette.requests import ClientDisconnect
 
     async def refused(request: "Request", error: Refused) -> "Response":
-        return await _unread(request, _error(error.status, error.sentence, error.retry_after))
+        return await _after_rest_of_body(
+            request, _error(error.status, error.sentence, error.retry_after)
+        )
 
     async def not_there(request: "Request", error: HTTPException) -> "Response":
         sentence = f"there is no {request.url.path[:100]} here; /docs lists what there is"
         if error.status_code == 405:
             sentence = f"{request.url.path} is not asked by {request.method[:16]}; see /docs"
-        return await _unread(request, _error(error.status_code, sentence))
+        return await _after_rest_of_body(request, _error(error.status_code, sentence))
 
     async def wrong_query(request: "Request", error: RequestValidationError) -> "Response":
         first = error.errors()[0]
         sentence = f"{first['loc'][-1]} is {str(first['input'])[:100]!r}: {first['msg']}"
-        return await _unread(request, _error(422, sentence))
+        return await _after_rest_of_body(request, _error(422, sentence))
 
     async def gone(request: "Request", error: ClientDisconnect) -> "Response":
         return _error(GONE, "the client went away")
@@ -198,7 +200,7 @@ def _add_refusals(app: "FastAPI") -> None:
     app.exception_handler(Exception)(ours)
 
 
-async def _unread(request: "Request", answer: "Response") -> "Response":
+async def _after_rest_of_body(request: "Request", answer: "Response") -> "Response":
     """The answer to a request, after the rest of its body was read and discarded."""
     if not await let_finish(request):
         answer.headers["connection"] = "close"

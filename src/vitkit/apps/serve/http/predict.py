@@ -33,7 +33,7 @@ def add_predict(app: "FastAPI", service: Service) -> None:
     ) -> Response:
         """The most likely classes of one image or several, best first. Of several, one that cannot be
         read has an `error` in its place."""
-        async with _in_time(request, service):
+        async with _authorised_in_time(request, service):
             if reason := service.answering.served.no_answer:
                 raise Refused(422, reason)
             images = await receive(request, kind_of(request), service.settings.limits, service.room)
@@ -66,9 +66,9 @@ def add_attention(app: "FastAPI", service: Service) -> None:
             patch = (row, column)
         elif row is not None or column is not None:
             raise Refused(422, "a patch has a row and a column; give both, or neither")
-        async with _in_time(request, service):
+        async with _authorised_in_time(request, service):
             images = await receive(request, kind_of(request), service.settings.limits, service.room)
-            return await _looked(request, images, Choice(layer, head, patch), service)
+            return await _attention_answer(request, images, Choice(layer, head, patch), service)
 
     app.post(
         "/attention",
@@ -79,7 +79,7 @@ def add_attention(app: "FastAPI", service: Service) -> None:
 
 
 @asynccontextmanager
-async def _in_time(request: "Request", service: Service) -> AsyncIterator[None]:
+async def _authorised_in_time(request: "Request", service: Service) -> AsyncIterator[None]:
     """A context manager that checks the token and limits the time of a request. Raises Refused
     without the right token, and if receiving or answering the request takes too long."""
     check_token(request, service.settings.token)
@@ -104,9 +104,11 @@ async def _answered(
     """The answer for images that are in the room."""
     # The prediction of each image, or its error
     answering = service.answering
-    outcomes = await _unless_gone(request, answering.accept(images, top, service.room))
+    outcomes = await _results_unless_disconnected(
+        request, answering.accept(images, top, service.room)
+    )
     if outcomes is None:
-        return _gone(images, service)
+        return _disconnected(images, service)
 
     # As JSON
     predictions = []
@@ -136,7 +138,7 @@ def _prediction(image: Sent, outcome: Prediction | BaseException) -> Prediction:
     return outcome
 
 
-async def _looked(
+async def _attention_answer(
     request: "Request", images: list[Sent], choice: Choice, service: Service
 ) -> "Response":
     """The attention of the model for the single image of the request."""
@@ -146,9 +148,9 @@ async def _looked(
         raise Refused(413, f"the request holds {len(images)} images; the attention is that of one")
     answering = service.answering
     (image,) = images
-    outcomes = await _unless_gone(request, [service.look(answering, image, choice)])
+    outcomes = await _results_unless_disconnected(request, [service.look(answering, image, choice)])
     if outcomes is None:
-        return _gone(images, service)
+        return _disconnected(images, service)
     (outcome,) = outcomes
     if isinstance(outcome, VitkitError):
         service.metrics.images.labels("not looked at").inc()
@@ -167,7 +169,7 @@ def _json(served: Served, values: dict) -> "Response":
     return Response(json.dumps({"model": model} | values), media_type=JSON)
 
 
-def _gone(images: list[Sent], service: Service) -> "Response":
+def _disconnected(images: list[Sent], service: Service) -> "Response":
     """The answer for a client that has disconnected, so it is never read."""
     from starlette.responses import Response
 
@@ -175,7 +177,9 @@ def _gone(images: list[Sent], service: Service) -> "Response":
     return Response(status_code=GONE)
 
 
-async def _unless_gone(request: "Request", futures: list[Future]) -> list[Any] | None:
+async def _results_unless_disconnected(
+    request: "Request", futures: list[Future]
+) -> list[Any] | None:
     """All results, with exceptions as values; None if the client disconnects first, in which case
     the futures are cancelled."""
     answers = [asyncio.wrap_future(future) for future in futures]

@@ -90,7 +90,7 @@ class Server:
         """
         self.plan = plan
         self.notify = notify
-        self.is_asked_again = False
+        self.is_reload_requested = False
         """Whether a reload was requested after the model began to load."""
         if gets_signals():  # without a handler, SIGHUP would end the starting process
             signal.signal(signal.SIGHUP, self._remember_to_reload)
@@ -145,7 +145,7 @@ class Server:
         watching = asyncio.create_task(close_silent(server, self.plan.settings.limits.seconds))
         log("ready", {"model": self.plan.name, "address": _address(self.bound)})
         self.notify("ready")
-        if self.is_asked_again:
+        if self.is_reload_requested:
             self.reload()
         await serving
         watching.cancel()
@@ -194,19 +194,19 @@ class Server:
 
     def _remember_to_reload(self, number: int, frame) -> None:
         """Handle a SIGHUP that arrives before the server is ready: reload as soon as it is."""
-        self.is_asked_again = True
+        self.is_reload_requested = True
 
     def reload(self) -> None:
         """Start reloading the model, in the event loop's thread; if a reload is running, start
         another one after it."""
-        self.is_asked_again = True
+        self.is_reload_requested = True
         if self.reloading is None or self.reloading.done():
             self.reloading = asyncio.create_task(self._reload_newest())
 
     async def _reload_newest(self) -> None:
         """Reload the model until no further reload was requested meanwhile."""
-        while self.is_asked_again:
-            self.is_asked_again = False
+        while self.is_reload_requested:
+            self.is_reload_requested = False
             await self._reload()
 
     async def _reload(self) -> None:

@@ -92,7 +92,7 @@ class Service:
                 f"the attention of {LOOKS} images is waited for already; ask again in a moment"
             )
             raise Refused(503, sentence, BUSY)
-        future = self.looking.submit(_looked, answering.served, image, choice)
+        future = self.looking.submit(_attention_values, answering.served, image, choice)
         future.add_done_callback(leave)  # also called when the future is cancelled
         return future
 
@@ -110,7 +110,7 @@ class Service:
         return batcher.thread.is_alive() and (since is None or time.monotonic() - since < allowed)
 
 
-def _looked(served: Served, image: Sent, choice: Choice) -> dict[str, object]:
+def _attention_values(served: Served, image: Sent, choice: Choice) -> dict[str, object]:
     """The attention of a model for an image, as JSON values. Raises VitkitError."""
     from PIL import Image
 

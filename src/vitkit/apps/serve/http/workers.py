@@ -76,7 +76,7 @@ class Workers:
                     heard = wait(list(pipes), LOOK)
                     for pipe, worker in pipes.items():
                         if pipe in heard:
-                            self._hear(worker)
+                            self._handle_message(worker)
                     if not self.was_ready and all(
                         worker.is_ready for worker in self.workers.values()
                     ):
@@ -99,7 +99,7 @@ class Workers:
         }
         with variables_set_to(environment):
             process = context.Process(
-                target=_work, args=(self.plan, self.bound, theirs), name=f"worker {number}"
+                target=_worker_main, args=(self.plan, self.bound, theirs), name=f"worker {number}"
             )
             process.start()
         theirs.close()
@@ -107,12 +107,12 @@ class Workers:
         if self.stopping:  # a signal arrived while the process started
             process.terminate()
 
-    def _hear(self, worker: _Worker) -> None:
+    def _handle_message(self, worker: _Worker) -> None:
         """Read a message of a worker and act on it; if its pipe is closed, the worker has died."""
         try:
             word = worker.pipe.recv_bytes().decode()
         except (EOFError, OSError):
-            self._bury(worker)
+            self._handle_end(worker)
             return
         if word == "ready":
             worker.is_ready = True
@@ -123,7 +123,7 @@ class Workers:
         else:
             raise Unsupported(word)
 
-    def _bury(self, worker: _Worker) -> None:
+    def _handle_end(self, worker: _Worker) -> None:
         """Handle the end of a worker: expected after a signal; otherwise restart it."""
         from prometheus_client.multiprocess import mark_process_dead
 
@@ -204,7 +204,7 @@ class Workers:
             worker.pipe.close()
 
 
-def _work(plan: StartSettings, bound: socket.socket, pipe: Connection) -> None:
+def _worker_main(plan: StartSettings, bound: socket.socket, pipe: Connection) -> None:
     """Main function of a worker process."""
     signal.signal(
         signal.SIGINT, signal.SIG_IGN

@@ -220,7 +220,7 @@ def _masked_check(ask: Ask) -> None:
         raise BadSettings("self-supervision masks patches of a plain Vision Transformer's `recipe`")
 
 
-def _by_beginning(results: Results) -> dict[str, list[Metric]]:
+def _by_initialisation(results: Results) -> dict[str, list[Metric]]:
     """The results by initialisation; only those of finished runs."""
     groups = results.group("begins")
     return {begins: groups.get((begins,), []) for begins in SECTION_4_6}
@@ -228,7 +228,7 @@ def _by_beginning(results: Results) -> dict[str, list[Metric]]:
 
 def _masked_table(results: Results) -> PaperTable:
     """Accuracy by initialisation."""
-    groups = _by_beginning(results)
+    groups = _by_initialisation(results)
     rows = []
     for begins, theirs in SECTION_4_6.items():
         rows.append((begins, cell_text(groups[begins]), f"{theirs:.1f}"))
@@ -240,7 +240,7 @@ def _masked_table(results: Results) -> PaperTable:
 def _masked_draw(results: Results) -> Figure:
     """Accuracy by initialisation as dots, beside the paper's."""
     subtitles = ("here: a tenth of the labels", "the paper: ViT-B/16, ImageNet")
-    return beside_the_paper(subtitles, _by_beginning(results), list(SECTION_4_6.values()))
+    return beside_the_paper(subtitles, _by_initialisation(results), list(SECTION_4_6.values()))
 
 
 SELF_SUPERVISION: Study = Study(
