@@ -81,7 +81,7 @@ def recipe_of(name: str, options: argparse.Namespace) -> Recipe:
     """A model, trained as the paper pre-trains, with an average."""
     recipe = Recipe(
         model=replace(named(name), classes=0),
-        data=Data("random", Augmentation(), Preprocessing()),
+        data=Data("random", augmentation=Augmentation(), preprocessing=Preprocessing()),
         optim=Optim(weight_decay=0.1, warmup=Span(10)),
         length=Span(10_000),
         batch=options.batch,

@@ -170,6 +170,15 @@ def test_what_cannot_be_learned_from_is_a_sentence(model, colours, folder, capsy
     assert "targets" in said(capsys, "fewshot", model, "digits", *words, status=1).err
 
 
+def numbers_rounded(value):
+    """What JSON holds, with its numbers to seven digits behind the point."""
+    if isinstance(value, dict):
+        return {name: numbers_rounded(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [numbers_rounded(inner) for inner in value]
+    return round(value, 7) if isinstance(value, float) else value
+
+
 @pytest.mark.slow
 def test_three_ranks_print_what_one_does(model, colours, tmp_path, capsys):
     """27 images of a part are no multiple of a batch; and rank 0 alone prints and writes."""
@@ -198,7 +207,9 @@ def test_three_ranks_print_what_one_does(model, colours, tmp_path, capsys):
 
     assert together(3, run) == [0, 0, 0]
     lines = (tmp_path / "0.txt").read_text().splitlines()
-    assert [json.loads(line) for line in lines] == expected
+    # To rounding: on some processors features of batches of another size differ in the last digit
+    for line, one in zip(lines, expected, strict=True):
+        assert numbers_rounded(json.loads(line)) == numbers_rounded(one)
     assert not (tmp_path / "1.txt").read_text() and not (tmp_path / "2.txt").read_text()
 
 
