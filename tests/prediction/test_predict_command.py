@@ -196,7 +196,7 @@ def test_what_cannot_be_done_is_said_before_it_begins(run, photos, folder, tmp_p
         (photos / "inner", "--attention", photos): "would be taken for images",
         (photos, "--sort-into", tmp_path / "a.csv"): "which is a file; give a folder",
         (photos, "--sort-into", tmp_path / "s", "--sure", 2): "a probability from 0 to 1",
-        ("digits", "--sort-into", tmp_path / "s"): "files of this machine",
+        ("digits", "--sort-into", tmp_path / "s"): "image files on this machine",
         ("-", photos): "give it alone",
         (photos / "1.jpg", "--watch"): "watch one folder",
         (photos, "--json", "--to", tmp_path / "b.csv"): "give one of them",
