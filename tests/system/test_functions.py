@@ -126,7 +126,7 @@ def test_a_result_that_made_a_model_stands_for_it():
         (("m",), {"times": "3"}, "times is '3'; it takes a whole number"),
         (("m",), {"heads": 2.5}, "heads is 2.5; it takes a whole number or None"),
         (("m",), {"heads": True}, "heads is True; it takes a whole number"),
-        (("m",), {"length": 0.5}, "length is 0.5; it takes a duration, such as"),
+        (("m",), {"length": 0.5}, "length is 0.5; it takes a duration .such as"),
     ],
 )
 def test_what_is_no_argument_is_a_sentence(words, values, sentence):

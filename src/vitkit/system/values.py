@@ -156,7 +156,8 @@ def check_settings(settings: "DataclassInstance") -> None:
 def _converted(annotation: Any, value: Any) -> Any:
     """A value as its type has it, where that is certain; any other as it is."""
     kinds = alternatives(annotation)
-    is_several = tuple in map(get_origin, (bare(annotation), *get_args(bare(annotation))))
+    inner = bare(annotation)
+    is_several = any(get_origin(kind) is tuple for kind in (inner, *get_args(inner)))
     if isinstance(value, list) and is_several:
         value = tuple(value)
     if isinstance(value, tuple) and type(value) is tuple:
