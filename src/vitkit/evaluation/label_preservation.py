@@ -1,7 +1,7 @@
 """Which changes of a training image its class survives: a mirrored arrow is another sign, a crop of
 a picture whose class is a place in it is of any place, and neither harms a cat.
 
-Nobody has to know, for a pre-trained model sees it. For every change, a head in closed form learns from
+A pre-trained model measures this, so users need not know it. For every change, a head in closed form learns from
 changed images and answers changed images that it has not learned from; another does so for whole ones.
 If the change alters classes, or hides what they depend on, the first head answers fewer of them.
 

@@ -108,7 +108,7 @@ def without_unknown(source: Source, labels: tuple[str, ...]) -> Source:
         f"does not know ({some([source.labels[k] for k in others])})"
     )
 
-    # The classes that stay, numbered anew
+    # Renumber the remaining classes
     kept = np.setdiff1d(np.arange(len(source.labels)), others)
     rest = subset(source, np.flatnonzero(~left_out))
     return replace(

@@ -122,7 +122,7 @@ def _members(groups: np.ndarray) -> list[np.ndarray]:
 
 
 def _chunks(units: Sequence[np.ndarray], most: int, keys: np.ndarray) -> list[np.ndarray]:
-    """A class's groups in at most so many chunks of about the same size."""
+    """Splits the groups of a class into a limited number of chunks of about equal size."""
     if not units:
         return []
     sizes = np.array([len(unit) for unit in units])
