@@ -36,11 +36,11 @@ class Awaited(NamedTuple):
 
     step: int
     indices: Tensor
-    """Which examples were in this rank's share of its batch, which may go."""
+    """Indices of the examples in this rank's share of the batch."""
     numbers: Tensor
-    """Its Outcome, (3,), on its way to the CPU,"""
+    """The Outcome of the step, (3,), while it is copied to the CPU."""
     arrived: torch.cuda.Event | None
-    """and when it has come; None if it is there."""
+    """Event that the GPU records after the copy; None if the numbers are on the CPU already."""
 
 
 @dataclass

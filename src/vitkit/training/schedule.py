@@ -4,7 +4,7 @@ it is. With a deadline, the schedule ends in time.
 A recipe's schedules, of the learning rate above all, are functions of the step and the number of
 steps. How many steps fit into a time is known only while they are made: a machine is busy for a
 minute, or faster than it was when a step was measured. So the last step of a run with a deadline is
-planned anew as its pace comes to be known, and what is left of the schedule is stretched or
+planned again as its speed is measured, and what is left of the schedule is stretched or
 compressed to end there.
 
 A plan is written down before it is followed. A run that was killed follows the same plans again,

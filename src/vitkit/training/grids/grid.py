@@ -3,7 +3,7 @@
 Its cells are, for example, learning rates, seeds, the data sets of a suite, or the points of a
 figure. A cell is an ordinary run in a directory of its own, which every command opens; or it
 measures something without training, and its directory holds only what it measured. A grid that
-is run again skips its finished cells, continues the interrupted one and tries failed ones anew. The
+is run again skips its finished cells, continues the interrupted one and retries failed ones. The
 table, `results.parquet`, is made from the files that the cells have written; nothing is run for it.
 
 Several processes may run one grid at once, without knowing of each other: each cell is locked while it

@@ -32,7 +32,7 @@ FREE_ON_RESUME = (
 )
 
 
-# Of each class once: Python reads annotations anew for every call
+# Cached per class: Python evaluates annotations again for every call
 type_hints = cache(get_type_hints)
 
 

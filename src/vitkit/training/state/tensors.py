@@ -132,9 +132,9 @@ class Copy(NamedTuple):
 
     name: str
     source: tuple[slice, ...]
-    """Where it is in the file's piece,"""
+    """Position within the piece of the tensor that the file holds."""
     target: tuple[slice, ...]
-    """and where in this rank's part."""
+    """Position within this rank's part of the tensor."""
 
 
 def copies_to_make(
