@@ -110,7 +110,7 @@ def recipe(name: str) -> Recipe:
 
     Raises VitkitError, with the nearest names, if there is none of this name.
     """
-    # A function of somebody's own file
+    # A function in a user's own file
     function = function_in(name, typed=True)
     if function is not None:
         result = function()
