@@ -76,11 +76,11 @@ class Preservation:
     images: int
     """How many images were asked about."""
     whole: int
-    """How many of them are answered rightly as they are, by a head that has learned from whole ones."""
+    """Number of unchanged images that a head trained on unchanged images classifies right."""
     changed: int
-    """How many changed, by a head that has learned from changed ones."""
+    """Number of changed images that a head trained on changed images classifies right."""
     p_value: float
-    """How probable it is that a change which costs nothing loses so many or more."""
+    """Probability that a harmless change loses at least as many answers as were lost."""
     survives: bool
     """Whether the change stays."""
 

@@ -101,7 +101,7 @@ def without_unknown(source: Source, labels: tuple[str, ...]) -> Source:
         np.array(unknown(source.labels, labels), int), source.target_array
     ).tolist()
     left_out = np.isin(source.target_array, others)
-    if not others or left_out.all():  # if all, whoever meets the classes says what they are called
+    if not others or left_out.all():  # if all are unknown, the caller reports it
         return source
     say(
         f"left out: {left_out.sum():,} of {counted(len(source), 'image')}, of classes that the model "

@@ -141,7 +141,7 @@ class Metric:
         return self.value < other.value
 
     def within(self, part: str) -> "Metric":
-        """The same metric under the name of the images it was measured on: "test/top1"."""
+        """Returns a copy whose name begins with the part that it was measured on: "test/top1"."""
         return replace(self, name=f"{part}/{self.name}")
 
     def to_json(self) -> dict:

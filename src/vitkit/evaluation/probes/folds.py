@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-FOLDS = 100  # at most, or so many that none has more examples than this:
-FOLD = 256
+FOLDS = 100  # largest number of folds, unless one would have more than FOLD examples
+FOLD = 256  # largest number of examples in a fold
 
 
 @dataclass(frozen=True, eq=False)
