@@ -124,7 +124,7 @@ def memory(recipe: Recipe, gpus: int, counted: "Count") -> PeakMemory:
 
 
 def operations(recipe: Recipe, images: float) -> float:
-    """Operations of a resolved recipe's model for so many images, in units of 10^18, counted as in
+    """Operations of a resolved recipe's model for `images` images, in units of 10^18, counted as in
     Table 6.
 
     Those of plain supervised training are a formula; others are counted relative to them, which

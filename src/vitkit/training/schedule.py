@@ -62,7 +62,7 @@ class Schedule:
     """The last step of a run, and how far along its schedule another step is."""
 
     def __init__(self, run_dir: Path, length: int, deadline: Deadline | None, say: Say):
-        """For a run of so many steps, by the plans that it had before it was interrupted."""
+        """Schedule of a run of `length` steps, with the plans saved before an interruption."""
         self.path = run_dir / SCHEDULE
         self.length = length
         self.deadline = deadline
@@ -194,7 +194,7 @@ class Stop:
         return by_a_person or (self.time_is_over() and not self.asked)
 
     def watch(self, items: Iterable[T]) -> Iterator[T]:
-        """The same items, until a stop is requested."""
+        """Yields the items; raises if a stop is requested."""
         for item in items:
             self.raise_if_asked()
             yield item

@@ -173,7 +173,7 @@ def _refuse_occupied(
 
 
 def _are_ours(cells: Sequence[Cell], run_dir: Path) -> bool:
-    """Whether some of these runs are there, finished, and none is another's."""
+    """Whether some of these runs have finished, and none in the directory is of other settings."""
     if not (run_dir / SELECT).is_dir():
         return False
     try:
