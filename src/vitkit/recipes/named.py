@@ -75,7 +75,7 @@ def listing() -> str:
 
 
 def with_model(recipe: Recipe, name: str) -> Recipe:
-    """The same training with a named model: `with_model(cifar10(), "BiT-R50x1")`.
+    """Replaces the model of a recipe by a named one: `with_model(cifar10(), "BiT-R50x1")`.
 
     The model takes over the recipe's classes and channels; its dropout, stochastic depth, head bias
     and hidden layer before the head, if it can have them; and its image size, or the next smaller
