@@ -25,7 +25,7 @@ class Correction(NamedTuple):
     label: str
     """The class whose folder it is in."""
     other: str
-    """The class that it is said to be; empty for one that is to be left out."""
+    """The corrected class; empty for an image to leave out."""
 
 
 class Move(NamedTuple):

@@ -56,11 +56,11 @@ def learns(evaluator: "Evaluator") -> bool:
 
 
 def no_batches(source: Source) -> None:
-    """None: whoever needs images of this source prepares them."""
+    """Default for `Part.read`: does nothing."""
 
 
 def drop(given: "Answers") -> None:
-    """Nothing: nobody wants the answers that a metric was computed from."""
+    """Default for the receiver of answers: discards them."""
 
 
 class Part(NamedTuple):
@@ -73,8 +73,8 @@ class Part(NamedTuple):
     train: Source | None = None
     """Training images of the same data set for an evaluator that learns; or None."""
     read: Callable[[Source], Iterable[Batch] | None] = no_batches
-    """Prepares other images as `batches` are: of `train`, or of some of it. None leaves it to whoever
-    needs them."""
+    """Prepares other images as `batches` are: of `train`, or of some of it. If it returns None,
+    the evaluator prepares them itself."""
     keep: "Callable[[Answers], None]" = drop
     """Gets the answers to the images, if these have one class each: a run keeps those of its last
     evaluation."""
@@ -258,7 +258,7 @@ def batches_of(
 
 def _rows(batch: int, images: int, world_size: int) -> int:
     """Images of a forward pass on all ranks: `batch` at most, if each has one, and so that the passes
-    are equally large. The last one is filled up with rows that nobody needs, 63 for 65 images in
+    are equally large. The last one is filled up with padding rows, 63 for 65 images in
     batches of 64, and computing them takes as long."""
     most = max(batch // world_size, 1) * world_size
     passes = max(-(-images // most), 1)

@@ -1,7 +1,7 @@
 """Which changes of a training image its class survives: a mirrored arrow is another sign, a crop of
 a picture whose class is a place in it is of any place, and neither harms a cat.
 
-Nobody has to know, for a pre-trained model sees it. For every change, a head in closed form learns from
+A pre-trained model measures this, so users need not know it. For every change, a head in closed form learns from
 changed images and answers changed images that it has not learned from; another does so for whole ones.
 If the change alters classes, or hides what they depend on, the first head answers fewer of them.
 
@@ -76,11 +76,11 @@ class Preservation:
     images: int
     """How many images were asked about."""
     whole: int
-    """How many of them are answered rightly as they are, by a head that has learned from whole ones."""
+    """Number of unchanged images that a head trained on unchanged images classifies right."""
     changed: int
-    """How many changed, by a head that has learned from changed ones."""
+    """Number of changed images that a head trained on changed images classifies right."""
     p_value: float
-    """How probable it is that a change which costs nothing loses so many or more."""
+    """Probability that a harmless change loses at least as many answers as were lost."""
     survives: bool
     """Whether the change stays."""
 

@@ -101,14 +101,14 @@ def without_unknown(source: Source, labels: tuple[str, ...]) -> Source:
         np.array(unknown(source.labels, labels), int), source.target_array
     ).tolist()
     left_out = np.isin(source.target_array, others)
-    if not others or left_out.all():  # if all, whoever meets the classes says what they are called
+    if not others or left_out.all():  # if all are unknown, the caller reports it
         return source
     say(
         f"left out: {left_out.sum():,} of {counted(len(source), 'image')}, of classes that the model "
         f"does not know ({some([source.labels[k] for k in others])})"
     )
 
-    # The classes that stay, numbered anew
+    # Renumber the remaining classes
     kept = np.setdiff1d(np.arange(len(source.labels)), others)
     rest = subset(source, np.flatnonzero(~left_out))
     return replace(

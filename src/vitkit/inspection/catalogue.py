@@ -68,8 +68,8 @@ class InspectedModel:
 
     classifier: Classifier
     images: Tensor | None = None
-    """Prepared images, (n, C, H, W), over which what is said of the model is averaged; None for
-    none."""
+    """Prepared images, (n, C, H, W), over which measurements of the model are averaged; None for
+    no images."""
     names: tuple[str, ...] = ()
     """A name for each of the first images, those that are shown."""
     target: int | None = None
@@ -82,7 +82,7 @@ class InspectedModel:
     other: Classifier | None = None
     """Another model, with whose layers this one's are compared."""
     other_images: Tensor | None = None
-    """The same images, prepared for it."""
+    """`images` as prepared for the model `other`."""
 
     @property
     def prepared(self) -> Tensor:
@@ -97,7 +97,7 @@ class InspectedModel:
 
     @property
     def pixels(self) -> np.ndarray:
-        """The same as pictures: uint8 (B, H, W, 3)."""
+        """The shown images as pictures: uint8 (B, H, W, 3)."""
         return prepared_for_people(self.shown).permute(0, 2, 3, 1).cpu().numpy()
 
     def batches(self, text: str) -> Iterable[Tensor]:

@@ -195,8 +195,8 @@ def _description(config: ModelConfig, classifier: Classifier | None) -> Table:
 
 
 def _resolved(config: ModelConfig) -> ModelConfig:
-    """The same configuration with the values that settings of None stand for, as far as a Vision
-    Transformer has such settings."""
+    """Replaces settings of None by the values that they default to; other models than Vision
+    Transformers have no such settings."""
     if not isinstance(config, ViTConfig):
         return config
     return replace(

@@ -100,7 +100,7 @@ def contact_sheet(tiles: Sequence[Tile], path: Path | str, columns: int = 8) -> 
 
 
 def _shortened(text: str, longest: int) -> str:
-    """At most so many characters, as matplotlib draws them as they are."""
+    """Shortens a text to a number of characters, and escapes it so that matplotlib draws it literally."""
     if len(text) > longest:
         text = f"{text[: longest - 3]}..."
     return text.replace("$", r"\$")  # which would begin a formula

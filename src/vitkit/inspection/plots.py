@@ -56,7 +56,7 @@ THEMES = {"light": LIGHT, "dark": DARK}
 
 
 def themed(figure: "Figure", theme: Theme) -> "Figure":
-    """The same figure, with its background, texts and axes in the theme's colours."""
+    """Sets the background, texts and axes of a figure to the theme's colours; returns the figure."""
     from matplotlib.axes import Axes
     from matplotlib.figure import SubFigure
     from matplotlib.text import Text
@@ -197,7 +197,7 @@ def _draw_curve(axes: "Axes", name: str, curve: Curve) -> None:
 
 
 def panels(*widths: float, height: float) -> tuple["Figure", list["Axes"]]:
-    """A figure of panels side by side, each so many inches wide: a subfigure each, which a page shows
+    """A figure of panels side by side, with their widths in inches: a subfigure each, which a page shows
     one by one, below each other if its reader has no room for two."""
     from matplotlib.figure import Figure
 

@@ -30,7 +30,7 @@ class Learner(nn.Module):
     (images (B, C, H, W) normalised, targets as a Batch has them, keys int64 (B,)) -> float32 ().
 
     It must not go through a batch image by image: what a step takes is counted with 2^30 images that
-    have a shape and no values, and a list of so many fills the memory (training/footprint.py).
+    have a shape and no values, and a list of that length fills the memory (training/footprint.py).
     """
 
     model: Model

@@ -34,7 +34,7 @@ def adapted_to(
 
 
 def fitted(preprocessing: Preprocessing, channels: int, train: Source, say: Say) -> Preprocessing:
-    """A preprocessing for colours, for images of so many channels: float32 if the images have more
+    """Adapts a preprocessing of RGB images to another number of channels: float32 if the images have more
     than 8 bits. Grey is normalised by the mean of the colours' numbers, a fourth channel by 0.5,
     and images of other channels by their own mean and standard deviation, measured now."""
     new = preprocessing_for_channels(preprocessing, channels)

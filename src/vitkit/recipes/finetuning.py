@@ -154,7 +154,7 @@ def finetune(
     augmentation = Augmentation(auto=not protocol)
     vtab = vtab_task(data)
     if preset == "vtab" and like == "paper" and vtab is None:
-        # Nobody knows which changes the labels survive: the run asks the model
+        # Which changes preserve the labels is unknown: the run measures it with the model
         augmentation = replace(bit_crops(size), auto=True)
     elif preset == "vtab" and like == "paper":
         augmentation = bit_crops(size, flip=vtab not in UNMIRRORED, crop=vtab not in UNCROPPED)
@@ -202,7 +202,7 @@ def _quick(recipe: Recipe, splits: Splits) -> Recipe:
     """The recipe for as long as there is time, which is not known yet: its spans are 0.
 
     The images are seen whole and unmirrored: in a few epochs there is too little time to learn what
-    crops hide, and nobody has said that a mirrored sign or digit is of the same class. Classes of
+    crops hide, and it is unknown whether a mirrored sign or digit is of the same class. Classes of
     unequal size count alike.
     """
     batch = recipe.batch

@@ -75,7 +75,7 @@ def listing() -> str:
 
 
 def with_model(recipe: Recipe, name: str) -> Recipe:
-    """The same training with a named model: `with_model(cifar10(), "BiT-R50x1")`.
+    """Replaces the model of a recipe by a named one: `with_model(cifar10(), "BiT-R50x1")`.
 
     The model takes over the recipe's classes and channels; its dropout, stochastic depth, head bias
     and hidden layer before the head, if it can have them; and its image size, or the next smaller
@@ -110,7 +110,7 @@ def recipe(name: str) -> Recipe:
 
     Raises VitkitError, with the nearest names, if there is none of this name.
     """
-    # A function of somebody's own file
+    # A function in a user's own file
     function = function_in(name, typed=True)
     if function is not None:
         result = function()

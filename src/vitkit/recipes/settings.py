@@ -220,8 +220,8 @@ def resolve(recipe: Recipe, facts: Facts) -> Recipe:
         recipe = replace(recipe, batch=_batch_of_all(facts.examples))
 
     def in_steps(node):
-        """The same recipe, or part of one, with its own spans in steps; its parts stay as they
-        are."""
+        """Converts the spans of a recipe, or of a part of one, to steps; nested parts are
+        unchanged."""
         spans = _spans(node)
         return replace(
             node, **{name: Span(spans[name].steps(recipe.batch, facts.examples)) for name in spans}

@@ -1,6 +1,6 @@
 """What an exported file says of itself: all that an image needs on its way to a probability.
 
-It is JSON in the file's metadata. Whoever made the file wrote it, so every value is checked.
+It is JSON in the file's metadata. It is untrusted input, so every value is checked.
 
 Legend: B batch, K classes, h w pixels of what the model gets.
 """
@@ -163,7 +163,7 @@ class OpenedFile(NamedTuple):
     """A file as a library has opened it."""
 
     metadata: str | None
-    """What it says of itself; None for a file of somebody else's."""
+    """The metadata of the file; None for a file that vitkit did not export."""
     compute: Compute
     is_calibrated: bool = False
     """Whether it multiplies int8 numbers whose ranges are fixed in the file."""

@@ -47,8 +47,8 @@ class FastestRuntime:
 
 
 def folder_of(classifier: "Classifier") -> Path:
-    """Where what was measured of a model on this machine is kept: another model, processor, number of
-    threads or version of a library is another folder."""
+    """The folder of a model's measurements on this machine. It depends on the model, the processor,
+    the number of threads and the versions of the libraries."""
     return _folder(digest_of_classifier(classifier))
 
 

@@ -68,7 +68,7 @@ def say_what_differs(file: Path, opened: "FileRuntime | PictureRuntime") -> None
 def runtime_of_file(
     name: str, hints: Hints, runtime: "RuntimeName", precision: "PrecisionChoice", device: str
 ) -> "FileRuntime":
-    """The same, for those that prepare images themselves, in batches. Raises VitkitError for a file
+    """Opens an exported file for callers that prepare images in batches. Raises VitkitError for a file
     that takes whole pictures."""
     opened = any_runtime_of_file(name, hints, runtime, precision, device)
     if takes_pictures(opened):

@@ -245,7 +245,7 @@ def _check_digest(path: Path) -> None:
     """Raises VitkitError for a .xml and a .bin file that are not as they were written: OpenVINO may end the
     process over damaged ones.
 
-    It keeps nobody from harm who changes the digest as well. Files of earlier versions have none.
+    It does not protect against an attacker who changes the digest as well. Files of earlier versions have none.
     """
     content = path.read_bytes()
     match = DIGEST.search(content)

@@ -2,7 +2,7 @@
 
 Importing PyTorch takes most of the time of one answer, and most of its memory; this file gives the same answer
 without. It belongs to the files of the model that it was made of, by a digest of them, to the version of
-vitkit, and to its own bytes: if any of these is another one, nobody uses it.
+vitkit, and to its own bytes: if any of these differs, the file is not used.
 """
 
 import hashlib

@@ -75,8 +75,8 @@ def _exported_temporarily(
 
 
 def features_on(classifier: Classifier, runtime: RuntimeName, precision: Precision) -> Classifier:
-    """The same classifier, for its features alone, which another runtime computes: "compiled", "onnx"
-    or "openvino". Raises VitkitError as `open_runtime` does."""
+    """A classifier whose features are computed by another runtime ("compiled", "onnx" or "openvino"),
+    for use of its features only. Raises VitkitError as `open_runtime` does."""
     if classifier.preprocessing.values != "uint8":
         raise Unsupported(
             f"the model takes images in {classifier.preprocessing.values}, whose features PyTorch "

@@ -109,7 +109,7 @@ def compiled(
     device: str | torch.device = "auto",
     precision: PrecisionChoice = "float32",
 ) -> Eager:
-    """The same, compiled: the first batch takes a minute, and so does the first of another size."""
+    """A compiled `Eager` runtime: the first batch of each size takes about a minute."""
     runtime = eager(classifier, device, precision)
     model = torch.compile(runtime.classifier.model, dynamic=False)
     computing = replace(runtime.classifier, model=model)  # type: ignore[arg-type]  # in its place
@@ -207,7 +207,7 @@ def of_file(runtime: FileRuntime | PictureRuntime) -> Classifier:
 
 
 def on_runtime(classifier: Classifier, runtime: Runtime) -> Classifier:
-    """The same classifier, its logits computed by a runtime. It has no limits for unknown images:
+    """A copy of a classifier whose logits are computed by a runtime. It has no limits for unknown images:
     they are of the features."""
     model = OnRuntime(runtime, classifier.preprocessing)
     return replace(classifier, model=model, unknown=None)  # type: ignore[arg-type]  # in its place

@@ -35,8 +35,8 @@ class Runtime(Protocol):
 
 @runtime_checkable
 class SaysUnknown(Runtime, Protocol):
-    """A runtime that also says which images are unknown to its classifier (weights/unknown.py). Some have
-    limits for that and some have none, which `least` tells."""
+    """A runtime that also says which images are unknown to its classifier (weights/unknown.py). If it has
+    no limits for that, `least` is None."""
 
     @property
     def least(self) -> np.ndarray | None:

@@ -107,7 +107,7 @@ def apply_tuning(model: Model, tune: Tune, seed: int = 0) -> None:
 
 
 def merged(model: Model) -> Model:
-    """The same model after its adapters have been added to its own weights and removed."""
+    """Merges the adapters of a model into its weights and removes them; returns the model."""
     for name, module in list(model.named_modules()):
         if hasattr(module, "get_base_layer"):  # a dense layer with peft's adapter around it
             module.merge()

@@ -1,8 +1,8 @@
 """What steps gave, looked at some steps later: losses, steps that are not finite, and requests to
 stop.
 
-A GPU is given its work ahead of time, and whoever looks at a number of the step that it is at waits
-for it, while the GPU then waits for new work. So a step that is not finite is skipped on the device,
+Work is queued on a GPU ahead of time. Reading a number of the current step waits for that step, and
+the GPU then waits for new work. So a step that is not finite is skipped on the device,
 and what it gave is looked at LAG steps later, when it has long been there; every rank looks at the
 same steps. Before anything is written down (a point of the curve, an evaluation, a checkpoint) all
 steps are looked at. So a run writes and becomes the same, to the bit, whenever it looks.
@@ -36,11 +36,11 @@ class Awaited(NamedTuple):
 
     step: int
     indices: Tensor
-    """Which examples were in this rank's share of its batch, which may go."""
+    """Indices of the examples in this rank's share of the batch."""
     numbers: Tensor
-    """Its Outcome, (3,), on its way to the CPU,"""
+    """The Outcome of the step, (3,), while it is copied to the CPU."""
     arrived: torch.cuda.Event | None
-    """and when it has come; None if it is there."""
+    """Event that the GPU records after the copy; None if the numbers are on the CPU already."""
 
 
 @dataclass

@@ -32,7 +32,7 @@ RESERVE = 2.0 * GIB
 ON_TPU = ((1567, 680), (4262, 2500))
 LOADING = 1.08  # what a step takes with the loader beside it, as a share of it alone
 FEWEST = 2  # steps that are timed, after one that warms up
-MOST = 5  # so many if they are quick
+MOST = 5  # number of measured steps if they are quick
 LONG = 3.0  # seconds after which no other is timed
 
 
@@ -124,7 +124,7 @@ def memory(recipe: Recipe, gpus: int, counted: "Count") -> PeakMemory:
 
 
 def operations(recipe: Recipe, images: float) -> float:
-    """Operations of a resolved recipe's model for so many images, in units of 10^18, counted as in
+    """Operations of a resolved recipe's model for `images` images, in units of 10^18, counted as in
     Table 6.
 
     Those of plain supervised training are a formula; others are counted relative to them, which

@@ -131,7 +131,7 @@ def record_run(run_dir: Path, recipe: Recipe, data: RunData, say: Say) -> None:
 @contextmanager
 def locked(run_dir: Path, name: str = LOCK) -> Iterator[None]:
     """Make the directory, and keep every other process from training into it. Raises Busy if another
-    one is training there, and Occupied if it is somebody's.
+    one is training there, and Occupied if it holds files of a user.
 
     name: of the file that is locked. A process that holds one lock in a directory needs another file
     for a second."""
@@ -145,7 +145,7 @@ def locked(run_dir: Path, name: str = LOCK) -> Iterator[None]:
 
 def _lock(run_dir: Path, name: str) -> int:
     """The open file, locked. Raises Busy if another process holds the lock."""
-    _refuse_somebodys(on_this_machine(run_dir))
+    _refuse_occupied(on_this_machine(run_dir))
     if not run_dir.exists():
         check_can_be_made(run_dir)
     run_dir.mkdir(parents=True, exist_ok=True)
@@ -163,7 +163,7 @@ def _lock(run_dir: Path, name: str) -> int:
     return handle
 
 
-def _refuse_somebodys(run_dir: Path) -> None:
+def _refuse_occupied(run_dir: Path) -> None:
     """Raises Occupied if a run would overwrite something: if the path is a file, or a directory
     without a run that has files with the names that a run writes."""
     if run_dir.exists() and not run_dir.is_dir():
@@ -187,7 +187,7 @@ def refuse_occupied(run_dir: Path, recipes: Sequence[Recipe]) -> None:
     """Raises Occupied if `train` would refuse every one of these recipes in a directory, as far as
     that is known without their images: for a file, for files that no run has written, and for a run
     of another recipe, with what differs. Raises VitkitError as `resolve` does."""
-    from_rank_0(lambda: _refuse_somebodys(on_this_machine(run_dir)))
+    from_rank_0(lambda: _refuse_occupied(on_this_machine(run_dir)))
     earlier = earlier_call(run_dir)
     if not earlier.trained:
         return
@@ -257,7 +257,7 @@ def default_run_dir(data: str, kind: str) -> Path:
 
 
 def tidied(data: str) -> str:
-    """The same images, named without "./" and without a slash at the end, as a shell completes
+    """Normalises the path of a data set: without "./" and without a slash at the end, as a shell completes
     folders: `photos/` continues a run on `photos`."""
     if not data or is_address(data) or not Path(data).exists():
         return data

@@ -4,7 +4,7 @@ it is. With a deadline, the schedule ends in time.
 A recipe's schedules, of the learning rate above all, are functions of the step and the number of
 steps. How many steps fit into a time is known only while they are made: a machine is busy for a
 minute, or faster than it was when a step was measured. So the last step of a run with a deadline is
-planned anew as its pace comes to be known, and what is left of the schedule is stretched or
+planned again as its speed is measured, and what is left of the schedule is stretched or
 compressed to end there.
 
 A plan is written down before it is followed. A run that was killed follows the same plans again,
@@ -62,7 +62,7 @@ class Schedule:
     """The last step of a run, and how far along its schedule another step is."""
 
     def __init__(self, run_dir: Path, length: int, deadline: Deadline | None, say: Say):
-        """For a run of so many steps, by the plans that it had before it was interrupted."""
+        """Schedule of a run of `length` steps, with the plans saved before an interruption."""
         self.path = run_dir / SCHEDULE
         self.length = length
         self.deadline = deadline
@@ -194,7 +194,7 @@ class Stop:
         return by_a_person or (self.time_is_over() and not self.asked)
 
     def watch(self, items: Iterable[T]) -> Iterator[T]:
-        """The same items, until a stop is requested."""
+        """Yields the items; raises if a stop is requested."""
         for item in items:
             self.raise_if_asked()
             yield item

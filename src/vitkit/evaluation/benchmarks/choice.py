@@ -36,7 +36,7 @@ class Choice:
     """What a reader of the numbers should know, a sentence each."""
 
     def to(self, device: torch.device | str) -> "Choice":
-        """The same choice on a device."""
+        """Returns a copy of the choice with its tensors on a device."""
         return replace(self, answer_of=self.answer_of.to(device), truth=self.truth.to(device))
 
     @cached_property

@@ -159,8 +159,8 @@ def corrupt(
 
 
 def uncropped(preprocessing: Preprocessing) -> Preprocessing:
-    """The same for square images: the whole image at the model's size. Images at their own proportions
-    stay as they are."""
+    """Preprocessing for square images: resizes the whole image to the model's size, without a crop.
+    Preprocessing that keeps the proportions of images is unchanged."""
     if preprocessing.is_native:
         return preprocessing
     return replace(preprocessing, rule="square", resize=0)

@@ -55,7 +55,7 @@ class CorruptedSet(NamedTuple):
 
     corruption: Corruption
     severities: tuple[Named, ...]
-    """The same images at severities 1 to 5."""
+    """The corrupted images, one data set for each severity from 1 to 5."""
 
     @property
     def images(self) -> int:

@@ -203,7 +203,7 @@ def _classes(named: NamedSet) -> tuple[str, ...]:
 
 
 def _as_named(name: SetName, source: Source, where: str) -> tuple[Source, tuple[str, ...]]:
-    """The same images with the classes of the data set, and notes on where these are from."""
+    """The source with the classes of a named data set, and notes on the origin of its labels."""
     named = SETS[name]
     if source.target_kind == "none" and name == "imagenet":
         labelled, note = _labelled_by_number(source, where)
@@ -217,7 +217,7 @@ def _as_named(name: SetName, source: Source, where: str) -> tuple[Source, tuple[
 
 
 def _with_classes(source: Source, classes: tuple[str, ...], named: NamedSet, where: str) -> Source:
-    """The same images, their classes being those of the data set: by WordNet's names, by ImageNet's,
+    """The source with its labels mapped to the classes of the data set: by WordNet's names, by ImageNet's,
     or by the numbers 0 to 999 of ImageNet's order, as ImageNet-v2's folders are called."""
     present = np.unique(source.target_array)
     labels = [source.labels[k] for k in present.tolist()]

@@ -162,7 +162,7 @@ def _answers(
     evaluator: Fewshot, classifier: Classifier, data: str, splits: Splits
 ) -> tuple[dict[int, np.ndarray | None], np.ndarray | None]:
     """Which test images of a data set are classified right, by shots; and the number of each one's group.
-    What was decided, and what the data lacks, is said."""
+    Logs what was decided, and what the data lacks."""
     test = splits.test or splits.val
     if splits.train is None or test is None:
         raise BadData(

@@ -44,7 +44,7 @@ class Answers:
     rank: np.ndarray
     """How many classes come before the true one, so 0 is right: int64 (N,)."""
     rank_in_data: np.ndarray
-    """The same among the classes that any of the images has: int64 (N,)."""
+    """Rank of the true class among the classes that occur in the data, from 0: int64 (N,)."""
     confidence: np.ndarray
     """The probability of the most likely class: float64 (N,)."""
     loss: np.ndarray
@@ -101,7 +101,7 @@ def answers(
 
 
 def answers_of_logits(classifier: Classifier, source: Source, logits: Tensor) -> Answers:
-    """The same for given logits, float32 (N, K), in the order of the source."""
+    """Answers computed from given logits, float32 (N, K), in the order of the source."""
     choice, read = _reading(classifier, source, None, False)
     device = classifier.device
     indices = torch.arange(len(source), device=device)

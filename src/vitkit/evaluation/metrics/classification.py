@@ -33,7 +33,7 @@ from vitkit.evaluation.metrics.metric import (
 )
 from vitkit.evaluation.metrics.weighted import share_of_answers
 
-# From so many classes on top5 is measured: of fewer, five answers are most of them
+# Smallest number of classes for which top5 is measured: of fewer, five answers are most of them
 TOP5_FROM = 10
 UNBALANCED = 3  # times as many images in the largest class as in the smallest
 # The figures whose intervals are made by resampling, in the order of `figures_of`
@@ -188,7 +188,7 @@ class ClassScore(NamedTuple):
     interval: tuple[float, float]
     """The recall's interval of 95 % confidence."""
     precision: float | None
-    """The share of the answers with its name that were right; None if nobody got that answer."""
+    """The share of the answers with its name that were right; None if no image got that answer."""
     f1: float
     """The harmonic mean of recall and precision."""
     taken_for: str

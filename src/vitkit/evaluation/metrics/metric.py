@@ -24,7 +24,7 @@ from vitkit.system.storage.records import record_of, value_of
 RESAMPLES = 1000
 FORMAT = re.compile(r"\+?,?(\.\d{1,2})?[efg%]?")  # of printed values, as units have them
 SAME = 1e-12  # resampled values that differ by rounding alone
-# 95 % of a normal distribution lie within so many standard deviations of its mean
+# Number of standard deviations around its mean that hold 95 % of a normal distribution
 Z_95 = 1.959963984540054
 
 
@@ -141,7 +141,7 @@ class Metric:
         return self.value < other.value
 
     def within(self, part: str) -> "Metric":
-        """The same metric under the name of the images it was measured on: "test/top1"."""
+        """Returns a copy whose name begins with the part that it was measured on: "test/top1"."""
         return replace(self, name=f"{part}/{self.name}")
 
     def to_json(self) -> dict:
@@ -149,7 +149,7 @@ class Metric:
         infinity) is null, with a note that says which it was."""
         number, note = plain_number(self.value)
         values: dict[str, Any] = {"value": number, "unit": self.unit.name}
-        # A unit of somebody else's evaluator is written out
+        # An unknown unit, as of a user's own evaluator, is written out
         if UNITS.get(self.unit.name) != self.unit:
             values["unit"] = asdict(self.unit)
         if note:

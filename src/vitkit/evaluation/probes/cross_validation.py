@@ -144,8 +144,8 @@ class LeaveOut:
         return self._scores(torch.tensor([l2], dtype=torch.float64))[0]
 
     def scores_by(self, l2s: Sequence[float]) -> Iterator[Tensor]:
-        """The same by each l2 in turn. Of few examples those of many l2 are computed together, which
-        takes hardly longer than those of one."""
+        """Yields the cross-validated scores, (N, K), for each l2. With few examples, many values of l2
+        are computed in one batch, which takes hardly longer than one value."""
         d = self._directions
         numbers = max(d.rows.numel(), d.targets.numel())
         for some in torch.tensor(l2s, dtype=torch.float64).split(max(1, TOGETHER // numbers)):
@@ -193,7 +193,7 @@ class LeaveOut:
         return scores
 
     def of(self, examples: Tensor) -> "LeaveOut":
-        """The same for some of the examples, (n,), whole folds."""
+        """The fits restricted to some of the examples, (n,), which must be whole folds."""
         asked = None if self.asked is None else self.asked[examples]
         folds = self.folds.of(examples)
         x, y, weights = self.x[examples], self.targets[examples], self.weights[examples]
@@ -259,7 +259,7 @@ class LeaveOut:
         return eigenvalues[varies], rows, asked
 
     def _by_products(self, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The same from XXᵀ = U diag(e) Uᵀ: the directions are XᵀU / √e."""
+        """Principal directions from XXᵀ = U diag(e) Uᵀ: they are XᵀU / √e."""
         products, roots = self._centred_products(weights)
         count = len(roots)
         eigenvalues, u = eigh(products[:count] * roots[:, None] * roots)
@@ -324,7 +324,7 @@ class LeaveOutKnown:
         return weights[order], biases[order]
 
     def of(self, examples: Tensor) -> "LeaveOutKnown":
-        """The same for some of the examples, (n,), whole folds. An output that hardly any of them has a
+        """The fits restricted to some examples, (n,), whole folds. An output that hardly any of them has a
         target for is answered with what is there for it: nothing."""
         fits = []
         for outputs, fit in self.fits:

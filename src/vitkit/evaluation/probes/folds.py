@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-FOLDS = 100  # at most, or so many that none has more examples than this:
-FOLD = 256
+FOLDS = 100  # largest number of folds, unless one would have more than FOLD examples
+FOLD = 256  # largest number of examples in a fold
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,7 +122,7 @@ def _members(groups: np.ndarray) -> list[np.ndarray]:
 
 
 def _chunks(units: Sequence[np.ndarray], most: int, keys: np.ndarray) -> list[np.ndarray]:
-    """A class's groups in at most so many chunks of about the same size."""
+    """Splits the groups of a class into a limited number of chunks of about equal size."""
     if not units:
         return []
     sizes = np.array([len(unit) for unit in units])

@@ -1,7 +1,7 @@
 """A classifier that is taught: it remembers the features of every photograph that it has learned
 from, so that photographs and classes can be added, taken away, renamed, and all that undone.
 
-After each change the head is solved anew, in closed form, from what is remembered (`probe.linear`).
+After each change the head is solved again, in closed form, from what is remembered (`probe.linear`).
 So it is what a fit from the beginning would give, strength and temperature included, and nothing
 drifts.
 

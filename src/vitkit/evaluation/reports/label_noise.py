@@ -42,11 +42,11 @@ class Suspect:
 
     index: int
     answer: int
-    """The class that the other images make of it."""
+    """The class predicted from the other images."""
     probability: float
-    """Of that class, given the image and its label."""
+    """Probability of the class `answer`, given the image and its label."""
     own: float
-    """The same, of the class that it is labelled with: 1 less it is the probability of an error."""
+    """Probability of the class that it is labelled with; 1 - own is that of a label error."""
 
 
 class Unclear(NamedTuple):

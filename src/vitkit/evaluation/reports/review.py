@@ -27,11 +27,11 @@ from vitkit.system.console.text import as_word, printable_name
 
 NEIGHBOURS = 10  # whose mean distance says how unlike others an image is
 FAR = 4.0  # robust standard deviations from which a value is unusual
-AT_ONCE = 1 << 26  # similarities that are computed at once
+AT_ONCE = 1 << 26  # similarities that are computed in one batch
 PICTURES = 60  # of each kind; the list has all
 NO_PICTURE = np.full((100, 100, 3), 128, np.uint8)  # in place of what cannot be read
 LIST = "reviewed.txt"  # the file of what a reader has decided
-CHOICES = 200  # classes that a photograph may be said to be; among more nobody chooses
+CHOICES = 200  # largest number of classes that the page offers as corrections
 
 
 def outliers(x: np.ndarray) -> list[tuple[int, float]]:

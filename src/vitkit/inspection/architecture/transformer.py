@@ -234,7 +234,7 @@ def _encoder(scene: Scene, config: ViTConfig, below: float, opened: Box) -> floa
 
 
 def _heap(scene: Scene, config: ViTConfig, bottom: float, count: int, words: list[str]) -> float:
-    """So many blocks, one on the other, with words on the uppermost; returns its top."""
+    """Draws a stack of `count` blocks, with words on the uppermost; returns its top."""
     lines = [f"Block × {count}", *words]
     if config.mixer == "axial":
         lines[0] = f"Two blocks × {count}"

@@ -109,7 +109,7 @@ def first_filters(model: nn.Module) -> Tensor:
 
 
 def with_positive_peak(rows: Tensor) -> Tensor:
-    """The same vectors, (n, p), each with the sign that makes its largest number positive."""
+    """Flips signs of vectors, (n, p), so that the entry of largest magnitude is positive."""
     peaks = rows.gather(1, rows.abs().argmax(1, keepdim=True))  # (n, 1)
     return torch.where(peaks < 0, -rows, rows)
 

@@ -30,11 +30,11 @@ class Occlusion:
     """float64 (B, S + 1): the class's probability (or output, if the classifier has no activation)
     with the highest patches of the map covered."""
     insertion: Tensor
-    """The same with the highest patches shown, and the others covered."""
+    """float64 (B, S + 1): as `deletion`, with the highest patches shown and the others covered."""
     random_deletion: Tensor
-    """float64 (B, S + 1): the mean of R random orders."""
+    """float64 (B, S + 1): `deletion` in the mean of R random orders of the patches."""
     random_insertion: Tensor
-    """The same, shown."""
+    """float64 (B, S + 1): `insertion` in the mean of R random orders of the patches."""
     classes: Tensor
     """int64 (B,): the class of each image."""
 

@@ -101,7 +101,7 @@ def class_numbers(target: int | Tensor, count: int, classes: int) -> Tensor:
 
 
 def small_batches(classifier: Classifier, images: Images) -> Iterator[Tensor]:
-    """The same images, uint8 (B, 3, H, W), with B so small that a layer's weights fit into LARGEST.
+    """Yields the images in batches, uint8 (B, 3, H, W), whose attention fits into LARGEST.
 
     Raises VitkitError if there are none, or if something is not a batch of prepared images.
     """

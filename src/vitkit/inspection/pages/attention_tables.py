@@ -43,9 +43,9 @@ class Detail:
     block: int = 1
     """Patches along the side of a cell."""
     heads: bool = True
-    """Each head; otherwise their mean alone."""
+    """Whether each head is shown, or only the mean of the heads."""
     step: int = 1
-    """Every so many layers, the last one included."""
+    """Interval between the layers shown; the last layer is always included."""
 
     def cells(self, grid: Grid) -> Grid:
         """(h', w') of a grid of patches; the last cells of a row or column may be smaller."""
@@ -196,7 +196,7 @@ class _Coarse:
         return Layer(POOLING, len(rows), "all", packed(self._added_up(rows, 1)), b"")
 
     def _added_up(self, weights: Tensor, axis: int) -> Tensor:
-        """The same with the sums over the tokens of each cell along an axis: T becomes prefix + C."""
+        """Sums weights over the tokens of each cell along an axis: T becomes prefix + C."""
         if self.detail.block == 1:
             return weights
         shape = list(weights.shape)

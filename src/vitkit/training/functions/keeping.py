@@ -11,7 +11,7 @@ from vitkit.system.machine import auto_is_float32, is_cpu
 def keep(run_dir: Path) -> None:
     """Write RUN/model.onnx where answers will be computed by it: where `auto` is float32 on the CPU, and
     all is installed that it takes. A model that cannot be exported, or whose file falls short, has none;
-    and a file of that name that somebody has exported otherwise stays."""
+    and a file of that name that a user has exported is kept."""
     import vitkit  # exporting builds on training
 
     path = kept_file(run_dir)

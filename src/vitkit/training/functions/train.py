@@ -226,8 +226,8 @@ def with_evals(recipe: Recipe, names: Sequence[str] | None) -> Recipe:
 
 
 def with_length(recipe: Recipe, asked: Span | None, given: frozenset[str]) -> Recipe:
-    """The recipe with the length that is asked for, if one is; and unless the warm-up is given too, with
-    one that is the same share of it as before, which is said."""
+    """Sets the requested length, if any. Unless the warm-up is given too, it is scaled to the same share
+    of the length as before, and this is logged."""
     if asked is None:
         return recipe
     before = recipe.length

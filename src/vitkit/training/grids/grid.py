@@ -3,12 +3,12 @@
 Its cells are, for example, learning rates, seeds, the data sets of a suite, or the points of a
 figure. A cell is an ordinary run in a directory of its own, which every command opens; or it
 measures something without training, and its directory holds only what it measured. A grid that
-is run again skips its finished cells, continues the interrupted one and tries failed ones anew. The
+is run again skips its finished cells, continues the interrupted one and retries failed ones. The
 table, `results.parquet`, is made from the files that the cells have written; nothing is run for it.
 
 Several processes may run one grid at once, without knowing of each other: each cell is locked while it
 runs. A cell that is locked is passed over, and looked at again when nothing else is left to do: by then
-it has ended, or whoever was at it has died, and it is taken up.
+it has finished, or its process has died and the cell is continued here.
 """
 
 import time
@@ -62,9 +62,9 @@ class Passes(NamedTuple):
     """Forward passes, as a cost."""
 
     recipe: Recipe
-    """Of this run's model, in batches as large,"""
+    """The recipe whose model and batch size the passes use."""
     images: int
-    """and of so many images."""
+    """Number of images that pass through the model."""
 
 
 @runtime_checkable
@@ -170,7 +170,7 @@ def run_grid(
 
 
 def of_shard(cells: Sequence[Cell], shard: tuple[int, int]) -> list[Cell]:
-    """Every n-th cell that begins anew, from the i-th on, and those that follow these."""
+    """Every n-th cell that depends on no other, from the i-th on, and the cells that follow these."""
     index, count = shard
     first = [cell.name for cell in cells if not cell.after]
     own = set(first[index::count])
@@ -370,9 +370,7 @@ def _run(
             if world().world_size > 1:
                 raise
             error = failure
-        except (
-            Exception
-        ) as failure:  # a bug, maybe of somebody's own recipe: the next cell may go well
+        except Exception as failure:  # a bug, maybe in a user's recipe: the next cell may succeed
             if world().world_size > 1:
                 raise
             log_bug(f"{cell.name} failed (bug)")

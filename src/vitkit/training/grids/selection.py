@@ -47,7 +47,7 @@ USUAL = Regularisation((0.03, 0.1, 0.3), (0.0, 0.1), (0.0, 0.1))
 
 
 def regularised(recipe: Recipe, values: Regularisation) -> list[Recipe]:
-    """The recipe as it is, then with every combination of the values that is another. A model without
+    """The recipe as it is, then with every combination of the values that differs from it. A model without
     dropout, and an objective without label smoothing, have no part in it.
 
     Raises VitkitError for a value outside of its range, for dropouts of a model that has none, for label
@@ -104,12 +104,12 @@ def _of_classes(recipe: Recipe) -> Supervised | None:
 
 
 def regularisation_text(settings: dict[str, Setting]) -> str:
-    """The same for people: "weight decay 0.1, dropout 0, label smoothing 0.1"."""
+    """Settings of a regularisation as text: "weight decay 0.1, dropout 0, label smoothing 0.1"."""
     return ", ".join(f"{name} {value:g}" for name, value in settings.items())
 
 
 def folder_of(settings: dict[str, Setting]) -> str:
-    """The same as the name of a directory: "decay-0.1-dropout-0-smoothing-0.1"."""
+    """Settings of a regularisation as the name of a directory: "decay-0.1-dropout-0-smoothing-0.1"."""
     return "-".join(f"{name.split()[-1]}-{value:g}" for name, value in settings.items())
 
 
@@ -192,8 +192,8 @@ def best(selection: dict[Key, Metric | None]) -> Key:
 
 
 def as_it_ran(cell: Cell, run_dir: Path) -> Cell:
-    """A cell with the `best` of the run that its directory holds. It decides which weights a run saves,
-    which nobody reads here, and no step of it, unless the run ends by it (`early_stop`)."""
+    """A cell with the `best` of the run that its directory holds. `best` decides which weights a run
+    saves, which selection does not read; it changes no step, unless the run ends by it (`early_stop`)."""
     if not isinstance(cell.recipe, Recipe) or cell.recipe.early_stop:
         return cell
     earlier = earlier_call(run_dir / cell.name)

@@ -50,9 +50,9 @@ class Transfer(NamedTuple):
     runs: dict[int, Metric | None]
     """What the final run of each seed reached; None if it measures nothing."""
     regularised: str = ""
-    """The regularisation of the final runs, if it was chosen,"""
+    """The chosen regularisation of the final runs; empty if none was chosen."""
     regularisation: tuple[tuple[str, Metric | None], ...] = ()
-    """and what each reached on held-out images, None if it failed; the recipe's own is the first."""
+    """Held-out result of each regularisation, None if its run failed; the recipe's own comes first."""
 
     def mean(self) -> tuple[float, float]:
         """Mean and sample standard deviation over seeds (0 for one); NaN if one is not finite, or was not
@@ -173,7 +173,7 @@ def _refuse_occupied(
 
 
 def _are_ours(cells: Sequence[Cell], run_dir: Path) -> bool:
-    """Whether some of these runs are there, finished, and none is another's."""
+    """Whether some of these runs have finished, and none in the directory is of other settings."""
     if not (run_dir / SELECT).is_dir():
         return False
     try:

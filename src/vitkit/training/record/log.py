@@ -259,7 +259,7 @@ class Log:
         self.say(f"step {step:,}: {', '.join(texts)}")
 
     def evaluating(self, name: str, batches) -> Iterator:
-        """The same batches, while the bar says how many of them are done."""
+        """Yields the batches, and shows in the progress bar how many are done."""
         for number, batch in enumerate(batches, 1):
             text = f"evaluating {name:.20}, batch {number:,} of {len(batches):,}"
             self.bar.update(self.task, text=text)

@@ -172,7 +172,7 @@ def record_beginning(run_dir: Path, recipe: Recipe) -> None:
 
     try:
         exaflops = operations(recipe, 1)
-    except Exception:  # somebody's own objective may fail on fake tensors in any way, and yet train
+    except Exception:  # a user's objective may fail on fake tensors in any way, and still train
         exaflops = None
     values = {
         "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),

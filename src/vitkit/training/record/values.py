@@ -32,7 +32,7 @@ FREE_ON_RESUME = (
 )
 
 
-# Of each class once: Python reads annotations anew for every call
+# Cached per class: Python evaluates annotations again for every call
 type_hints = cache(get_type_hints)
 
 
@@ -68,7 +68,7 @@ OF_DATA: dict[str, Any] = {
 
 
 def check_data(data: Any) -> dict:
-    """The same values of a data.json. Raises VitkitError if one is not as a run writes it."""
+    """Checks and returns the values of a data.json. Raises VitkitError if one is not as a run writes it."""
     if not isinstance(data, dict):
         raise BadRun(f"the data are {repr(data)[:100]}")
     for name, kind in OF_DATA.items():
@@ -82,7 +82,7 @@ def check_data(data: Any) -> dict:
 
 
 def check_recipe(recipe: Any) -> dict:
-    """The same values of a recipe.json. Raises VitkitError unless they, and their data, are objects, and
+    """Checks and returns the values of a recipe.json. Raises VitkitError unless they, and their data, are objects, and
     the source of these is a text."""
     data = recipe.get("data", {}) if isinstance(recipe, dict) else None
     if not isinstance(data, dict) or not isinstance(data.get("source", ""), str):
@@ -250,7 +250,7 @@ def defaults(values: dict, kind: type) -> dict:
 
 def _defaults_of_parts(value: Any, declared: Any) -> dict | list[dict] | None:
     """The defaults of a setting that is a dataclass, or a list of such; None for any other, and for
-    a class of somebody else's."""
+    a class that vitkit does not define."""
     if isinstance(value, list) and value and isinstance(value[0], dict):
         item_type, *_ = get_args(declared)
         return [_defaults_of_part(item, item_type) or {} for item in value]
@@ -258,8 +258,8 @@ def _defaults_of_parts(value: Any, declared: Any) -> dict | list[dict] | None:
 
 
 def _defaults_of_part(value: Any, declared: Any) -> dict | None:
-    """The defaults of a setting that is a dataclass; None for any other, and for a class of somebody
-    else's."""
+    """The defaults of a setting that is a dataclass; None for any other, and for a class that
+    vitkit does not define."""
     if not isinstance(value, dict):
         return None
     kind = without_none(declared)

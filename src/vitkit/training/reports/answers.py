@@ -2,8 +2,8 @@
 run's report.
 
 The answers are those of the run's last evaluation, so they cost nothing. What the model looked at
-costs a forward pass for each photograph: unless someone asks for it, it is computed only for models
-so small that nobody waits.
+costs a forward pass for each photograph: unless someone asks for it, it is computed only for small
+models.
 """
 
 import math

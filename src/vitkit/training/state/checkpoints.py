@@ -87,7 +87,7 @@ def read_facts(checkpoint: Path) -> dict:
 
 
 def check_file(file: Path, expected: str) -> None:
-    """Raises VitkitError if a file of a checkpoint is damaged or gone: if its checksum is another."""
+    """Raises VitkitError if a file of a checkpoint is damaged or gone: if its checksum differs."""
     try:
         if checksum(file) != expected:
             raise BadRun("its checksum does not fit")

@@ -74,7 +74,7 @@ def model_is_intact(run_dir: Path) -> bool:
 
 def _changed_files(run_dir: Path) -> list[str] | None:
     """The files of the finished model that are not as the run saved them, or are gone; None if the
-    run has not finished. If finished.json is damaged, nobody can tell, so all of them."""
+    run has not finished. If finished.json is damaged, all files are returned."""
     if not (run_dir / FINISHED).exists():
         return None
     try:

@@ -119,7 +119,7 @@ def take_weights(model: Model, source: str, labels: tuple[str, ...], say: Say) -
 
 def take_pretraining(learner: Learner, published: Classifier, recipe: Recipe, say: Say) -> None:
     """Fill what the objective adds to the model with what an earlier pre-training added to it, if
-    that is of the same shape; if it is not, say why it is made anew."""
+    the shapes agree; otherwise log why it is initialised from scratch."""
     theirs = published.pretraining
     if not theirs or not learner.travels:
         return

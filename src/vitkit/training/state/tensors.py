@@ -132,9 +132,9 @@ class Copy(NamedTuple):
 
     name: str
     source: tuple[slice, ...]
-    """Where it is in the file's piece,"""
+    """Position within the piece of the tensor that the file holds."""
     target: tuple[slice, ...]
-    """and where in this rank's part."""
+    """Position within this rank's part of the tensor."""
 
 
 def copies_to_make(
@@ -163,7 +163,7 @@ def copies_to_make(
 
 
 def _nearest_first(pieces: list[Piece], offsets: tuple[int, ...]) -> list[Piece]:
-    """The same pieces of a tensor: first those from the last one on that begins before a part of it,
+    """Orders the pieces of a tensor: first those from the last one on that begins before a part of it,
     where what the part needs is, unless a file is cut otherwise than by rows."""
     in_order = sorted(pieces, key=lambda piece: piece.offsets)
     after = bisect_right(in_order, offsets[:1], key=lambda piece: piece.offsets[:1])
