@@ -98,7 +98,7 @@ class Block(nn.Module):
         mask: Tensor | None,
         queries: int | None,
     ) -> Tensor:
-        """The same with each LayerNorm at the end of its branch: z' = LN(MSA(z)) + z, and so on."""
+        """The block with each LayerNorm at the end of its branch: z' = LN(MSA(z)) + z, and so on."""
         branch = self.attention(z, positions, mask, queries)  # (B, Q, D)
         branch = self.scale1(self.norm1(self.dropout(branch)))
         z = added(z[:, :queries], self.stochastic_depth(branch))

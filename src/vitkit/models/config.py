@@ -248,7 +248,7 @@ class ViTConfig:
         return self.tiling.fitting(image)
 
     def resized(self, image: Grid, method: str | None = None) -> "ViTConfig":
-        """The same model for images of this (height, width).
+        """The configuration for images of this (height, width).
 
         `method` resamples its positions (one of RESAMPLE); None keeps the model's own. Raises
         VitkitError for a size that patches do not fit, or that relative positions have no meaning
@@ -259,7 +259,7 @@ class ViTConfig:
     def with_stride(
         self, stride: int | Grid | None, image: Grid | None = None, method: str | None = None
     ) -> "ViTConfig":
-        """The same model with patches at other distances, which may overlap: None is the patch.
+        """The configuration with patches at other distances, which may overlap: None is the patch.
 
         The `stride` is in pixels of the image, of a hybrid too. Without an `image` it is for the
         largest size not above its own that the patches fit. Raises VitkitError as `resized` does, for
@@ -302,12 +302,12 @@ class ViTConfig:
         return new
 
     def with_head(self, classes: int) -> "ViTConfig":
-        """The same model with a new head for this many classes directly on the pooled state
+        """The configuration with a new head for this many classes directly on the pooled state
         (Section 3.2); 0 is none."""
         return replace(self, classes=classes, head_bias=0.0, representation=0)
 
     def headless(self) -> "ViTConfig":
-        """The same encoder without a head. If only a vitkit head combines several states, the class
+        """The configuration of the encoder without a head. If only a vitkit head combines several states, the class
         token of the last block remains, which every library can return."""
         headless = replace(self.with_head(0), read_blocks=1)
         if self.pooling.extends_class_token:

@@ -17,7 +17,7 @@ from torch.autograd import forward_ad
 from vitkit.system import matmul
 from vitkit.system.errors import BadSettings
 
-# Below so many multiplications, the time that oneDNN takes to begin, some 15 microseconds, is more
+# Below this number of multiplications, the time that oneDNN takes to begin, some 15 microseconds, is more
 # than it saves
 LEAST_WORK = 2**24
 # The standard deviation that is left of a unit normal cut off at two standard deviations.

@@ -26,7 +26,7 @@ class Tiling(NamedTuple):
         return self.stride != self.size
 
     def scaled(self, factor: int) -> "Tiling":
-        """The same patches in finer units: those of a feature map in pixels of the image."""
+        """The tiling in finer units: those of a feature map in pixels of the image."""
         size = (self.size[0] * factor, self.size[1] * factor)
         stride = (self.stride[0] * factor, self.stride[1] * factor)
         return Tiling(size, stride)

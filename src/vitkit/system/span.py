@@ -28,7 +28,7 @@ class Span(NamedTuple):
         return max(round(exact), 1)
 
     def exact_steps(self, batch: int, examples: int) -> float:
-        """The same without rounding."""
+        """The span in steps without rounding."""
         steps_a_unit = {"steps": 1, "epochs": examples / batch, "images": 1 / batch}
         return self.n * steps_a_unit[self.unit]
 

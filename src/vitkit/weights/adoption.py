@@ -202,7 +202,7 @@ def _head_sentences(old: Model, new: Model) -> list[str]:
 
 
 def preprocessing_for(preprocessing: Preprocessing, image: tuple[int, int]) -> Preprocessing:
-    """The same preprocessing for images of another size (height, width).
+    """The preprocessing for images of another size (height, width).
 
     The part of an image that the crop cuts off stays the same. `resize` is one number for both
     sides, so it goes by the longer one, which the crop has to fit into.
@@ -336,7 +336,7 @@ def repeated(kernel: Tensor, channels: int) -> Tensor:
 
 
 def preprocessing_for_channels(preprocessing: Preprocessing, channels: int) -> Preprocessing:
-    """The same preprocessing for images with this many channels."""
+    """The preprocessing for images with this many channels."""
     mean = preprocessing.mean
     std = preprocessing.std
     values = preprocessing.values

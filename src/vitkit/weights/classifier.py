@@ -124,7 +124,7 @@ class Classifier:
         return replace(self, model=self.model.to(device))
 
     def for_inference(self) -> "Classifier":
-        """The same classifier for deployment, with everything computed in advance that can be for
+        """A copy of the classifier for deployment, with everything computed in advance that can be for
         the size of its preprocessing. Its model is only for inference: it cannot be trained or
         saved. If the model is already such a model, the classifier itself is returned.
         """

@@ -102,7 +102,8 @@ def classifier_of(model: "str | Classifier", hints: Hints) -> "Classifier":
 
 
 def classifier_with_head(model: "str | Classifier", hints: Hints) -> "Classifier":
-    """The same. Raises VitkitError for one that names no classes, or the same ones for every image."""
+    """The classifier of a model, as `classifier_of`. Raises VitkitError for one that names no classes, or the
+    same ones for every image."""
     from vitkit.weights.classifier import no_answer
 
     classifier = classifier_of(model, hints)

@@ -57,7 +57,7 @@ class AttentionView:
     images: torch.Tensor
     """Model input: uint8 (1, 3, H, W)."""
     pixels: np.ndarray
-    """The same part of the image for display: uint8 (h', w', 3), longer side SHOWN pixels."""
+    """The displayed part of the image: uint8 (h', w', 3), longer side SHOWN pixels."""
 
 
 class Looker:

@@ -105,7 +105,7 @@ def _made_among_ranks(task, items: Sequence[Item]) -> Iterator[None]:
 
 
 def _workers(shards: int) -> int:
-    """How many processes index so many shards, besides this one."""
+    """Number of processes that index the shards, besides this one."""
     if shards <= 1:
         return 0
     return min(cpus(), shards)

@@ -205,14 +205,14 @@ def _table(
 
 
 def _hashable(value):
-    """The same value, or the text of a list or an object of JSON."""
+    """Converts a list or an object of JSON to its text; returns any other value unchanged."""
     if isinstance(value, list | dict):
         return str(value)
     return value
 
 
 def _interned(value):
-    """The same value; text that comes a million times is in memory once."""
+    """Interns a text, so that one that occurs a million times is in memory once; returns other values unchanged."""
     if isinstance(value, str):
         return sys.intern(value)
     return value

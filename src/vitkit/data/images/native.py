@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 Size = tuple[int, int]
 """(height, width), in pixels or in patches."""
-LEAST = 0.85  # of the patches that an image may have, it has at least so many
+LEAST = 0.85  # smallest share of the allowed patches that an image has
 LONGEST = 255  # patches along a side, of the grids whose proportions are nearest
 BYTE = 256  # the numbers of an image may have 8 bits, so patches along a side are said in two
-MOST_ALONG = BYTE**2 - 1  # so it has at most so many
+MOST_ALONG = BYTE**2 - 1  # largest number of patches along a side
 HEADER = 4  # numbers before the values of an image
 NAFLEX_STEP = 1e-5  # how exactly NaFlex looks for the scale of a picture, and between which two
 NAFLEX_SCALES = (NAFLEX_STEP / 10, 100.0)

@@ -186,7 +186,7 @@ def _opened(reader: Encoded) -> Encoded:
 
 
 def in_memory(picture: Picture) -> Picture:
-    """The same picture, decoded now, to be prepared for several models; one with transparency, many
+    """Decodes a picture now, to be prepared for several models; one with transparency, many
     bits or channels stays as it is, for these read it differently. Raises BadImage."""
     if picture.channels not in (1, 3) or picture.many_bits:
         return picture
@@ -234,7 +234,7 @@ def picture_for_people(picture: Picture) -> np.ndarray:
 
 
 def picture_to_look_at(picture: Picture) -> np.ndarray:
-    """The same for people who look for faulty images, uint8 (h, w, 3). Grey of more than 8 bits is
+    """Pixels for people who look for faulty images, uint8 (h, w, 3). Grey of more than 8 bits is
     stretched too, because it often uses only a small part of its range and would be black."""
     if is_stretched(picture):
         return pixels_for_people(picture.stored(picture.channels))

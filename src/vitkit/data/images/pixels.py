@@ -88,7 +88,7 @@ def grey(array: np.ndarray) -> np.ndarray:
 
 
 def checked(box: Box, size: tuple[int, int]) -> Box:
-    """The same box, which must lie within an image of `size` (height, width)."""
+    """Checks that a box lies within an image of `size` (height, width), and returns it."""
     top, left, height, width = box
     assert min(top, left) >= 0 and min(height, width) > 0, box
     assert top + height <= size[0] and left + width <= size[1], (box, size)

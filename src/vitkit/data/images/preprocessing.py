@@ -239,7 +239,7 @@ class Preprocessing:
         return torch.from_numpy(self.array(image, interpolation))
 
     def array(self, picture: "Picture", interpolation: Resampling | None = None) -> np.ndarray:
-        """The same as an array (C, h, w), without PyTorch unless it resizes without
+        """The prepared image as an array (C, h, w), without PyTorch unless it resizes without
         antialiasing. Raises BadImage."""
         resized_height, resized_width = self._resized_size(picture)
         resized = (resized_height, resized_width)

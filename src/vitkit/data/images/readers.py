@@ -31,7 +31,7 @@ from vitkit.data.images.pixels import (
 from vitkit.system.environment import max_pixels
 from vitkit.system.errors import BadImage
 
-SCANS = 10  # an ordinary progressive JPEG has so many
+SCANS = 10  # as an ordinary progressive JPEG has
 
 
 class Reader(Protocol):
@@ -173,7 +173,7 @@ class Encoded:
         image = self.image
         if image.format == "JPEG":
             if reduce > 1:
-                image = pillow.open_lazily(self.data)  # anew, as a draft changes an image for good
+                image = pillow.open_lazily(self.data)  # again, as a draft changes an image for good
                 image.draft("RGB", (image.width // reduce, image.height // reduce))
                 box = reduced(box, reduce, (image.height, image.width))
             pixels = jpeg.region(self.data, *box, reduce=reduce)

@@ -132,7 +132,7 @@ def header(data: bytes) -> StackHeader:
         return _header_of(shape, dtype)
     with quiet("tifffile"), _opened(data) as file:
         said = _tiff_header(file)
-    if said.dtype is None:  # tifffile knows no type of so many bits
+    if said.dtype is None:  # tifffile knows no type with this number of bits
         raise VitkitError("its numbers are of a type that is not read here")
     return said
 

@@ -140,7 +140,7 @@ def measured(source: Source, preprocessing: Preprocessing) -> Preprocessing:
 
 
 def _spread(count: int, most: int) -> list[int]:
-    """Up to so many indices, evenly spread."""
+    """Evenly spread indices, at most a given number."""
     return np.linspace(0, count - 1, min(count, most)).astype(int).tolist()
 
 

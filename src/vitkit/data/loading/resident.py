@@ -81,7 +81,7 @@ def decoded(
     shown: Shown = silent,
     preprocessing: Preprocessing = PHOTOGRAPHS,
 ) -> Source:
-    """The same examples, decoded into memory by `workers` processes, if that takes at most `limit`
+    """The examples of a source, decoded into memory by `workers` processes, if that takes at most `limit`
     bytes and workers are forked, so that they share it; otherwise the source itself. The
     preprocessing gives the number of channels, and whether they have 8 bits. Raises BadImage with
     the image's name."""

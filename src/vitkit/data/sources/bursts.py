@@ -100,7 +100,7 @@ def find_bursts(source: Source) -> Bursts:
 
 
 def _find(source: Source) -> Bursts:
-    """The same, by a look at every image."""
+    """Finds the groups by looking at every image."""
     # Small grey images, and when each was taken
     thumbnails, times = _thumbnails(source)
     readable = np.flatnonzero(thumbnails.any((1, 2)))

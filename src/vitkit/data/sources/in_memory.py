@@ -221,7 +221,7 @@ def _is_bands(array: np.ndarray) -> bool:
 
 
 def _levels(array: np.ndarray, name: str) -> np.ndarray:
-    """The same array, floats as float32. Raises VitkitError for floats outside of 0 to 1, and for
+    """Converts the floats of an array to float32. Raises VitkitError for floats outside of 0 to 1, and for
     other types."""
     if array.dtype == np.uint8:
         return array

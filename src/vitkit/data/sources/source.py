@@ -94,11 +94,11 @@ class Source:
         return numbered_from_0, chunks_in_memory
 
     def keeping(self, chunks: int) -> "Source":
-        """The same examples; a process that reads them keeps this many chunks in memory."""
+        """A copy of the source whose readers keep this many chunks in memory."""
         return replace(self, store=self.store.keeping(chunks))
 
     def a_few(self) -> "Source":
-        """The same examples, for reading only a few of them: an example is read without its chunk
+        """A copy of the source for reading only a few examples: an example is read without its chunk
         if the store can do that."""
         if not is_elsewhere(self) or self.store.chunks(self.rows) is None:
             return self

@@ -2,7 +2,7 @@
 formats.
 
 A store travels to worker processes, so it keeps no list of a million Python strings (every
-reference count that a worker touches would copy a page of them) and opens files anew where it
+reference count that a worker touches would copy a page of them) and opens files again where it
 lands.
 """
 
@@ -54,7 +54,7 @@ class Store(Protocol):
         return None
 
     def keeping(self, chunks: int) -> "Store":
-        """The same store, in which a process keeps this many chunks in memory."""
+        """A copy of the store whose readers keep this many chunks in memory."""
         return self
 
 
@@ -211,7 +211,7 @@ class ChunkCache:
     bytes: int
     """Of the whole store."""
     density: tuple[int, int]
-    """So many bytes lie in so many chunks."""
+    """A number of bytes, and the number of chunks that they are in."""
     limit: int | None = None
     """How many chunks a process keeps; None if it is a window of them, or all. With 0 a store reads
     its rows one at a time, if it can."""

@@ -49,7 +49,7 @@ class Lists:
 
     @classmethod
     def of(cls, lists: Sequence[Sequence]) -> "Lists":
-        """The same lists, without repetitions in a list; values are all int or all str."""
+        """A copy without repetitions within a list; values are all int or all str."""
         flat: list = []
         ends = []
         for values in lists:
@@ -134,7 +134,7 @@ def _concatenate_lists(several: Sequence[Lists]) -> Lists:
 
 
 def nothing_for(count: int) -> Lists:
-    """An empty list for each of so many examples."""
+    """An empty list for each example."""
     return Lists(np.zeros(0, np.int64), np.zeros(count, np.int64))
 
 

@@ -204,14 +204,14 @@ class ResNetConfig:
         return image[0], image[1]
 
     def resized(self, image: Grid, method: str | None = None) -> "ResNetConfig":
-        """The same model for images of this (height, width).
+        """The configuration for images of this (height, width).
 
         `method` is there to match ViTConfig: positions here are always resampled as Google does.
         """
         return replace(self, image=self.fitting(image))
 
     def with_head(self, classes: int) -> "ResNetConfig":
-        """The same model with a new head for this many classes; 0 is none."""
+        """The configuration with a new head for this many classes; 0 is none."""
         return replace(self, classes=classes, head_bias=0.0)
 
 

@@ -59,7 +59,7 @@ class LeNetConfig:
         return self.image
 
     def resized(self, image: Grid, method: str | None = None) -> "LeNetConfig":
-        """The same model for images of this size. Raises VitkitError for another size than its
+        """The configuration for images of this size. Raises VitkitError for another size than its
         own."""
         if tuple(image) != self.image:
             raise BadSettings(
@@ -68,7 +68,7 @@ class LeNetConfig:
         return self
 
     def with_head(self, classes: int) -> "LeNetConfig":
-        """The same model with a new head for this many classes; 0 is none."""
+        """The configuration with a new head for this many classes; 0 is none."""
         return replace(self, classes=classes, head_bias=0.0)
 
 

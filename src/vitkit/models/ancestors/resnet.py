@@ -124,7 +124,7 @@ class ResNetStem(nn.Module):
         return self.project(x)  # E of Eq. 1, on a feature map
 
     def init_weights(self) -> None:
-        """The same initialisation as for the patches of an image."""
+        """Initialises the projection as that of an image's patches."""
         lecun_normal_(self.project.weight)
         if self.project.bias is not None:
             nn.init.zeros_(self.project.bias)

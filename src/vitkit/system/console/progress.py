@@ -17,7 +17,7 @@ Shown = Callable[[Iterable, int], Iterable]  # (items, how many) -> the same ite
 
 
 def silent(items: Iterable, total: int) -> Iterable:
-    """The same items, without a bar."""
+    """Yields the items without a bar."""
     return items
 
 
@@ -107,7 +107,7 @@ def working(text: str) -> Iterator[None]:
 
 
 def _told(items: Iterable, text: str, done: int, total: int) -> Iterator:
-    """The same items, of which `done` are behind; a listener is told of each."""
+    """Yields the items, after `done` earlier ones, and reports each to a listener."""
     for item in items:
         yield item
         done += 1
@@ -115,7 +115,7 @@ def _told(items: Iterable, text: str, done: int, total: int) -> Iterator:
 
 
 def _with_lines(items: Iterable, text: str, done: int, total: int) -> Iterator:
-    """The same items, of which `done` are behind, with a line about them now and then."""
+    """Yields the items, after `done` earlier ones, and prints a line about them now and then."""
     began = time.monotonic()
     next_line = began + FIRST_LINE - PATIENCE
     first = done

@@ -23,7 +23,7 @@ DIRECTION = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\
 
 
 def printable(text: str, longest: int = LONGEST) -> str:
-    """The same text, if all of it can be shown: control characters become escapes, as in "\\\\x1b",
+    """Makes a text printable: control characters become escapes, as in "\\\\x1b",
     and what is longer than `longest` loses its middle.
 
     Names of classes and files, and messages that repeat them, may hold what moves a terminal's
@@ -62,7 +62,7 @@ def counted(count: int, thing: str) -> str:
 
 
 def counted_kind(count: int, things: str) -> str:
-    """The same of a kind that is named in the plural: "1 .txt file", "2 hidden folders", "1 example
+    """Counts things of a kind that is named in the plural: "1 .txt file", "2 hidden folders", "1 example
     without an image"."""
     if count != 1:
         return f"{count:,} {things}"

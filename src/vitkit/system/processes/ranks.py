@@ -53,7 +53,7 @@ _last_rank = 0  # in the process group that this process left
 
 
 def was_rank_0() -> bool:
-    """The same, or whether it was in the process group that it has left: results are printed after it."""
+    """Whether this process is rank 0, or was in the process group that it has left: results are printed after it."""
     if dist.is_initialized():
         return on_rank_0()
     return _last_rank == 0

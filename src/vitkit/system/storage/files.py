@@ -32,7 +32,7 @@ def cache_dir() -> Path:
 
 
 def on_this_machine(path: Path) -> Path:
-    """The same path. Raises VitkitError for an address such as s3://bucket: results are written to
+    """Returns the path. Raises VitkitError for an address such as s3://bucket: results are written to
     this machine, and Path would make a folder called "s3:"."""
     if re.match(r"[a-z][a-z0-9+.\-]+:/", str(path), re.IGNORECASE):
         address = shown_address(str(path).replace(":/", "://", 1))  # Path makes one slash of two
@@ -44,7 +44,7 @@ def on_this_machine(path: Path) -> Path:
 
 
 def refuse_special(path: Path) -> Path:
-    """The same path. Raises VitkitError for a pipe, a device or a socket: reading one may wait, or
+    """Returns the path. Raises VitkitError for a pipe, a device or a socket: reading one may wait, or
     go on, for ever."""
     if path.exists() and not path.is_file() and not path.is_dir():
         raise BadSettings(f"{path} is a pipe, a device or a socket; give a file or a directory")

@@ -13,7 +13,7 @@ _ABSOLUTE = re.compile(LETTERS_BEFORE + r"(?:/[^\s/\"'`<>()\[\],;]+){2,}")
 
 
 def public(value: Any) -> Any:
-    """The same value (a text, or a list or dict of values) for others to read: of a path that leads
+    """A value (a text, or a list or dict of values) for others to read: of a path that leads
     out of the working directory only the name, of an address no user, password or signature."""
     if isinstance(value, dict):
         return {public(key): public(item) for key, item in value.items()}

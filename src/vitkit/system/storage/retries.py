@@ -146,7 +146,7 @@ def _tell(address: str, status: int) -> None:
 
 
 def _pause(attempt: int, failure: Exception) -> float:
-    """Seconds to wait after so many attempts: twice as long each time, and by chance up to a half
+    """Seconds to wait after a number of attempts: twice as long each time, and by chance up to a half
     less, so that a thousand workers do not come back together; at least what the server asks for."""
     seconds = 2 ** (attempt - 1) * _chance.uniform(0.5, 1)
     for each in _chain(failure):

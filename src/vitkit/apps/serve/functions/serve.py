@@ -296,7 +296,7 @@ def open_model(
 
 
 def open_classifier(model: str | Classifier, hints: Hints = NO_HINTS) -> Classifier:
-    """The same model in PyTorch, for its attention. Raises Unsupported for an exported file."""
+    """The model in PyTorch, for its attention. Raises Unsupported for an exported file."""
     if isinstance(model, str) and is_exported(model):
         return answers_alone()
     return classifier_of(model, hints)

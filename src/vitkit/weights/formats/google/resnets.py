@@ -173,7 +173,7 @@ def differs(config: ResNetConfig) -> list[str]:
 
 
 def open_elsewhere(classifier: Classifier, path: Path) -> Elsewhere | None:
-    """The same weights with the arithmetic of Google's code; None if that is vitkit's."""
+    """The weights with the arithmetic of Google's code; None if that is vitkit's."""
     config = classifier.model.config
     assert isinstance(config, ResNetConfig)  # as FORMAT.kinds has it
     if not differs(config):

@@ -207,7 +207,7 @@ def differs(config: ViTConfig) -> list[str]:
 
 
 def open_elsewhere(classifier: Classifier, path: Path) -> Elsewhere | None:
-    """The same weights with the arithmetic of Google's code; None if that is vitkit's."""
+    """The weights with the arithmetic of Google's code; None if that is vitkit's."""
     config = classifier.model.config
     assert isinstance(config, ViTConfig)  # as FORMAT.kinds has it
     if not differs(config):

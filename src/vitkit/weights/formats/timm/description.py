@@ -222,7 +222,7 @@ def _without_table(
     patch: Grid,
     image: tuple[int, int] | None,
 ) -> tuple[Grid, dict, list[str]]:
-    """The same of a model without a table of positions."""
+    """The grid of a model without a table of positions."""
     arguments = json.get("model_args") or {}
     notes = []
     if arguments.get("pos_embed") in NO_TABLE:
