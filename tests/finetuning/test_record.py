@@ -143,7 +143,7 @@ def test_int8_is_judged_on_the_runs_own_images(model, here, capsys):
     Path("photos").rename("elsewhere")
     assert main(words) == 1
     err = " ".join(capsys.readouterr().err.split())
-    assert "those of runs/photos cannot be opened" in err and "name some with --data DATA" in err
+    assert "those of runs/photos cannot be opened" in err and "give some with --data DATA" in err
     Path("more").rename("photos")
     assert main(words) == 1
     assert "'photos' has changed since the run" in " ".join(capsys.readouterr().err.split())
