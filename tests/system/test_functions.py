@@ -92,6 +92,7 @@ def test_arguments_are_converted_to_their_types():
     assert given("m", ["a.jpg", "b.jpg"])["images"] == ("a.jpg", "b.jpg")
     assert given("m", times=2)["times"] == (2,)
     assert given("m", length=3)["length"] == Span(3, "steps")
+    assert given("m", length=Span(3, "epochs"))["length"] == Span(3, "epochs")
     assert given("m", heads=3)["group"] == {"heads": 3}
     assert given("a.jpg", model="m", images=["b.jpg"])["images"] == ("a.jpg", ["b.jpg"])
     assert given("m", images=["a.jpg", "b.jpg"])["images"] == ("a.jpg", "b.jpg")

@@ -220,7 +220,6 @@ class EarlyExit(nn.Module):
         self.config = model.config
         self.head = model.head
         self.exits = nn.ModuleList(exits)
-        self.after = [each.after for each in exits]
         self.sure = sure
 
     def forward(self, images: Tensor) -> Tensor:

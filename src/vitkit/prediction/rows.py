@@ -208,9 +208,7 @@ class RowsFile:
         """Write one row per prediction. Raises OSError with a readable message."""
         try:
             self.rows.write(predictions, extra)
-            self.count += len(
-                predictions
-            )  # counted before they are flushed: an interrupt may come right after
+            self.count += len(predictions)  # before the flush, which an interrupt may follow
             self.file.flush()
         except OSError as error:
             raise Unavailable(

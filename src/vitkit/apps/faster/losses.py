@@ -103,8 +103,8 @@ def is_ordering(images: int, groups: np.ndarray | None = None) -> np.ndarray:
 
 
 def independent(images: int, groups: np.ndarray | None = None) -> float:
-    """The share of images that count as independent, by Kish's effective number: of G groups of equal size
-    G, fewer if some are larger. groups: the number of each image's group, (N,)."""
+    """The share of images that count as independent, by Kish's effective sample size: as many as there are
+    groups if these are equally large, fewer if not. groups: the number of each image's group, (N,)."""
     if groups is None:
         return 1.0
     sizes = np.unique(groups, return_counts=True)[1]

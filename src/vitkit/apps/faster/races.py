@@ -209,9 +209,7 @@ class Speeds:
         # Open the candidates
         present = []
         for candidate in bar("preparing")(list(named.values()), len(named)):
-            is_whole = (
-                candidate.shape == self.full
-            )  # the whole model is the reference: never left out
+            is_whole = candidate.shape == self.full  # the reference: never left out
             is_late = opened_until is not None and time.monotonic() > opened_until
             if is_late and not is_whole and candidate not in self.contenders:
                 self.left_out.append(self.name(candidate))
@@ -224,9 +222,7 @@ class Speeds:
             race = Race(present[0], {candidate: [] for candidate in present}, megabytes)
 
         # Measure in turns
-        black = np.zeros(
-            (self.wanted.batch, 3, *self.full.image), np.uint8
-        )  # content is irrelevant
+        black = np.zeros((self.wanted.batch, 3, *self.full.image), np.uint8)  # each has its own
         plan = Turns((self.wanted.batch,), 1, each_round.seconds)
         turns = range(race.turns, each_round.turns)
         for turn in bar("measuring in turns")(turns, len(turns)):

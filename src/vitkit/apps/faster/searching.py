@@ -1,13 +1,10 @@
 """The search for the fastest model that loses no more accuracy than is allowed.
 
-1. The whole model is timed in every runtime and precision of this machine, in turns; the fastest
-library of
+1. The whole model is timed in every runtime and precision of this machine, in turns; the fastest library of
    each precision is kept.
-2. For each of these, backbones compute the states of the images at the full and at smaller image
-sizes, and
+2. For each of these, backbones compute the states of the images at the full and at smaller image sizes, and
    heads are fitted on fewer and fewer blocks. This gives the loss of each candidate.
-3. The candidates whose estimated time puts them near the Pareto front are timed in turns, together
-with the
+3. The candidates whose estimated time puts them near the Pareto front are timed in turns, together with the
    whole model in PyTorch. Each of three rounds eliminates those that cannot be on the front, and the next
    round measures longer (successive halving).
 

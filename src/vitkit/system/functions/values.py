@@ -24,7 +24,7 @@ def read_value(name: str, annotation: Any, value: Any) -> Any:
         value = tuple(value)
     elif get_origin(annotation) is tuple and not isinstance(value, tuple):
         value = (value,)  # one value where there may be several
-    if isinstance(value, tuple):
+    if type(value) is tuple:  # not a Span
         value = tuple(map(_pythons, value))
     else:
         value = _pythons(value)

@@ -26,17 +26,18 @@ def ranks_sharing() -> int:
 def claim(key: str) -> bool:
     """Whether this process is the first to claim a piece of work, or nobody can be asked. It has to
     `give` the result then."""
-    if watchdog.store is None:
+    store = watchdog.store
+    if store is None:
         return True
     try:
-        return watchdog.common_store.add(f"claimed/{key}", 1) == 1
+        return store.add(f"claimed/{key}", 1) == 1
     except RuntimeError:  # the store is gone with the process that held it
         return True
 
 
 def give(key: str, data: bytes | None) -> None:
     """Hand the result of claimed work to the others; None if it failed."""
-    count = -1  # it failed
+    count = FAILED
     store = watchdog.common_store
     with suppress(RuntimeError):  # the others notice that the store is gone, too
         if data is not None:
@@ -60,7 +61,6 @@ def take(key: str, since: float) -> bytes | None:
         return None
     deadline = since + watchdog.patience
     pause = FIRST_LOOK
-    store = watchdog.common_store
     try:
         while not store.check([f"given/{key}"]):
             if time.monotonic() > deadline:
@@ -68,7 +68,7 @@ def take(key: str, since: float) -> bytes | None:
             time.sleep(pause)
             pause = min(2 * pause, LAST_LOOK)
         count = int(store.get(f"given/{key}"))
-        if count < 0:
+        if count == FAILED:
             return None
         pieces = [store.get(f"given/{key}/{number}") for number in range(count)]
     except RuntimeError:
