@@ -45,7 +45,9 @@ class ViTConfig:
     patches in the four quarters of the image; "token-gap-quarters": all of these; "token-pyramid": these
     and the means in 4 x 4 parts of the image; "gap": the mean of the patches (App. D.3, which trains it
     with a learning rate of 3e-4, and the token with 8e-4); "map": an attention pooling; "corner": the
-    first patch (the published Axial-ViT); "none": every token, each with an answer of its own."""
+    first patch (the published Axial-ViT); "none": every token, each with an answer of its own;
+    "patches": every patch, whose logits are interpolated to the pixels of the image (semantic
+    segmentation)."""
     read_blocks: int = 1
     """Number of blocks, counted from the last, from which the head reads the tokens of `pool`, side
     by side, each after the last LayerNorm (4 in DINO's linear protocol); 1 in the paper."""
@@ -240,7 +242,12 @@ class ViTConfig:
     @property
     def pools(self) -> bool:
         """Whether the model gives one answer per image, rather than one for every token."""
-        return self.pool != "none"
+        return self.pool != "none" and not self.segments
+
+    @property
+    def segments(self) -> bool:
+        """Whether the model classifies every pixel: its logits are (B, K, H, W), a map for each class."""
+        return self.pool == "patches"
 
     def fitting(self, image: Grid) -> Grid:
         """The largest (height, width) that whole patches cover and that is not above `image`; at

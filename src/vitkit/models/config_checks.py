@@ -161,6 +161,11 @@ def _check_pooling(config: "ViTConfig") -> None:
             f'read_blocks is {config.read_blocks} with pool "{config.pool}"; states of several blocks '
             f"are read with {', '.join(names[:-1])} or {names[-1]}"
         )
+    if config.segments and config.tiling.overlaps:
+        raise BadSettings(
+            f'pool is "patches" with patches that overlap (stride {config.stride}); logits are '
+            "interpolated between patches side by side: leave out stride"
+        )
     joins = pool.can_read_blocks and (pool.states > 1 or config.read_blocks > 1)
     if joins and (config.norm == "pooled" or config.representation):
         raise BadSettings(

@@ -74,6 +74,8 @@ class Exported:
     without calibration, which need not, and of calibrated ones that earlier versions wrote for OpenVINO."""
     limits: ExportedLimits | None = None
     """Those for unknown images; None of a model without them, and of a file of an earlier version."""
+    segments: bool = False
+    """Whether every pixel has logits: (B, K, h, w)."""
 
     @property
     def merged(self) -> int:
@@ -95,6 +97,8 @@ class Exported:
             "license": self.license,
             "weight_bits": self.weight_bits,
         }
+        if self.segments:
+            values["segments"] = True
         if self.limits is not None:
             unknown = {"output": STRANGENESS, "above": 0}  # for other programs
             values["unknown"] = unknown | self.limits._asdict()
@@ -116,6 +120,7 @@ class Exported:
             license = values["license"]
             weight_bits = values.get("weight_bits", 8)  # the first files did not say it
             limits = _limits(values.get("unknown"))  # nor this
+            segments = values.get("segments", False)
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise MetadataError(f"its metadata describes no model: {error}") from error
         _check("labels", labels, isinstance(labels, list) and len(labels) > 0)
@@ -126,6 +131,7 @@ class Exported:
         _check("origin", origin, isinstance(origin, dict))
         _check("license", license, license is None or isinstance(license, dict))
         _check("weight_bits", weight_bits, weight_bits in (7, 8))
+        _check("segments", segments, segments in (True, False))
         if limits is not None:
             _check("limits", limits, len(limits.least) in (1, len(labels)))
         return cls(
@@ -138,6 +144,7 @@ class Exported:
             license,
             weight_bits,
             limits,
+            segments,
         )
 
 
@@ -223,8 +230,8 @@ class FileRuntime:
         return outputs[0], outputs[1]
 
     def _outputs(self, images: np.ndarray) -> list[np.ndarray]:
-        """All that the file computes, the first of it (B, K). Raises VitkitError, whatever the library
-        raises: a file may be a network that opens and cannot be computed."""
+        """All that the file computes, the first of it (B, K), or (B, K, h, w) of every pixel. Raises
+        VitkitError, whatever the library raises: a file may be a network that opens and cannot be computed."""
         try:
             computed = self.compute(np.ascontiguousarray(images))
             outputs = [np.asarray(output, dtype=np.float32) for output in computed]
@@ -236,7 +243,10 @@ class FileRuntime:
             raise BadWeights(
                 f"{self.path} cannot be computed by {self.library}: {reason}"
             ) from error
-        if shape != (len(images), len(self.labels)):
+        expected: tuple[int, ...] = (len(images), len(self.labels))
+        if self.exported.segments:
+            expected += images.shape[-2:]
+        if shape != expected:
             raise BadWeights(
                 f"{self.path} gives {shape} for {len(images)} images, and names "
                 f"{len(self.labels)} classes; export the model again"

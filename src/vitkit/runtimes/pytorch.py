@@ -16,6 +16,7 @@ from vitkit.models import same_memory
 from vitkit.runtimes.exported import FileRuntime, PictureRuntime, takes_pictures
 from vitkit.runtimes.runtime import Runtime
 from vitkit.system.errors import Unsupported
+from vitkit.system.functions.steps import IMAGES, MODEL, step
 from vitkit.system.machine import Precision, PrecisionChoice, autocast, pick_device, pick_precision
 from vitkit.weights import Activation, Classifier
 
@@ -117,8 +118,13 @@ def compiled(
 
 
 def check_answer(classifier: Classifier) -> None:
-    """Raises VitkitError for a model that answers for each of its tokens: here an image has one
+    """Raises VitkitError for a model that answers for each of its tokens or pixels: here an image has one
     answer."""
+    if getattr(classifier.model.config, "segments", False):
+        raise Unsupported(
+            f"the model classifies every pixel, and here an image has one answer; {step('segment', MODEL, IMAGES)} "
+            "writes its masks"
+        )
     if not classifier.model.config.pools:
         raise Unsupported(
             'the model gives an answer for every token (its pool is "none"), and here an image has '

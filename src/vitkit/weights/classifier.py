@@ -156,6 +156,7 @@ class Classifier:
         """Prepared images, uint8 (B, 3, h, w), or (B, M) as `batch` gives them, on any device, ->
         float32 (B, K), without a gradient, in evaluation mode.
 
+        A model that classifies every pixel gives (B, K, h, w), for images of one size.
         A model without a head gives its representation, (B, D).
         """
         return self._compute(self.model, images)
@@ -271,7 +272,7 @@ def check_native(config: ModelConfig, patch: tuple[int, int]) -> None:
         reason = "the model's patches overlap"
     elif not config.position_kind.any_grid:
         reason = f"{config.positions} positions have no meaning on another grid"
-    elif not config.pools:
+    elif not config.pools and not config.segments:
         reason = "the model answers for every token"
     elif config.tiling.size != tuple(patch):
         height, width = config.tiling.size

@@ -74,6 +74,9 @@ class Measurement:
     precision: Precision
     json: bool
     hints: Hints
+    masks: str = ""
+    legend: Path | None = None
+    ignore: int | None = None
 
 
 @dataclass(frozen=True, eq=False, repr=False)

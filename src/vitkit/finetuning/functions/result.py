@@ -16,6 +16,8 @@ from vitkit.finetuning.first_model import guess
 from vitkit.finetuning.from_folder import FolderResult, answer, measured_by
 from vitkit.finetuning.plan import OtherPlan, read_plan
 from vitkit.finetuning.record import weakest_class, write_page
+from vitkit.finetuning.segmentation.run import SegmentationResult
+from vitkit.finetuning.segmentation.shown import shown_masks
 from vitkit.models import ViTConfig
 from vitkit.recipes import Recipe
 from vitkit.recipes.table_4 import few_pixels
@@ -74,6 +76,8 @@ class Finetuned(Rows, MadeModel):
     """The chosen settings and the result of each seed; None for a quick run."""
     fast: "Result | None" = None
     """The result of the search for a faster model; None if there was no search."""
+    masks: SegmentationResult | None = None
+    """The result for images with masks; None for others."""
 
     @property
     def made(self) -> str:
@@ -88,14 +92,19 @@ class Finetuned(Rows, MadeModel):
     @property
     def metric(self) -> Metric | None:
         """The accuracy of the model on the test images, or else on the held-out images; None if
-        there were none."""
+        there were none. For images with masks, the mean IoU."""
+        if self.masks is not None:
+            return self.masks.metric
         if self.transfer is not None:
             return next(iter(self.transfer.runs.values()))
         assert self.answer is not None  # the result is either a quick run's or a protocol's
         return measured_by(self.answer)
 
     def rows(self) -> list[dict]:
-        """A row for each candidate of the quick way, or for each seed of a protocol."""
+        """A row for each candidate of the quick way, for each seed of a protocol, or for each metric of a
+        model that classifies pixels."""
+        if self.masks is not None:
+            return self.masks.rows()
         if self.transfer is not None:
             seeds = self.transfer.runs.items()
             return [{"seed": seed, metric.name: metric.value} for seed, metric in seeds if metric]
@@ -121,6 +130,9 @@ class Finetuned(Rows, MadeModel):
 
     def _own(self) -> Iterator[str | Table]:
         """The output of the command without the faster model."""
+        if self.masks is not None:
+            yield from shown_masks(self.masks, self.data, self.run_dir)
+            return
         if self.transfer is not None:
             yield from transfer_tables(self.transfer)
             written = (self.run_dir / "model", self.run_dir / "transfer.json")

@@ -67,13 +67,17 @@ class Graph(nn.Module):
         if classifier.unknown is not None:
             self.limits = UnknownLimits(classifier.unknown)
         self.looks = looks
+        self.segments = getattr(classifier.model.config, "segments", False)
 
     def forward(self, images: Tensor) -> Tensor | tuple[Tensor, ...]:
         """Levels from 0 to 255, (B, 3, h, w) -> float32 (B, K); with limits for unknown images also (B,),
-        above 0 for one; and if it looks, (B, m, n), what the model looks at."""
+        above 0 for one; and if it looks, (B, m, n), what the model looks at. Of a model that classifies every
+        pixel: (B, K, h, w)."""
         x = images.float()
         if self.normalises:
             x = x * self.scale - self.shift
+        if self.segments:
+            return self.model(x).float()
         attention = None
         if self.looks:
             assert isinstance(self.model, VisionTransformer)  # as shows_attention has checked

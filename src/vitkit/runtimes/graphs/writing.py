@@ -132,6 +132,7 @@ def described(classifier: Classifier, wanted: Export) -> Exported:
         license_to_json(classifier.license),
         weight_bits,
         limits,
+        getattr(classifier.model.config, "segments", False),
     )
 
 

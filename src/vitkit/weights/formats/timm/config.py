@@ -17,7 +17,7 @@ from torch import Tensor
 from vitkit.data import Preprocessing
 from vitkit.data.images.preprocessing import Interpolation, Rule
 from vitkit.models import ModelConfig, Patch, Token, ViTConfig
-from vitkit.models.pooling import Means
+from vitkit.models.pooling import EachPatch, Means
 from vitkit.system.errors import BadWeights
 from vitkit.weights.classifier import Classifier
 from vitkit.weights.files.directory import load_state_dict
@@ -277,7 +277,9 @@ model = timm.create_model("local-dir:DIRECTORY", pretrained=True)
 
 def example_of_states(config: ViTConfig) -> str:
     """How to compute the logits of a head that joins the states of several blocks, or parts of an image."""
-    read = [_in_python(part) for part in config.pooling.reads if not isinstance(part, Patch)]
+    read = [
+        _in_python(part) for part in config.pooling.reads if not isinstance(part, Patch | EachPatch)
+    ]
     parts = ""
     if "*parts" in " ".join(read):
         parts = f"""
