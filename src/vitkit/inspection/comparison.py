@@ -57,10 +57,11 @@ def compare_models(
     model that gives an answer for every token.
     """
     for classifier in (first, second):
-        if classifier.labels and not classifier.model.config.pools:
+        config = classifier.model.config
+        if classifier.labels and not config.pools:
+            pool = getattr(config, "pool", "none")
             raise Unsupported(
-                'a model gives an answer for every token (its pool is "none"), and here an image '
-                "has one"
+                f'a model gives an answer for every token (its pool is "{pool}"), and here an image has one'
             )
     order = _order(first.labels, second.labels)
     layers: dict[str, ComparedLayer] = {}

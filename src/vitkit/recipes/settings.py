@@ -302,9 +302,10 @@ def _outputs(recipe: Recipe, facts: Facts) -> int:
             f"all images of {shown_address(recipe.data.source)!r} are of one class, {facts.labels[0]!r}, so there "
             "is nothing to tell apart: add a folder of other images"
         )
-    if outputs and getattr(recipe.model, "pool", "") == "none":
+    pool = getattr(recipe.model, "pool", "")
+    if outputs and pool in ("none", "patches"):
         raise BadSettings(
-            'the model\'s pool is "none", so it has an answer for every patch; a label needs one: '
+            f'the model\'s pool is "{pool}", so it has an answer for every patch; a label needs one: '
             "use another pool"
         )
     return outputs
