@@ -2,6 +2,7 @@
 for photographs of your own; and which weights, when none are given.
 """
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -49,6 +50,8 @@ from vitkit.weights.fitting import changed_preprocessing
 LOSS: dict[str, Literal["sigmoid", "squared"]] = {"classes": "sigmoid", "number": "squared"}
 FEW = 2_000  # images, of which an epoch has too few batches of 32 to learn much in
 SMALL_BATCH = 8  # for them
+LARGEST_BATCH = 512  # the paper's (Table 4)
+BATCHES = 64  # that an epoch has at least, where a GPU makes larger batches worth while
 MANY_CLASSES = 40  # from which on a head of zeros grows slowly: each class is seldom in a batch,
 THEIR_RATE = 0.02  # so twice the rate is better
 Preset = Literal[
@@ -67,6 +70,7 @@ def finetune(
     like: Like = "paper",
     *,
     typed: bool = True,
+    on_gpu: bool = False,
 ) -> Recipe:
     """`vitkit finetune MODEL DATA`: published weights with a new head of zeros, on your own images.
 
@@ -86,8 +90,10 @@ def finetune(
       (`Augmentation.auto`);
     - "quick": the same without a length, which `vitkit.finetuning` chooses by the available time;
       without crops and flips, in batches of 8 for fewer than 2,000 images, and with equal weights
-      for classes of unequal size. A part of the training images is held out, broken images are
-      left out, and the loss is the one for the data's kind of targets.
+      for classes of unequal size. On a GPU, batches grow with the number of images, up to the
+      paper's 512, and the learning rate with the square root of the batch. A part of the training
+      images is held out, broken images are left out, and the loss is the one for the data's kind of
+      targets.
 
     `hints` give what the model's file does not say, and may give another image size and another
     preprocessing. `like` "code" trains a row of Table 4 on what the released code uses: Inception
@@ -96,6 +102,8 @@ def finetune(
 
     typed: whether a person or a program of theirs named `data`, which may then be "file.py:function";
     False for a name that stands in a file.
+
+    on_gpu: whether the run is for a GPU, which computes small batches no faster than large ones.
 
     Raises VitkitError for an unknown preset, for a model or data that cannot be opened, and for
     `like` "code" with another preset than a row of Table 4.
@@ -189,7 +197,7 @@ def finetune(
         images = replace(images, parts="final")
         return replace(recipe, name=f"finetune-{preset}", data=images, precision="float32")
     if preset == "quick":
-        return _quick(recipe, splits)
+        return _quick(recipe, splits, on_gpu)
     return recipe
 
 
@@ -198,19 +206,25 @@ def _say(sentence: str) -> None:
         say(sentence)
 
 
-def _quick(recipe: Recipe, splits: Splits) -> Recipe:
+def _quick(recipe: Recipe, splits: Splits, on_gpu: bool) -> Recipe:
     """The recipe for as long as there is time, which is not known yet: its spans are 0.
 
     The images are seen whole and unmirrored: in a few epochs there is too little time to learn what
     crops hide, and it is unknown whether a mirrored sign or digit is of the same class. Classes of
     unequal size count alike.
     """
+    images = len(splits.train or ())
     batch = recipe.batch
-    if splits.train is not None and len(splits.train) < FEW:
-        batch = SMALL_BATCH
-    optim = replace(recipe.optim, warmup=Span(0, "steps"))
+    lr = recipe.optim.lr
     if splits.target_kind == "class" and len(splits.labels) >= MANY_CLASSES:
-        optim = replace(optim, lr=THEIR_RATE)
+        lr = THEIR_RATE
+    if images < FEW:
+        batch = SMALL_BATCH
+    elif on_gpu:
+        while batch < LARGEST_BATCH and 2 * batch * BATCHES <= images:
+            batch *= 2
+        lr *= math.sqrt(batch / recipe.batch)
+    optim = replace(recipe.optim, warmup=Span(0, "steps"), lr=lr)
     objective = Supervised(loss=LOSS.get(splits.target_kind, "softmax"))
     if splits.train is not None and splits.target_kind == "class":
         counts = np.bincount(splits.train.target_array, minlength=len(splits.labels))
@@ -255,14 +269,16 @@ def _task(preset: str, data: str, images: Source | None) -> TransferTask:
 
 STEPS = 200  # that a fine-tuning should have, at least
 BATCH = 32
-SIDE = 1024  # of the matrices whose product says how fast the machine is
+SIDES_OF_MATRICES = {"cpu": 1024, "cuda": 8192}  # of the matrices whose product is timed; else 2048
 EFFICIENCY = 0.5  # of a training step, beside such a product
+DOWNLOAD = 10.0  # megabytes per second that a connection is assumed to have
 
 
 # AugReg's, pre-trained on ImageNet-21k, fine-tuned on ImageNet-1k (Steiner and others 2021), on the
 # Hugging Face hub; the largest first
 FAMILY = tuple(
-    f"timm/vit_{size}_patch16_224.augreg_in21k_ft_in1k" for size in ("base", "small", "tiny")
+    f"timm/vit_{size}_patch16_224.augreg_in21k_ft_in1k"
+    for size in ("large", "base", "small", "tiny")
 )
 
 
@@ -320,20 +336,29 @@ def _file_of(published: Published) -> str:
 
 
 def _fitting(family: Sequence[Published], minutes: float, device: torch.device) -> Published:
-    """The largest model that makes enough steps in the time; the smallest if none does."""
-    # How fast the device multiplies matrices, in its best precision; a tenth of a second
-    a = torch.ones(SIDE, SIDE, device=device)
-    fastest = torch.inf
+    """The largest model that can be downloaded and makes enough steps in the time; the smallest if none
+    does."""
+    speed = _speed(device)
+    for published in family:
+        macs = cost(named(published.model)).macs
+        step = 3 * 2 * macs * BATCH / (EFFICIENCY * speed)  # forward, and twice that backward
+        seconds = step * STEPS
+        if not published.is_here:
+            seconds += (published.megabytes or 0) / DOWNLOAD
+        if seconds < 60 * minutes:
+            return published
+    return family[-1]
+
+
+def _speed(device: torch.device) -> float:
+    """Operations per second of a matrix product on this device, in its best precision. It takes a tenth of
+    a second."""
+    side = SIDES_OF_MATRICES.get(device.type, 2048)
+    a = torch.ones(side, side, device=device)
+    fastest = math.inf
     with autocast(device, pick_precision("auto", device).precision):
         for _ in range(6):
             began = time.perf_counter()
             (a @ a)[0, 0].item()
             fastest = min(fastest, time.perf_counter() - began)
-    speed = 2 * SIDE**3 / fastest
-
-    for published in family:
-        macs = cost(named(published.model)).macs
-        step = 3 * 2 * macs * BATCH / (EFFICIENCY * speed)  # forward, and twice that backward
-        if step * STEPS < 60 * minutes:
-            return published
-    return family[-1]
+    return 2 * side**3 / fastest
