@@ -47,9 +47,8 @@ NAMES = (
 )  # fmt: skip
 LOCK = "LOCK"  # beside them: locked while a process trains there
 RUNS = Path("runs")
-LABELS = "labels.csv"  # the table that `vitkit label` writes,
-SITTING = "sitting.json"  # beside what it says of itself
 """The folder of all runs that were not given a directory."""
+FIRST = {"recipe.json", "data.json", "plan.json"}  # of which a run writes one before anything else
 LONGEST_NAME = 60  # characters, so that a path with it stays short
 GENERAL = {
     # Folders of every data set, and of every machine
@@ -265,11 +264,12 @@ def tidied(data: str) -> str:
 
 
 def _holds_another(folder: Path, data: str) -> bool:
-    """Whether a directory holds a trained run on images of another place, or what somebody has labelled:
-    its model is another, which goes on learning."""
+    """Whether a directory holds a trained run on images of another place, or something else than a run,
+    such as the labels and the model of a labelling session."""
     if not folder.is_dir():
         return False
-    if (folder / SITTING).exists():
+    names = {path.name for path in folder.iterdir()} - {LOCK}
+    if names and not names & FIRST:
         return True
     earlier = read_earlier(on_this_machine(folder))
     if not earlier.trained or not earlier.recipe:
@@ -298,8 +298,8 @@ def _name_of(data: str) -> str:
     if text == str(Path.home()):
         return "home"
     names = [part for part in text.removeprefix(str(Path.home())).split("/") if part]
-    if names[-1:] == [LABELS]:  # of vitkit label: photos-labels/labels.csv has those of photos
-        names[-2:] = [name.removesuffix("-labels") for name in names[-2:]]
+    if len(names) > 1 and _without_part(names[-1]) == "labels":  # photos-labels/labels.csv
+        names[-2] = names[-2].removesuffix("-labels")
     for name in reversed(names):
         name = _without_part(name)
         if name and name.lower() not in GENERAL:
