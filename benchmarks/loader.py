@@ -103,12 +103,18 @@ def vitkit(
         changes["vitkit.data.loading.batches.batches_in_order"] = in_threads
 
     def start(seed: int) -> Batches:
-        stream = train_batches(
-            source, augmentation, preprocessing, batch=BATCH, seed=seed, after=0, workers=WORKERS
-        )
         with ExitStack() as patches:
             for name, value in changes.items():
                 patches.enter_context(mock.patch(name, value))
+            stream = train_batches(
+                source,
+                augmentation,
+                preprocessing,
+                batch=BATCH,
+                seed=seed,
+                after=0,
+                workers=WORKERS,
+            )
             yield next(stream)  # starts the workers, which keep what was changed
         yield from stream
 
