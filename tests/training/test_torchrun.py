@@ -178,7 +178,9 @@ def test_two_machines_are_one_run(undisturbed, tmp_path):
 
 
 def test_compiled_blocks_in_bfloat16(tmp_path):
-    settings = "--length 6 --evaluate-every 6 --compile --precision bfloat16 --recompute --model.depth 1"
+    settings = (
+        "--length 6 --evaluate-every 6 --compile --precision bfloat16 --recompute --model.depth 1"
+    )
     code, output = finish(agent(tmp_path, *settings.split()), 400)
     assert code == 0, output
     assert len(losses(tmp_path)) == 6
