@@ -179,7 +179,7 @@ def test_the_command_shows_a_table_and_a_curve(photographs, tmp_path, capsys):
     for text in ("top1 (%) at severity", "jpeg compression", "mean of 2", "not corrupted: "):
         assert text in out, text
     page = (tmp_path / "report.html").read_text()
-    assert "Corrupted images" in page and "not stored as JPEG" in page.replace("\n", " ")
+    assert "Corrupted images" in page and "not compressed as JPEG" in page.replace("\n", " ")
     metrics = json.loads((tmp_path / "report.json").read_text())["metrics"]
     assert 0 <= metrics["corrupted/contrast/severity_5/top1"]["value"] <= 1
 

@@ -358,7 +358,7 @@ def test_only_files_of_a_folder_are_said_to_be_moved(reviewed):
     page = write_review(Path("other.html"), "list.csv", {"train": splits.train}, [finding], [])
     (values,) = re.findall("id=data>(.*?)</script>", page.read_text())
     following = json.loads(values)["next"]
-    assert "--apply" not in following and "rows of a table" in following
+    assert "--apply" not in following and "rows of the table" in following
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from vitkit.evaluation.probes.neighbours import Neighbours
 EvaluatorName = Literal[
     "accuracy", "classification", "precision", "errors", "neighbours", "fewshot"
 ]
-"""The names, on the command line, of evaluators that can measure a finished model."""
+"""Names, on the command line, of the evaluators that can measure a finished model."""
 
 EVALUATORS: dict[EvaluatorName, Evaluator] = {
     "accuracy": Accuracy(),
@@ -29,4 +29,4 @@ USUAL: dict[TargetKind, tuple[Evaluator, ...]] = {
     "number": (Errors(),),
     "none": (),
 }
-"""What measures a model by default, for each kind of targets."""
+"""The default evaluators for each kind of targets."""
