@@ -375,7 +375,7 @@ def pauses(monkeypatch):
     """How long was waited, instead of waiting."""
     seconds = []
     monkeypatch.setattr(retries.time, "sleep", seconds.append)
-    monkeypatch.setattr(retries, "_told", set())
+    monkeypatch.setattr(retries, "_reported_servers", set())
     return seconds
 
 
@@ -535,7 +535,7 @@ def test_a_server_without_ranges_is_noticed(tmp_path, served, monkeypatch):
 def test_braces_are_written_out():
     assert remote.expand("a-{008..010}.tar") == ["a-008.tar", "a-009.tar", "a-010.tar"]
     assert remote.expand("{b,a}/{1..2}.x") == ["a/1.x", "a/2.x", "b/1.x", "b/2.x"]
-    with pytest.raises(ValueError, match="stands for more than"):
+    with pytest.raises(ValueError, match="represents more than"):
         remote.expand("{0..9999}-{0..9999}")
 
 

@@ -109,6 +109,6 @@ def test_heads_of_imagenet_21k_meet_names_and_wordnet_names(classes):
 
 def test_a_file_without_names_gets_those_of_imagenet_only_for_as_many_classes():
     labels, [note] = usual_labels(1000)
-    assert labels == imagenet_labels() and "ImageNet-1k's 1,000 classes; nothing in the" in note
+    assert labels == imagenet_labels() and "ImageNet-1k's 1,000 classes; the file does" in note
     for classes in (0, 999, 1001, 21_842):
         assert usual_labels(classes) == (None, [])

@@ -27,12 +27,13 @@ from torchvision.transforms.v2 import functional as F
 
 from vitkit.data.images.pixels import Box
 
+# In the order of torchvision's numbers
 ADJUSTMENTS = (
     "brightness",
     "contrast",
     "saturation",
     "hue",
-)  # in the order of torchvision's numbers
+)
 GREY = 128  # level of the pixels that an operation of Google's RandAugment uncovers
 
 Value = float | int | tuple[int, int, int] | None

@@ -210,9 +210,8 @@ def _stack_reader(data: bytes, name: str) -> Reader:
     # Files for tifffile and numpy, within the limits
     limit = max_pixels()
     accepted = pillow.USUAL_MEMORY * limit
-    memory = (
-        header.bytes + 4 * header.height * header.width * header.channels
-    )  # and a copy in float32
+    # The picture and a copy in float32
+    memory = header.bytes + 4 * header.height * header.width * header.channels
     if header.height * header.width > limit or memory > accepted:
         raise BadImage(
             f"{name} is an image of {header.width} x {header.height} pixels and {header.channels} "

@@ -57,9 +57,9 @@ class Preprocessing:
     size: tuple[int, int] = (224, 224)
     """Height and width of the prepared image, in pixels."""
     rule: Rule = "square"
-    """How the image gets this size: "square", both sides are resized at once; "shorter", the
-    shorter side is resized, the shape kept, and the centre of that. Or "native": the whole image
-    at its own proportions, on a grid of about as many patches as `size` has; "naflex": the same,
+    """How the image gets this size: "square", both sides are resized; "shorter", the shorter
+    side is resized with the aspect ratio kept, and the centre is cropped. Or "native": the whole
+    image with its aspect ratio, on a grid with about as many patches as `size`; "naflex": the same
     on the grid that SigLIP 2's NaFlex chooses."""
     resize: int = 0
     """Side to resize to before a centre crop, of the square or the shorter one; 256 and 224 are the
@@ -74,11 +74,11 @@ class Preprocessing:
     std: tuple[float, ...] = (0.5, 0.5, 0.5)
     """Standard deviation, by which the difference is divided."""
     values: Values = "uint8"
-    """What the numbers of an image are until then: uint8, levels of 8 bits; or float32, which keeps
-    16 bits and more: from 0 to 1, floats as they are."""
+    """The dtype of images before normalisation: uint8, levels of 8 bits; or float32, which keeps
+    16 bits and more: from 0 to 1, floats unchanged."""
     patch: tuple[int, int] = (16, 16)
-    """Height and width of the model's patches in pixels, for images at their own proportions; else
-    nobody reads it."""
+    """Height and width of the model's patches in pixels, for images with their aspect ratios; otherwise
+    unused."""
 
     def __post_init__(self):
         for name in ("size", "mean", "std", "patch"):
@@ -263,9 +263,8 @@ class Preprocessing:
             height, width = picture.size
             return 0.0, 0.0, float(height), float(width)
         resized_height, resized_width = self._resized_size(picture)
-        down = (
-            picture.size[0] / resized_height
-        )  # height of a resized pixel in pixels of the picture
+        # Height of a resized pixel in pixels of the picture
+        down = picture.size[0] / resized_height
         across = picture.size[1] / resized_width
         top, left = self._crop_corner(resized_height, resized_width)
         return top * down, left * across, self.size[0] * down, self.size[1] * across

@@ -173,9 +173,8 @@ class Encoded:
         image = self.image
         if image.format == "JPEG":
             if reduce > 1:
-                image = pillow.open_lazily(
-                    self.data
-                )  # another one, because `draft` changes it permanently
+                # A second object, because `draft` changes it permanently
+                image = pillow.open_lazily(self.data)
                 image.draft("RGB", (image.width // reduce, image.height // reduce))
                 box = reduced(box, reduce, (image.height, image.width))
             pixels = jpeg.region(self.data, *box, reduce=reduce)
