@@ -256,7 +256,7 @@ class TestEvaluator:
 
     def test_a_finished_model_has_nothing_to_predict_with(self):
         subject = Subject(Classifier(create(CONFIG, seed=0), PREPARE, ()))
-        with pytest.raises(ValueError, match="while it trains"):
+        with pytest.raises(ValueError, match="only models in pre-training"):
             list(Reconstruction().measure(subject, Part(None, [])))
 
 

@@ -151,9 +151,9 @@ def test_a_second_run_in_the_same_directory_is_refused_once(tmp_path):
     until(first, tmp_path, 3)
     code, output = finish(agent(tmp_path, "--length", "100000"))
     assert first.poll() is None
-    assert (
-        code != 0 and output.count(f"vitkit: another process is training into {tmp_path}") == 1
-    ), output
+    assert code != 0 and output.count(f"vitkit: another process is training in {tmp_path}") == 1, (
+        output
+    )
     for pid in (*workers(first.pid), first.pid):
         os.kill(pid, signal.SIGKILL)
     first.communicate()

@@ -730,8 +730,9 @@ def test_a_study_mirrors_no_images_whose_classes_do_not_survive_it(tmp_path, cap
             "pad_crop",
             False,
         )
-        assert "training images: switched off, because the classes do not survive it: mirrored" in (
-            capsys.readouterr().err
+        assert (
+            "training images: switched off, because it does not preserve the classes: mirrored"
+            in (capsys.readouterr().err)
         )
 
     # Another data set is asked for itself
