@@ -20,6 +20,7 @@ PoolName = Literal[
     "token-pyramid",
     "map",
     "corner",
+    "memory",
     "none",
 ]
 
@@ -68,7 +69,8 @@ class Pool:
     name: PoolName
     """As ViTConfig.pool has it."""
     reads: tuple[States, ...]
-    """What it puts side by side; empty for attention pooling, and if the head answers for every token."""
+    """What it puts side by side; empty for attention pooling, for a memory bank, and if the head answers
+    for every token."""
     words: str
     """What the head reads, for people."""
 
@@ -97,7 +99,14 @@ class Pool:
     @property
     def can_read_blocks(self) -> bool:
         """Whether the same states of several blocks can be put side by side (ViTConfig.read_blocks)."""
+        if self.compares_patches:
+            return True
         return bool(self.reads) and not self.reads_distillation_token
+
+    @property
+    def compares_patches(self) -> bool:
+        """Whether it compares each patch with a memory bank of patches, so that it has an anomaly map."""
+        return self.name == "memory"
 
     @property
     def tokens_read(self) -> int | None:
@@ -147,6 +156,7 @@ _ALL = (
     ),
     Pool("map", (), "the learned query of attention pooling (MAP)"),
     Pool("corner", (Patch(0),), "the first patch"),
+    Pool("memory", (), "the distances of the patches to those of a memory bank"),
     Pool("none", (), "every token"),
 )
 POOLS: dict[str, Pool] = {pool.name: pool for pool in _ALL}

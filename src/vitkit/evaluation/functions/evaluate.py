@@ -24,6 +24,7 @@ from vitkit.evaluation.functions.report import (
     report_on,
     report_on_files,
 )
+from vitkit.evaluation.metrics.defects import good_or_not, knows_good_images
 from vitkit.evaluation.metrics.metric import Metric
 from vitkit.evaluation.probes.fewshot import Fewshot, shot_notes
 from vitkit.evaluation.sources import without_broken, without_unknown
@@ -42,6 +43,8 @@ from vitkit.system.storage.addresses import shown_address
 from vitkit.system.storage.private import public as without_secrets
 from vitkit.weights import Classifier, ModelLike, Overrides, check_answers, hints_of
 
+# Settings for images with one class each, without `evals`
+FOR_REPORTS = ("against", "report", "calibrate", "real", "named", "corruptions")
 WITHOUT_HEAD = {"neighbours", "fewshot"}  # evaluators of features
 
 
@@ -193,12 +196,13 @@ def _evaluate(asked: Measurement, device: torch.device) -> Evaluation:
         named, source, title = named_images(asked.named, asked, loaded)
     else:
         source, title, notes = images_of(asked, loaded)
+    if knows_good_images(loaded) and not any(getattr(asked, name) for name in FOR_REPORTS):
+        asked = replace(asked, evals=asked.evals or ("defects",))
 
     # Images with one class each get a whole report, all others their evaluators
     if source.target_kind == "class" and not asked.evals:
         return report_on(ReportRequest(asked, loaded, source, title, named, device, notes))
-    for_reports = ("against", "report", "calibrate", "real", "named", "corruptions")
-    if any(getattr(asked, name) for name in for_reports):
+    if any(getattr(asked, name) for name in FOR_REPORTS):
         raise BadSettings(
             "`against`, `report`, `calibrate`, `real`, `named` and `corruptions` are for images with "
             f"one class each, and without `evals`; the targets of {asked.data} are of the kind "
@@ -245,6 +249,8 @@ def images_of(asked: Measurement, classifier: Classifier) -> tuple[Source, str, 
     For the data set that a model was trained on, these are the images that its training held out.
     """
     source, note = _opened(asked, classifier)
+    if knows_good_images(classifier):
+        source = good_or_not(source, classifier.labels)
     if asked.on_bad_image == "skip":
         source = without_broken(source)
     if asked.on_unknown_class == "skip" and classifier.labels:

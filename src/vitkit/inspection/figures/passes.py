@@ -244,9 +244,9 @@ def in_float32(tensor: Tensor) -> AbstractContextManager:
 def reading(config: ViTConfig, tokens: int, pooling: list[Tensor]) -> Tensor:
     """How much of each final token the head reads: float32 (B, T) or (1, T), rows that sum to one.
 
-    Each of the states that the pooling puts side by side counts the same, and in a mean of patches each
-    patch. Of a MAP head they are the attention of the learned query to the patches, averaged over its
-    heads, from `pooling`, (B, H, 1, N). Registers are never read.
+    Each of the states that the pooling puts side by side counts the same, and in a mean of patches, or
+    compared with a memory bank, each patch. Of a MAP head they are the attention of the learned query to
+    the patches, averaged over its heads, from `pooling`, (B, H, 1, N). Registers are never read.
     """
     if config.pool == "map":
         by_probe = of_heads(pooling[-1], None)[:, 0]  # (B, N)
@@ -255,6 +255,9 @@ def reading(config: ViTConfig, tokens: int, pooling: list[Tensor]) -> Tensor:
         return shares
     shares = torch.zeros(1, tokens)
     patches = tokens - config.prefix
+    if config.pooling.compares_patches:
+        shares[:, config.prefix :] = 1 / patches
+        return shares
     for part in config.pooling.reads:
         if isinstance(part, Token):
             shares[:, part.number] += 1
