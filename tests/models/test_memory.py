@@ -16,6 +16,7 @@ SMALL = vit(
     classes=2,
     pool="memory",
     memory=50,
+    depth=2,
     read_blocks=2,
     class_token=True,
 )

@@ -15,8 +15,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitkit.data import Batch, Source, check_images, fingerprint, parts_at, subset
-from vitkit.data.sources.splits import grouped_columns, grouped_to_measure
+from vitkit.data import (
+    Batch,
+    Source,
+    check_images,
+    fingerprint,
+    grouped_columns,
+    grouped_to_measure,
+    parts_at,
+    subset,
+)
 from vitkit.evaluation import Metric, batches_of, collect
 from vitkit.evaluation.evaluator import concatenated
 from vitkit.evaluation.metrics.defects import GOOD, MEMORY_BANK, detection, good_or_not
@@ -33,14 +41,18 @@ from vitkit.system.console.text import counted, some
 from vitkit.system.errors import BadData, BadSettings, Unsupported
 from vitkit.system.machine import Precision, autocast, cpus
 from vitkit.system.processes.ranks import from_rank_0
-from vitkit.weights import Classifier, fitted_to, load_for
-from vitkit.weights.adoption import rebuilt
+from vitkit.weights import Classifier, fitted_to, load_for, preprocessing_for, rebuilt
 
 UNLIKE = "unlike"  # name of the class of all other images, if these have several names or none
 LEAST = 2  # good images, of which one can be compared with another
-DEPTH = (
-    2 / 3
-)  # share of the blocks that are kept: later ones represent what an image shows, not how it looks
+# Shares of the published model's blocks: that are kept, and the last of these, that are compared. Later blocks
+# say what an image shows, not how it looks (benchmarks/defects.py)
+DEPTH = 1 / 2
+READ = 5 / 12
+LARGER = (
+    2  # times the published model's image size, up to which images are read at their own resolution
+)
+MEASURED = 32  # largest number of images whose sizes are read
 MOST = 2**28  # numbers of all patches that are kept in memory, in float16: 512 MiB
 
 
@@ -153,6 +165,23 @@ def _intact(source: Source, notes: list[str]) -> Source:
     return subset(source, [i for i in range(len(source)) if i not in broken])
 
 
+def at_own_resolution(recipe: Recipe, good: Source) -> Recipe:
+    """The recipe for larger images, up to LARGER times its own size, if the good images are as large: small
+    defects need pixels. Images of which a side is no multiple of the patch are read a little smaller."""
+    config = recipe.model
+    if not isinstance(config, ViTConfig) or not config.position_kind.any_grid:
+        return recipe
+    looked_at = np.linspace(0, len(good) - 1, min(len(good), MEASURED)).astype(int).tolist()
+    shorter = int(np.median([min(good.picture(i).size) for i in looked_at]))
+    side = min(LARGER * max(config.image), shorter)
+    if side <= max(config.image):
+        return recipe
+    size = config.fitting((side, side))
+    preprocessing = preprocessing_for(recipe.data.preprocessing, size)
+    data = replace(recipe.data, preprocessing=preprocessing)
+    return replace(recipe, model=config.resized(size), data=data)
+
+
 def good_model(
     recipe: Recipe, images: GoodImages, device: torch.device, precision: Precision, say: Say
 ) -> GoodModel:
@@ -167,8 +196,7 @@ def good_model(
         groups = np.arange(len(good))
 
     # The patches of all good images, and the scores of each by a memory bank without it
-    with autocast(device, precision):
-        patches = patches_of(trunk, good)
+    patches = patches_of(trunk, good, precision)
     scores = left_out_scores(patches, groups)
     threshold = fit_threshold(scores, groups)
     classifier = with_memory(trunk, memory_bank(patches), threshold, images.labels)
@@ -177,14 +205,13 @@ def good_model(
     # Other images
     figures: list[Metric] = []
     test: list[Metric] = []
-    with autocast(device, precision):
-        if images.others is not None:
-            excess = np.concatenate([scores, scores_of(classifier, images.others)])
-            is_bad = np.arange(len(excess)) >= len(scores)
-            figures = detection(excess - threshold.value, is_bad)
-        if images.test is not None:
-            excess = scores_of(classifier, images.test) - threshold.value
-            test = detection(excess, images.test.target_array != GOOD)
+    if images.others is not None:
+        excess = np.concatenate([scores, scores_of(classifier, images.others, precision)])
+        is_bad = np.arange(len(excess)) >= len(scores)
+        figures = detection(excess - threshold.value, is_bad)
+    if images.test is not None:
+        excess = scores_of(classifier, images.test, precision) - threshold.value
+        test = detection(excess, images.test.target_array != GOOD)
     return GoodModel(classifier, threshold, images, len(good), tuple(figures), tuple(test))
 
 
@@ -198,13 +225,14 @@ def _trunk(recipe: Recipe, device: torch.device) -> Classifier:
             f"{recipe.init} is a {config.title}, and good images are remembered by the patches of a plain "
             "Vision Transformer or a hybrid; choose such a model, or add a class of other images"
         )
-    depth = max(1, math.ceil(DEPTH * config.depth))
+    depth = math.ceil(DEPTH * config.depth)
+    blocks = min(math.ceil(READ * config.depth), depth)
     config = replace(
         config.headless(),
         depth=depth,
         pool="memory",
         memory=1,
-        read_blocks=1,
+        read_blocks=blocks,
         class_token=config.has_class_token,
         norm="tokens",
     )
@@ -212,7 +240,7 @@ def _trunk(recipe: Recipe, device: torch.device) -> Classifier:
     weights["norm.weight"] = torch.ones_like(weights["norm.weight"])
     if "norm.bias" in weights:
         weights["norm.bias"] = torch.zeros_like(weights["norm.bias"])
-    weights["pool.memory"] = torch.zeros(1, config.width)
+    weights["pool.memory"] = torch.zeros(1, blocks * config.width)
     model = rebuilt(fitted.model, config, weights)
     return replace(
         fitted,
@@ -239,13 +267,14 @@ def _few_enough(good: Source, trunk: Classifier) -> tuple[Source, str]:
     )
 
 
-def patches_of(classifier: Classifier, source: Source) -> Tensor:
+def patches_of(classifier: Classifier, source: Source, precision: Precision) -> Tensor:
     """What is compared of the patches of images: float16 (I, N, D), each of length 1."""
     model = classifier.model
     assert isinstance(model, VisionTransformer) and isinstance(model.pool, MemoryPool)
 
     def read(batch: Batch) -> tuple[Tensor, ...]:
-        states = model.patch_states(classifier.preprocessing.normalise(batch.images))
+        with autocast(classifier.device, precision):
+            states = model.patch_states(classifier.preprocessing.normalise(batch.images))
         return model.pool.directions(states).half(), batch.indices
 
     batches = batches_of(classifier, source, "reading patches")
@@ -253,11 +282,12 @@ def patches_of(classifier: Classifier, source: Source) -> Tensor:
     return patches[indices.argsort()]
 
 
-def scores_of(classifier: Classifier, source: Source) -> np.ndarray:
+def scores_of(classifier: Classifier, source: Source, precision: Precision) -> np.ndarray:
     """The anomaly score of images: float64 (I,)."""
 
     def read(batch: Batch) -> tuple[Tensor, ...]:
-        return classifier.features(batch.images)[:, 0], batch.indices
+        with autocast(classifier.device, precision):
+            return classifier.features(batch.images)[:, 0], batch.indices
 
     batches = batches_of(classifier, source, "comparing other images")
     rows = collect(classifier.model, batches, read, classifier.device)

@@ -9,8 +9,6 @@ from .figures.alignment import draw_alignment as draw_alignment
 from .figures.anomaly_maps import anomaly_map as anomaly_map
 from .figures.anomaly_maps import has_anomaly_map as has_anomaly_map
 from .figures.anomaly_maps import heated as heated
-from .figures.anomaly_maps import logits_and_anomaly_map as logits_and_anomaly_map
-from .figures.anomaly_maps import regions_in as regions_in
 from .figures.attention_maps import logits_and_rollout as logits_and_rollout
 from .figures.attention_maps import raw_attention as raw_attention
 from .figures.attention_maps import rollout as rollout

@@ -18,7 +18,7 @@ from vitkit.models.layers import Dense, build_norm
 from vitkit.models.pooling import Means, Patch, States, Token
 from vitkit.models.tiling import Grid
 
-WORST = 0.01  # share of an image's patches whose distances make its anomaly score
+WORST = 0.005  # share of an image's patches whose distances make its anomaly score
 COMPARED = 2_048  # rows of a memory bank that all patches are compared with at the same time
 
 

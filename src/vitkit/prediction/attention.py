@@ -18,11 +18,11 @@ from vitkit.inspection import (
     check_has_attention,
     has_anomaly_map,
     heated,
-    logits_and_anomaly_map,
     logits_and_rollout,
     over_image,
     photograph_and_map,
 )
+from vitkit.inspection.figures.anomaly_maps import logits_and_anomaly_map
 from vitkit.inspection.photographs import captioned, enlarged
 from vitkit.prediction.sorting import safe_name
 from vitkit.runtimes import Eager

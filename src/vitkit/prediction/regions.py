@@ -47,7 +47,7 @@ class RegionsFile:
     def add(self, item: Item, shares: np.ndarray, preprocessing: Preprocessing) -> None:
         """Add the regions of an image, from its anomaly map (h, w). The image is read again, for its
         size."""
-        from vitkit.inspection import regions_in
+        from vitkit.inspection.figures.anomaly_maps import regions_in
 
         picture = open_image(item.read(), item.name)
         height, width = picture.size

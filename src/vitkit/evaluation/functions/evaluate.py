@@ -10,8 +10,18 @@ from typing import Annotated, Literal, Unpack
 import numpy as np
 import torch
 
-from vitkit.data import Columns, Source, Splits, fingerprint, parts_at, source_at, splits_at, subset
-from vitkit.data.sources.splits import grouped_columns, grouped_to_measure
+from vitkit.data import (
+    Columns,
+    Source,
+    Splits,
+    fingerprint,
+    grouped_columns,
+    grouped_to_measure,
+    parts_at,
+    source_at,
+    splits_at,
+    subset,
+)
 from vitkit.evaluation.benchmarks.corruptions import Corruption
 from vitkit.evaluation.benchmarks.imagenet_c import is_imagenet_c
 from vitkit.evaluation.benchmarks.named import SETS, Named, SetName, open_named

@@ -11,6 +11,7 @@ from vitkit.evaluation import Metric
 from vitkit.finetuning.good_images import (
     GoodImages,
     GoodModel,
+    at_own_resolution,
     good_model,
     open_good_images,
 )
@@ -34,15 +35,27 @@ FIGURES = {
 
 
 def remember(
-    recipe: Recipe, run_dir: Path, normal: str, device: torch.device, say: Say
+    recipe: Recipe,
+    run_dir: Path,
+    normal: str,
+    device: torch.device,
+    say: Say,
+    keep_size: bool = False,
 ) -> GoodModel:
     """Make the model of the good images of a recipe's data, and save it in `run_dir`/model. Raises
-    OtherPlan for the directory of another run."""
+    OtherPlan for the directory of another run.
+
+    keep_size: read images at the recipe's size, however large they are.
+    """
     with locked(run_dir):
         _check_same(run_dir, recipe, normal)
         images = open_good_images(recipe.data, normal)
         for sentence in _about(images):
             say(sentence)
+        if not keep_size:
+            recipe = at_own_resolution(recipe, images.good)
+        height, width = recipe.data.preprocessing.size
+        say(f"images are read at {width} x {height} pixels")
         precision = from_rank_0(lambda: pick_precision(recipe.precision, device)).precision
         made = good_model(recipe, images, device, precision, say)
         from_rank_0(lambda: save(made.classifier.to("cpu"), run_dir / MODEL))

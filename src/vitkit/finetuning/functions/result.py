@@ -204,7 +204,7 @@ def finetune_good(
     with process_group(device, patience) as opened:
         for run_dir in _run_dirs(data, workdir):
             try:
-                made = good_images.remember(recipe, run_dir, normal, opened, say)
+                made = good_images.remember(recipe, run_dir, normal, opened, say, bool(hints.image))
                 break
             except OtherPlan as error:
                 if workdir is not None:
