@@ -187,7 +187,7 @@ def good_model(
 ) -> GoodModel:
     """The model of good images, from the weights and for the image size of a recipe. Raises VitkitError for
     a model that is no Vision Transformer."""
-    trunk = _trunk(recipe, device)
+    trunk = trunk_for(recipe, device)
     good, note = _few_enough(images.good, trunk)
     if note:
         say(note)
@@ -215,7 +215,7 @@ def good_model(
     return GoodModel(classifier, threshold, images, len(good), tuple(figures), tuple(test))
 
 
-def _trunk(recipe: Recipe, device: torch.device) -> Classifier:
+def trunk_for(recipe: Recipe, device: torch.device) -> Classifier:
     """The blocks of the published model that are read, with a memory bank of one patch."""
     published, _ = load_for(recipe.init, recipe.model)
     fitted, _ = fitted_to(published, recipe.model, ())

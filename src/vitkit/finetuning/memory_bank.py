@@ -15,7 +15,7 @@ from vitkit.evaluation.probes.unknown import conformal_rank
 from vitkit.models.head import distances_to, worst_count
 from vitkit.system.console.progress import bar
 
-MOST = 16_384  # largest number of patches in memory
+MOST = 8_192  # largest number of patches in memory
 DRAWN = 65_536  # largest number of patches from which those in memory are chosen
 PROJECTED = 64  # numbers of a patch by which they are chosen
 FOLDS = 5  # of images that are left out together if each image alone would take too long
