@@ -34,12 +34,12 @@ def pretrained(tmp_path_factory):
 def stripes(seed, spot=None):
     """An image of stripes, with a white spot at (left, top) if there is one."""
     draws = np.random.default_rng(seed)
-    pixels = np.zeros((2 * SIDE, 2 * SIDE, 3))
-    pixels[:, :, 0] = 90 + 60 * np.sin(np.arange(2 * SIDE) / 9)
+    pixels = np.zeros((SIDE, SIDE, 3))
+    pixels[:, :, 0] = 90 + 60 * np.sin(np.arange(SIDE) / 5)
     pixels += draws.normal(0, 4, pixels.shape)
     if spot is not None:
         left, top = spot
-        pixels[top : top + 24, left : left + 24] = 255
+        pixels[top : top + 12, left : left + 12] = 255
     return pixels.clip(0, 255).astype(np.uint8)
 
 
@@ -54,7 +54,7 @@ def parts(tmp_path_factory):
     for i in range(4):
         path = root / "parts" / "spot" / f"{i}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(encoded(stripes(100 + i, (80, 16 + 16 * i)), "PNG"))
+        path.write_bytes(encoded(stripes(100 + i, (40, 8 + 8 * i)), "PNG"))
     return root / "parts"
 
 
@@ -107,11 +107,11 @@ def test_a_map_says_where(made, parts):
     classifier = vitkit.load(made.run_dir, quiet=True)
     for i in range(4):
         (shares,) = anomaly_map(classifier, classifier.batch(parts / "spot" / f"{i}.png")).numpy()
-        rows = columns = np.arange(16) * 8 + 4  # middles of the patches, in pixels
-        is_inside = (np.abs(rows - 28 - 16 * i) < 12)[:, None] & (np.abs(columns - 92) < 12)
-        is_outside = (np.abs(rows - 28 - 16 * i) > 36)[:, None] | (np.abs(columns - 92) > 36)
-        at_least(shares[is_inside].min(), 0.5)
-        at_most(shares[is_outside].mean(), 0.2)
+        middles = np.arange(8) * 8 + 4  # of the patches, in pixels
+        down = np.abs(middles - 14 - 8 * i)[:, None]
+        across = np.abs(middles - 46)
+        at_least(shares[(down < 6) & (across < 6)].min(), 0.6)
+        at_most(shares[(down > 18) | (across > 18)].mean(), 0.45)
 
 
 def test_regions_lie_on_the_defects(made, parts, tmp_path):
@@ -122,14 +122,14 @@ def test_regions_lie_on_the_defects(made, parts, tmp_path):
         rows = list(csv.DictReader(file))
     coco = json.loads((tmp_path / "regions.json").read_text())
     assert coco["categories"] == [{"id": 1, "name": "spot"}]
-    assert {(image["width"], image["height"]) for image in coco["images"]} == {(128, 128)}
+    assert {(image["width"], image["height"]) for image in coco["images"]} == {(64, 64)}
     assert len(coco["annotations"]) == len(rows)
     for i in range(4):
         own = [row for row in rows if row["name"].endswith(f"spot/{i}.png")]
         left, top, width, height, score = (
             float(own[0][key]) for key in ("left", "top", "width", "height", "score")
         )
-        assert left < 80 + 12 < left + width and top < 28 + 16 * i < top + height
+        assert left < 46 < left + width and top < 14 + 8 * i < top + height
         assert score == max(float(row["score"]) for row in own) and 0.5 < score <= 1
     assert len(list((tmp_path / "maps").iterdir())) == 4
 
@@ -147,8 +147,8 @@ def test_a_picture_of_the_map_is_red_on_the_defect(made, parts, tmp_path):
     with Image.open(path) as picture:
         pixels = np.asarray(picture.convert("RGB")).astype(int)
     side = pixels.shape[1] // 2
-    scale = side / (2 * SIDE)
-    y, x = round(28 * scale), round(92 * scale)
+    scale = side / SIDE
+    y, x = round(14 * scale), round(46 * scale)
     plain, drawn = pixels[y, x], pixels[y, side + x]
     assert plain[1] > 240 and drawn[1] < 140 and drawn[0] > 200  # white, and red
 
