@@ -39,7 +39,8 @@ def splits_to_learn_from(
 ) -> "tuple[Splits, str | None]":
     """The parts of a data set, with a test part and groups, and without broken images if these are to be
     skipped; and the fingerprint of a test part that was split off, from before images were skipped."""
-    from vitkit.data.sources.splits import grouped_columns, splits_of
+    from vitkit.data import grouped_columns
+    from vitkit.data.sources.splits import splits_of
 
     columns = grouped_columns(columns, groups)
     splits = splits_of(parts_of(data, columns, named), data, 0, groups, always_grouped=True)

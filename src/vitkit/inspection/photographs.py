@@ -184,16 +184,21 @@ def photograph_and_map(pixels: np.ndarray, weights: np.ndarray, least: int) -> n
     least: photographs are enlarged until the shorter side has about this number of pixels, small ones
         without smoothing.
     """
+    photograph = enlarged(pixels, least)
+    looked = darkened(photograph, weights, (0, 0, *photograph.shape[:2]))
+    gap = np.full((len(photograph), GAP, 3), 255, np.uint8)
+    return np.concatenate([photograph, gap, looked], 1)
+
+
+def enlarged(pixels: np.ndarray, least: int) -> np.ndarray:
+    """A photograph, uint8 (h, w, 3), enlarged until a side has about `least` pixels, a small one without
+    smoothing: uint8 (H, W, 3)."""
     height, width = pixels.shape[:2]
     factor = max(1, round(least / min(height, width)))
     resample = Image.Resampling.BICUBIC
     if max(height, width) < SMALL:
         resample = Image.Resampling.NEAREST
-    size = (width * factor, height * factor)
-    photograph = np.asarray(Image.fromarray(pixels).resize(size, resample))
-    looked = darkened(photograph, weights, (0, 0, *photograph.shape[:2]))
-    gap = np.full((len(photograph), GAP, 3), 255, np.uint8)
-    return np.concatenate([photograph, gap, looked], 1)
+    return np.asarray(Image.fromarray(pixels).resize((width * factor, height * factor), resample))
 
 
 def captioned(pixels: np.ndarray, caption: str) -> np.ndarray:

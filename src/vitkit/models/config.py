@@ -45,10 +45,13 @@ class ViTConfig:
     patches in the four quarters of the image; "token-gap-quarters": all of these; "token-pyramid": these
     and the means in 4 x 4 parts of the image; "gap": the mean of the patches (App. D.3, trained with a
     learning rate of 3e-4, the token with 8e-4); "map": an attention pooling; "corner": the first patch
-    (the published Axial-ViT); "none": every token, each with its own output."""
+    (the published Axial-ViT); "memory": the anomaly score, one number: how far the image's patches are from
+    those of a memory bank (PatchCore); "none": every token, each with its own output."""
     read_blocks: int = 1
     """Number of blocks, counted from the last, from which the head reads the tokens of `pool`,
     concatenated, each after the last LayerNorm (4 in DINO's linear protocol); 1 in the paper."""
+    memory: int = 0
+    """M, the number of patches in the memory bank of the pooling "memory"; 0 for other poolings."""
     class_token: bool | None = None
     """Whether there is a class token; None: only if the pooling reads it, as in the official
     code."""
@@ -230,6 +233,8 @@ class ViTConfig:
     @property
     def pooled_width(self) -> int:
         """The width of the pooled state."""
+        if self.pooling.compares_patches:
+            return 1
         return self.read_blocks * self.pooling.states * self.width
 
     @property
@@ -313,7 +318,9 @@ class ViTConfig:
         If only a vitkit head combines several states, the class token of the last block remains, which every
         library can return.
         """
-        headless = replace(self.with_head(0), read_blocks=1)
+        headless = replace(self.with_head(0), read_blocks=1, memory=0)
+        if self.pooling.compares_patches:
+            headless = replace(headless, pool="token" if self.has_class_token else "gap")
         if self.pooling.extends_class_token:
             headless = replace(headless, pool="token")
         return headless

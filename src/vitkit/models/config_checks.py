@@ -161,7 +161,13 @@ def _check_pooling(config: "ViTConfig") -> None:
             f'read_blocks is {config.read_blocks} with pool "{config.pool}"; states of several blocks '
             f"are read with {', '.join(names[:-1])} or {names[-1]}"
         )
+    if config.memory < 0 or (config.memory > 0) != pool.compares_patches:
+        raise BadSettings(
+            f'memory is {config.memory} with pool "{config.pool}"; it is the number of patches in the memory '
+            'bank of the pool "memory", at least 1, and 0 with every other pool'
+        )
     joins = pool.can_read_blocks and (pool.states > 1 or config.read_blocks > 1)
+    joins = joins or pool.compares_patches
     if joins and (config.norm == "pooled" or config.representation):
         raise BadSettings(
             f'pool is "{config.pool}" with norm "{config.norm}" and a representation layer of '

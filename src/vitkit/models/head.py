@@ -18,6 +18,9 @@ from vitkit.models.layers import Dense, build_norm
 from vitkit.models.pooling import Means, Patch, States, Token
 from vitkit.models.tiling import Grid
 
+WORST = 0.005  # share of an image's patches whose distances make its anomaly score
+COMPARED = 2_048  # rows of a memory bank that all patches are compared with at the same time
+
 
 class Pooling(nn.Module):
     """A pooling without parameters: concatenates the states that the table of poolings names."""
@@ -74,8 +77,10 @@ def shares(length: int, count: int) -> list[slice]:
     return parts  # `length` is a variable in an exported model, and ONNX divides towards zero
 
 
-def build_pool(config: ViTConfig) -> "Pooling | AttentionPool":
+def build_pool(config: ViTConfig) -> "Pooling | AttentionPool | MemoryPool":
     """The pooling of a configuration."""
+    if config.pooling.compares_patches:
+        return MemoryPool(config)
     if config.pool == "map":
         return AttentionPool(config)
     return Pooling(config)
@@ -113,6 +118,62 @@ class AttentionPool(nn.Module):
         """Initialise the probe Glorot-uniformly, as a 1 x D matrix, like flax."""
         limit = (6 / (1 + self.probe.shape[-1])) ** 0.5
         nn.init.uniform_(self.probe, -limit, limit)
+
+
+class MemoryPool(nn.Module):
+    """PatchCore (Roth et al. 2022): the distance of each patch to the nearest of a memory bank, and the
+    anomaly score of an image, which is the mean of its largest distances.
+
+    A distance is one minus the cosine similarity, as in AnomalyDINO (Damm et al. 2025); of several blocks
+    it is the mean, as each block's states are scaled to length 1.
+    """
+
+    tokens_read = None
+    memory: Tensor
+
+    def __init__(self, config: ViTConfig):
+        super().__init__()
+        self.prefix = config.prefix
+        self.blocks = config.read_blocks
+        self.register_buffer("memory", torch.empty(config.memory, self.blocks * config.width))
+
+    def directions(self, states: list[Tensor]) -> Tensor:
+        """What is compared of each patch: the tokens of L blocks, (B, T, D) each -> (B, N, L·D), of length
+        1."""
+        patches = torch.stack([z[:, self.prefix :].float() for z in states], 2)  # (B, N, L, D)
+        return nn.functional.normalize(patches, dim=-1).flatten(2) / len(states) ** 0.5
+
+    def distances(self, states: list[Tensor], grid: Grid) -> Tensor:
+        """The distance of each patch to the nearest in memory: L times (B, T, D) -> (B, h, w), from 0 to
+        2."""
+        patches = self.directions(states)
+        return distances_to(patches, self.memory).unflatten(1, grid)
+
+    def forward(self, distances: Tensor) -> Tensor:
+        """(B, h, w) -> y, the anomaly score: (B, 1)."""
+        rows = distances.flatten(1)  # (B, N)
+        return rows.topk(worst_count(rows.shape[1]), 1).values.mean(1, keepdim=True)
+
+    def init_weights(self) -> None:
+        """Random directions, until patches of images replace them."""
+        nn.init.normal_(self.memory)
+        self.memory /= self.memory.norm(dim=1, keepdim=True)
+
+
+def worst_count(patches: int) -> int:
+    """The number of patches whose distances make an anomaly score, of an image of N patches."""
+    return max(1, round(WORST * patches))
+
+
+def distances_to(patches: Tensor, memory: Tensor) -> Tensor:
+    """One minus the cosine similarity of each row to the most similar in memory, all of length 1:
+    (B, N, D) and (M, D) -> (B, N). In float32 under autocast too: similar patches differ by less than
+    bfloat16 tells apart."""
+    highest = []
+    with torch.autocast(patches.device.type, enabled=False):
+        for rows in memory.split(COMPARED):
+            highest.append((patches @ rows.mT).amax(2))  # (B, N)
+    return 1 - torch.stack(highest).amax(0)
 
 
 class DistilledHead(nn.Module):

@@ -91,12 +91,16 @@ def vit_macs(config: ViTConfig, image: Grid, padded_taps: bool = True) -> dict[s
     if config.positions == "relative":  # and one for its offset
         macs["attention"] += config.depth * pairs * width
 
-    # The pooling: Eq. 4 costs nothing, MAP attends to the patches with one query
+    # The pooling: Eq. 4 costs nothing, MAP attends to the patches with one query, and a memory bank
+    # compares each patch with each of its own
     macs["pool"] = 0
     if config.pool == "map":
         probe = 2 * width**2 + 2 * width * mlp  # q and U_msa of one token; its MLP
         keys_and_values = 2 * patches * width**2
         macs["pool"] = probe + keys_and_values + 2 * patches * width
+
+    elif config.pooling.compares_patches:
+        macs["pool"] = patches * config.memory * config.read_blocks * width
 
     # The head, for one output per image, or one per token
     answers = 1

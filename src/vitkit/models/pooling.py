@@ -19,6 +19,7 @@ PoolName = Literal[
     "token-pyramid",
     "map",
     "corner",
+    "memory",
     "none",
 ]
 
@@ -67,7 +68,8 @@ class Pool:
     name: PoolName
     """The value of ViTConfig.pool."""
     reads: tuple[States, ...]
-    """The parts that it concatenates; empty for attention pooling, and if every token has its own output."""
+    """The parts that it concatenates; empty for attention pooling, for a memory bank, and if every token has
+    its own output."""
     words: str
     """A description of what the head reads."""
 
@@ -96,7 +98,14 @@ class Pool:
     @property
     def can_read_blocks(self) -> bool:
         """Whether the same states of several blocks can be concatenated (ViTConfig.read_blocks)."""
+        if self.compares_patches:
+            return True
         return bool(self.reads) and not self.reads_distillation_token
+
+    @property
+    def compares_patches(self) -> bool:
+        """Whether it compares each patch with a memory bank of patches, so that it has an anomaly map."""
+        return self.name == "memory"
 
     @property
     def tokens_read(self) -> int | None:
@@ -146,6 +155,7 @@ _ALL = (
     ),
     Pool("map", (), "the learned query of attention pooling (MAP)"),
     Pool("corner", (Patch(0),), "the first patch"),
+    Pool("memory", (), "the distances of the patches to those of a memory bank"),
     Pool("none", (), "every token"),
 )
 POOLS: dict[str, Pool] = {pool.name: pool for pool in _ALL}

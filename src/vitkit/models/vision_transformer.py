@@ -23,7 +23,7 @@ from vitkit.models.ancestors.resnet import ResNetStem
 from vitkit.models.attention import AttentionPositions
 from vitkit.models.block import Block
 from vitkit.models.config import ViTConfig
-from vitkit.models.head import DistilledHead, build_pool
+from vitkit.models.head import DistilledHead, MemoryPool, build_pool
 from vitkit.models.layers import (
     Dense,
     build_norm,
@@ -108,8 +108,10 @@ class VisionTransformer(nn.Module):
 
         If the pooling reads only the class token, the last block computes only that. `pool="none"` gives
         (B, T, D), and a pooling of S states (B, S·D); `read_blocks` multiplies the width, with the last block's
-        states last; with a representation layer D is its width.
+        states last; with a representation layer D is its width. A memory bank gives (B, 1), the anomaly score.
         """
+        if isinstance(self.pool, MemoryPool):
+            return self.pool(self.distances(images))
         z = self.embed(images)  # (B, T, D)  Eq. 1
         # Eq. 2 and 3, L times
         grid = self.grid(images)
@@ -122,6 +124,24 @@ class VisionTransformer(nn.Module):
         if self.representation is not None:
             y = torch.tanh(self.representation(y))
         return y
+
+    def distances(self, images: Tensor) -> Tensor:
+        """The distance of each patch to the nearest in the memory bank: (B, C, h·P, w·P) -> float32
+        (B, h, w). For a model whose pooling is "memory"."""
+        return self.pool.distances(self.patch_states(images), self.grid(images))
+
+    def with_patch_logits(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """The logits of images, and those that the head gives each patch alone: (B, C, h·P, w·P) -> (B, K)
+        and (B, h, w, K). For a model whose pooling is "memory"."""
+        distances = self.distances(images)
+        return self.head(self.pool(distances)), self.head(distances[..., None])
+
+    def patch_states(self, images: Tensor) -> list[Tensor]:
+        """The tokens of the last `read_blocks` blocks, each after the last LayerNorm: (B, C, h·P, w·P) ->
+        L times (B, T, D)."""
+        z = self.embed(images)
+        states = self.last_states(z, self.grid(images), self.config.read_blocks)
+        return [self.normed(z) for z in states]
 
     def encode(self, images: Tensor) -> Tensor:
         """The final states of all tokens, for inspection or dense tasks: (B, C, h·P, w·P) -> (B, T, D)."""

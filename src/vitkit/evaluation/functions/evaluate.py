@@ -10,8 +10,18 @@ from typing import Annotated, Literal, Unpack
 import numpy as np
 import torch
 
-from vitkit.data import Columns, Source, Splits, fingerprint, parts_at, source_at, splits_at, subset
-from vitkit.data.sources.splits import grouped_columns, grouped_to_measure
+from vitkit.data import (
+    Columns,
+    Source,
+    Splits,
+    fingerprint,
+    grouped_columns,
+    grouped_to_measure,
+    parts_at,
+    source_at,
+    splits_at,
+    subset,
+)
 from vitkit.evaluation.benchmarks.corruptions import Corruption
 from vitkit.evaluation.benchmarks.imagenet_c import is_imagenet_c
 from vitkit.evaluation.benchmarks.named import SETS, Named, SetName, open_named
@@ -24,6 +34,7 @@ from vitkit.evaluation.functions.report import (
     report_on,
     report_on_files,
 )
+from vitkit.evaluation.metrics.defects import good_or_not, knows_good_images
 from vitkit.evaluation.metrics.metric import Metric
 from vitkit.evaluation.probes.fewshot import Fewshot, shot_notes
 from vitkit.evaluation.sources import without_broken, without_unknown
@@ -42,6 +53,8 @@ from vitkit.system.storage.addresses import shown_address
 from vitkit.system.storage.private import public as without_secrets
 from vitkit.weights import Classifier, ModelLike, Overrides, check_answers, hints_of
 
+# Settings for images with one class each, without `evals`
+FOR_REPORTS = ("against", "report", "calibrate", "real", "named", "corruptions")
 WITHOUT_HEAD = {"neighbours", "fewshot"}  # evaluators of features, which need no head
 
 
@@ -193,12 +206,13 @@ def _evaluate(settings: Measurement, device: torch.device) -> Evaluation:
         named, source, title = named_images(settings.named, settings, loaded)
     else:
         source, title, notes = images_of(settings, loaded)
+    if knows_good_images(loaded) and not any(getattr(settings, name) for name in FOR_REPORTS):
+        settings = replace(settings, evals=settings.evals or ("defects",))
 
     # Images with one class each get a full report, all others the metrics of their evaluators
     if source.target_kind == "class" and not settings.evals:
         return report_on(ReportRequest(settings, loaded, source, title, named, device, notes))
-    for_reports = ("against", "report", "calibrate", "real", "named", "corruptions")
-    if any(getattr(settings, name) for name in for_reports):
+    if any(getattr(settings, name) for name in FOR_REPORTS):
         raise BadSettings(
             "`against`, `report`, `calibrate`, `real`, `named` and `corruptions` are for images with "
             f"one class each, and without `evals`; the targets of {settings.data} are of the kind "
@@ -245,6 +259,8 @@ def images_of(settings: Measurement, classifier: Classifier) -> tuple[Source, st
     For the data set that a model was trained on, these are the images that its training held out.
     """
     source, note = _opened(settings, classifier)
+    if knows_good_images(classifier):
+        source = good_or_not(source, classifier.labels)
     if settings.on_bad_image == "skip":
         source = without_broken(source)
     if settings.on_unknown_class == "skip" and classifier.labels:

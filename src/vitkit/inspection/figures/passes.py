@@ -242,9 +242,9 @@ def in_float32(tensor: Tensor) -> AbstractContextManager:
 def reading(config: ViTConfig, tokens: int, pooling: list[Tensor]) -> Tensor:
     """How much of each final token the head reads: float32 (B, T) or (1, T), rows that sum to one.
 
-    All states that the pooling concatenates have equal weight, and so have the patches in a mean. For a
-    MAP head the weights are the attention of the learned query to the patches, averaged over its heads,
-    from `pooling`, (B, H, 1, N). Registers are never read.
+    All states that the pooling concatenates have equal weight, and so have the patches in a mean, or compared
+    with a memory bank. For a MAP head the weights are the attention of the learned query to the patches,
+    averaged over its heads, from `pooling`, (B, H, 1, N). Registers are never read.
     """
     if config.pool == "map":
         by_probe = of_heads(pooling[-1], None)[:, 0]  # (B, N)
@@ -253,6 +253,9 @@ def reading(config: ViTConfig, tokens: int, pooling: list[Tensor]) -> Tensor:
         return shares
     shares = torch.zeros(1, tokens)
     patches = tokens - config.prefix
+    if config.pooling.compares_patches:
+        shares[:, config.prefix :] = 1 / patches
+        return shares
     for part in config.pooling.reads:
         if isinstance(part, Token):
             shares[:, part.number] += 1

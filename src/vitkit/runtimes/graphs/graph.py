@@ -70,11 +70,16 @@ class Graph(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor | tuple[Tensor, ...]:
         """Levels from 0 to 255, (B, 3, h, w) -> float32 (B, K); with limits for unknown images also (B,),
-        above 0 for one; and if it looks, (B, m, n), what the model looks at."""
+        above 0 for one; and if it looks, (B, m, n), what the model looks at. A model of good images
+        gives (B, K) and its anomaly map, (B, h, w)."""
         x = images.float()
         if self.normalises:
             x = x * self.scale - self.shift
         attention = None
+        if compares_patches(self.model):
+            assert isinstance(self.model, VisionTransformer)
+            logits, of_patches = self.model.with_patch_logits(x)
+            return logits.float(), of_patches.float().softmax(-1)[..., 1]
         if self.looks:
             assert isinstance(self.model, VisionTransformer)  # as shows_attention has checked
             features, attention = features_and_attention(self.model, x)
@@ -89,6 +94,12 @@ class Graph(nn.Module):
         if len(outputs) == 1:
             return logits
         return tuple(outputs)
+
+
+def compares_patches(model: nn.Module) -> bool:
+    """Whether a model compares the patches of an image with those of good images, so that its file has an
+    anomaly map."""
+    return isinstance(model, VisionTransformer) and model.config.pooling.compares_patches
 
 
 def features_and_attention(model: VisionTransformer, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -148,13 +159,13 @@ class PictureGraph(nn.Module):
         self.network = Graph(classifier, merge, apart)
         self.activation = classifier.activation
 
-    def forward(self, images: Tensor) -> Tensor | tuple[Tensor, Tensor]:
-        """uint8 (B, height, width, 3), red first -> float32 (B, K); with limits also (B,), as Graph's."""
+    def forward(self, images: Tensor) -> Tensor | tuple[Tensor, ...]:
+        """uint8 (B, height, width, 3), red first -> float32 (B, K); and what else Graph gives."""
         outputs = self.network(self.resize(images))
-        if self.network.limits is None:
+        if isinstance(outputs, Tensor):
             return activate(outputs, self.activation)
-        logits, strangeness = outputs
-        return activate(logits, self.activation), strangeness
+        logits, *others = outputs
+        return activate(logits, self.activation), *others
 
 
 def reading_levels(model: VisionTransformer, preprocessing: Preprocessing) -> VisionTransformer:

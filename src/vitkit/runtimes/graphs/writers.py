@@ -28,6 +28,7 @@ LARGEST_SIDE = 8192  # pixels of a picture
 LONGEST = 255  # patches along a side of an image at its own proportions, or all that it may have
 LARGEST_BATCH = 4096
 ATTENTION = "attention"  # the output that says what a model looks at
+ANOMALY_MAP = "anomaly_map"  # that says where an image is unlike good ones
 FEW = 1024  # numbers of a tensor that stays in float32: biases, and what LayerNorm has
 
 
@@ -63,16 +64,16 @@ def quiet() -> Iterator[None]:
         yield
 
 
-def output_names(exported: Exported, looks: bool = False) -> list[str]:
-    """The names of the file's outputs. looks: whether there is an output for what the model looks
-    at, too."""
+def output_names(exported: Exported, map_output: str = "") -> list[str]:
+    """The names of the file's outputs. map_output: that of a map of the image, ATTENTION or ANOMALY_MAP,
+    if it has one."""
     names = ["logits"]
     if exported.takes_pictures:
         names = ["probabilities"]
     if exported.limits is not None:
         names.append(STRANGENESS)
-    if looks:
-        names.append(ATTENTION)
+    if map_output:
+        names.append(map_output)
     return names
 
 
@@ -84,7 +85,7 @@ def write_program(program: ExportedProgram, exported: Exported, path: Path) -> N
 
 
 def write_onnx(
-    program: ExportedProgram, exported: Exported, path: Path, looks: bool = False
+    program: ExportedProgram, exported: Exported, path: Path, map_output: str = ""
 ) -> None:
     """Write a .onnx file. Its weights may be float16 or bfloat16; it computes in float32 all the same.
 
@@ -94,7 +95,10 @@ def write_onnx(
 
     with quiet():
         converted = torch.onnx.export(
-            program, opset_version=OPSET, output_names=output_names(exported, looks), verbose=False
+            program,
+            opset_version=OPSET,
+            output_names=output_names(exported, map_output),
+            verbose=False,
         )
     size = sum(tensor.nbytes for tensor in program.state_dict.values())
     if size > LARGEST_ONNX and exported.precision == "float32":
@@ -173,7 +177,7 @@ def _name_axes(graph, exported: Exported) -> None:
                 axis.dim_param = names[axis.dim_param]
 
 
-def openvino_model(program: ExportedProgram, exported: Exported):
+def openvino_model(program: ExportedProgram, exported: Exported, map_output: str = ""):
     """The graph as an OpenVINO model."""
     import openvino
 
@@ -186,7 +190,7 @@ def openvino_model(program: ExportedProgram, exported: Exported):
         shape = [-1, -1, -1, 3]
     model.reshape(shape)
     model.inputs[0].tensor.set_names({"images"})
-    for output, name in zip(model.outputs, output_names(exported), strict=True):
+    for output, name in zip(model.outputs, output_names(exported, map_output), strict=True):
         output.tensor.set_names({name})
     return model
 

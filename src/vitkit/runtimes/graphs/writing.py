@@ -10,7 +10,7 @@ import numpy as np
 
 from vitkit.inspection import check_has_attention
 from vitkit.runtimes.exported import FILES, MERGED, Exported, ExportedLimits, Weights
-from vitkit.runtimes.graphs.graph import Graph, PictureGraph
+from vitkit.runtimes.graphs.graph import Graph, PictureGraph, compares_patches
 from vitkit.runtimes.graphs.int8 import (
     SAFE_BITS,
     calibrated_openvino,
@@ -20,6 +20,8 @@ from vitkit.runtimes.graphs.int8 import (
     quantise_onnx,
 )
 from vitkit.runtimes.graphs.writers import (
+    ANOMALY_MAP,
+    ATTENTION,
     describe_onnx_file,
     openvino_model,
     traced,
@@ -154,24 +156,24 @@ def write(
     # The graph
     deployed = classifier.for_inference().to("cpu")
     apart = wanted.to != "torch"
-    looks = shows_attention(classifier, wanted)
+    map_output = map_output_of(classifier, wanted)
     graph: PictureGraph | Graph
     if exported.takes_pictures:
         graph = PictureGraph(deployed, wanted.merge, apart)
     else:
-        graph = Graph(deployed, wanted.merge, apart, looks)
+        graph = Graph(deployed, wanted.merge, apart, map_output == ATTENTION)
     program = traced(graph, exported)
 
     # The file
     if wanted.to == "torch":
         write_program(program, exported, path)
     elif wanted.to in ("onnx", "page"):
-        write_onnx(program, exported, path, looks)
+        write_onnx(program, exported, path, map_output)
         if exported.precision == "int8":
             quantise_onnx(path, images, exact_in_onnx(path, images))
             describe_onnx_file(path, exported)
     else:
-        model = openvino_model(program, exported)
+        model = openvino_model(program, exported, map_output)
         if needs_calibration(wanted):
             model = calibrated_openvino(model, images, exact_in_openvino(model, images))
         elif exported.precision == "int8":
@@ -179,13 +181,16 @@ def write(
         write_openvino(model, exported, path)
 
 
-def shows_attention(classifier: Classifier, wanted: Export) -> bool:
-    """Whether what is written says what it looks at, as the last of its outputs: a page does, of a model
-    with attention among patches, all of them."""
+def map_output_of(classifier: Classifier, wanted: Export) -> str:
+    """The last of the outputs of what is written, if that is a map of the image: of a model of good images
+    where it is unlike them; on a page what it looks at, of a model with attention among patches, all of
+    them. Else ""."""
+    if compares_patches(classifier.model):
+        return ANOMALY_MAP
     if wanted.to != "page" or wanted.merge:
-        return False
+        return ""
     try:
         check_has_attention(classifier)
     except VitkitError:
-        return False
-    return True
+        return ""
+    return ATTENTION
