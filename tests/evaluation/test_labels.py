@@ -19,9 +19,7 @@ def test_classes_meet_by_name():
 
 def test_classes_that_the_model_does_not_know_are_named_with_the_nearest():
     with pytest.raises(
-        ValueError,
-        match=r"2 of 3 classes that the model does not know: beetel \(nearest: beetle\), xylophone; "
-        "the model knows ant, beetle",
+        ValueError, match=r"2 of 3 .*: beetel \(.* beetle\), xylophone; .* ant, beetle"
     ):
         align(["ant", "beetel", "xylophone"], ["ant", "beetle"])
 

@@ -49,9 +49,8 @@ def test_left_out_logits_are_those_of_a_fit_without_one_of_each_class(method, sh
         fold = fitted.fold.numpy() == number
         assert sorted(y[fold].tolist()) == [0, 1, 2]
         errors = []
-        for factor in 2.0 ** np.arange(
-            -24, 26, 2
-        ):  # the other folds chose which, and a temperature
+        # The other folds chose which, and a temperature
+        for factor in 2.0 ** np.arange(-24, 26, 2):
             expected = logits_without(method, x, y, fold, fitted.strength * factor)
             logits = fitted.left_out[fold].numpy()
             times = (expected * logits).sum() / np.square(expected).sum()

@@ -290,4 +290,4 @@ def test_another_head_or_model_is_noticed(animals, capsys):
     with torch.no_grad():
         next(iter(classifier.model.parameters())).add_(0.1)
     save(classifier, animals)
-    assert "another below its head" in refusal(capsys, animals, "--undo")
+    assert "backbone of the model" in refusal(capsys, animals, "--undo")

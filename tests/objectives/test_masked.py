@@ -226,9 +226,8 @@ class TestEvaluator:
         parts = [
             Batch(images[:4], rows[:4], torch.ones(4, dtype=torch.bool), rows[:4]),
             Batch(images[last], last, torch.tensor([True, True, True, False]), last),
-            Batch(
-                images[last], last, torch.zeros(4, dtype=torch.bool), last
-            ),  # a rank's share of a last batch
+            # A rank's share of a last batch
+            Batch(images[last], last, torch.zeros(4, dtype=torch.bool), last),
         ]
         metrics = measured(learner, whole)
         assert metrics == pytest.approx(measured(learner, parts), rel=1e-6)

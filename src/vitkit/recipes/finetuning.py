@@ -144,9 +144,8 @@ def finetune(
     # Length, learning rate and image size
     task = _task(preset, data, splits.train)
     size = hints.image or classifier.preprocessing.size
-    if (
-        classifier.preprocessing.is_native
-    ):  # its size limits the number of patches, and is no image size
+    # With native proportions, its size limits the number of patches, and is no image size
+    if classifier.preprocessing.is_native:
         size = hints.image or classifier.model.config.image
     if task.side and not hints.image:
         # The paper's 384 is 378 for patches of 14

@@ -41,9 +41,8 @@ class Common(TypedDict):
     evaluate_every: Span
 
 
-EVALUATION = Preprocessing(
-    rule="shorter", resize=256, size=(224, 224)
-)  # the group's code averages pixels
+# With antialiasing, as in the authors' code
+EVALUATION = Preprocessing(rule="shorter", resize=256, size=(224, 224))
 TRAINING = Augmentation(antialias=False)
 COMMON: Common = {
     "batch": 4096,

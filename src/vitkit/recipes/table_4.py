@@ -103,11 +103,12 @@ ON_HUB = {
 HUB = "wds_vtab-"  # prefix of the names of these copies
 TASKS = (*ON_HUB, "sun397", "kitti")  # the last two have no known copy on the hub
 
+# The class is a place or a direction
 UNMIRRORED = (
     "dsprites_loc",
     "dsprites_ori",
     "smallnorb_azi",
-)  # the class is a place or a direction
+)
 # The class is a place, a distance or a count
 UNCROPPED = ("clevr_count", "clevr_dist", "dmlab", "dsprites_loc", "kitti")
 

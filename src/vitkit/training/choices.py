@@ -94,9 +94,8 @@ def _survival(recipe: Recipe, train: Source, device: torch.device) -> Survival:
     size = _small(recipe.model)
     factor = size[0] / height
     published, _ = load_for(recipe.init, recipe.model)
-    smaller, _ = fitted_to(
-        published, recipe.model.resized(size), ("a", "b")
-    )  # its head is not used
+    # Any classes will do, because the head is not used
+    smaller, _ = fitted_to(published, recipe.model.resized(size), ("a", "b"))
     preprocessing = preprocessing_for(recipe.data.preprocessing, size)
     smaller = replace(smaller.to(device), preprocessing=preprocessing)
     scaled = replace(

@@ -75,9 +75,8 @@ def open_data(data: Data, evals: Sequence[Eval], run_dir: Path, say: Say) -> Run
     if earlier.trained and earlier.recipe:
         ran = with_defaults(earlier.recipe["data"], data)
         refuse_other_recipe(run_dir, ran, to_json(data), "data.")
-    if (
-        earlier.trained and earlier.data
-    ):  # a run from before images had groups continues without them
+    # A run from before images had groups continues without them
+    if earlier.trained and earlier.data:
         data = replace(data, groups=earlier.data.get("groups", "none"))
 
     # Open the run's own parts, without the images that `exclude` lists, and the data sets of its evaluators

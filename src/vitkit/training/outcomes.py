@@ -27,9 +27,8 @@ from vitkit.training.state.checkpoints import checkpoints, on_schedule
 from vitkit.training.step import StepOutcome, is_finite
 
 LAG = {"cuda": 2}  # steps, by type of device; other devices compute synchronously
-BAD_STEPS = (
-    3  # consecutive non-finite steps after which the run is rolled back to a good checkpoint
-)
+# Consecutive non-finite steps after which the run is rolled back to a good checkpoint
+BAD_STEPS = 3
 
 
 class Awaited(NamedTuple):

@@ -102,9 +102,8 @@ def record_run(run_dir: Path, recipe: Recipe, data: RunData, say: Say) -> None:
         refuse_other_recipe(run_dir, earlier.recipe, settings)
         changed = differences(earlier.recipe, settings, free=True)
         for i, text in enumerate(changed):
-            if (
-                len(text) >= 60
-            ):  # shorten to the name, such as of an evaluator with all of its settings
+            # Shorten to the name, such as of an evaluator with all of its settings
+            if len(text) >= 60:
                 changed[i] = text.partition(":")[0]
         if changed:
             say(f"changed since this run began, and no weight depends on it: {'; '.join(changed)}")

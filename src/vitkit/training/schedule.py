@@ -226,7 +226,7 @@ def stoppable(ends: Ends = LAST_STEP) -> Iterator[Stop]:
             signal.signal(number, handlers_before[number] or signal.SIG_DFL)
 
     with suppress(ValueError):  # raised outside the main thread
-        for number in _to_catch():
+        for number in _stop_signals():
             handlers_before[number] = _own_removed(signal.signal(number, note))
     try:
         yield stop
@@ -238,7 +238,7 @@ def stoppable(ends: Ends = LAST_STEP) -> Iterator[Stop]:
             signal.signal(caught, handler)
 
 
-def _to_catch() -> list[signal.Signals]:
+def _stop_signals() -> list[signal.Signals]:
     """The signals that ask a run to stop. SLURM (`--signal=USR1@300`) and submitit send SIGUSR1 or SIGUSR2
     before the end of a job; a program that handles these itself keeps its handlers."""
     if not signals_are_ours():

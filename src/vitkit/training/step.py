@@ -128,9 +128,8 @@ def _sent(tensors: list[Tensor], device: torch.device) -> list[Tensor]:
     computing = torch.cuda.current_stream(device)
     computing.wait_stream(copying)
     for tensor in sent:
-        tensor.record_stream(
-            computing
-        )  # keeps the memory from being reused by the next copy too early
+        # Keeps the memory from being reused by the next copy too early
+        tensor.record_stream(computing)
     return sent
 
 

@@ -216,9 +216,7 @@ def test_a_run_whose_images_are_gone_takes_others(place, tmp_path, capsys):
         text = (run_dir / name).read_text()
         (run_dir / name).write_text(text.replace(str(place / "photos"), str(tmp_path / "gone")))
     own = load(run_dir, quiet=True)
-    with pytest.raises(
-        ValueError, match=r"no folder.*name images that it has not learned from with `data`"
-    ):
+    with pytest.raises(ValueError, match=r"no folder.*name images .* with `data`"):
         of_run(own, run_dir)
     capsys.readouterr()
     of_data(own, str(place / "photos"), run_dir)
@@ -349,9 +347,8 @@ def test_as_a_command_with_a_time_instead_of_a_loss(place, few_shapes, tmp_path,
     words = ["faster", str(place / "run"), "-o", str(tmp_path / "fast"), "--for", "throughput"]
     assert main([*words, "--at-most", "1h", "--report", str(numbers), str(picture)]) == 0
     out = capsys.readouterr().out
-    assert (
-        "chosen: PyTorch" in out and "the same numbers" in out
-    )  # with that much time, nothing is lost
+    # With that much time, nothing is lost
+    assert "chosen: PyTorch" in out and "the same numbers" in out
     written = json.loads(numbers.read_text())
     assert written["batch"] == 32 and written["points"]
     with Image.open(picture) as drawn:

@@ -77,16 +77,14 @@ def test_the_fastest_of_many_that_lose_too_much_is_hardly_ever_chosen():
         chosen = line_of([loss_of(comparison.of(each)) for each in bad]).fastest(lose)
         wrong += chosen.name != "exact"
         useful += line_of([loss_of(comparison.of(good))]).fastest(lose).name == "0"
-    at_most(
-        wrong, 0.1 * worlds
-    )  # 5 % in the mean; the least loss of the six would be below it in most
+    # 5 % in the mean; the least loss of the six would be below it in most
+    at_most(wrong, 0.1 * worlds)
     at_least(useful, 0.7 * worlds, best=worlds)
 
 
 def test_the_limit_is_that_of_a_paired_test():
-    assert limit(Evidence(0.0, 0, 0, 0, 1000)) == pytest.approx(
-        0.0027, abs=1e-4
-    )  # the rule of three
+    # The rule of three
+    assert limit(Evidence(0.0, 0, 0, 0, 1000)) == pytest.approx(0.0027, abs=1e-4)
     more = Evidence(0.1, 12, 4, 16, 1000)
     assert 0.008 < limit(more) < 0.016
     assert limit(more, share=0.5) > limit(more) > limit(more, share=4)

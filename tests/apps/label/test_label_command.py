@@ -153,9 +153,8 @@ def test_a_session_that_is_killed_and_goes_on(place):
 
 @pytest.mark.slow
 def test_photographs_arrive_while_it_runs(place, monkeypatch):
-    monkeypatch.setattr(
-        "vitkit.apps.label.feature_thread.LOOKS_AGAIN", 0.5
-    )  # forked with the process
+    # Forked with the process
+    monkeypatch.setattr("vitkit.apps.label.feature_thread.LOOKS_AGAIN", 0.5)
     served = Served("--classes", "dark", "bright")
     assert served.post("ask")["classes"] == ["dark", "bright"]
     served.wait_until_seen(24)

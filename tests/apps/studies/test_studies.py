@@ -153,9 +153,8 @@ def in_words(study, ask, tmp_path):
     """The table and the figure of a study whose runs were not made, and what its first runs are."""
     results = invented(study, ask, tmp_path)
     if study.name == "speed":
-        batches = [
-            row.metric.value * 1e5 for row in results.rows
-        ]  # of one model, more than is tried
+        # Of one model, more than is tried
+        batches = [row.metric.value * 1e5 for row in results.rows]
         for row, batch in zip(list(results.rows), batches, strict=True):
             largest = Metric(image_size.LARGEST, batch, COUNT)
             results.rows.append(row._replace(metric=largest, primary=False))

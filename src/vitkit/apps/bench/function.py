@@ -48,7 +48,7 @@ from vitkit.runtimes import (
 )
 from vitkit.runtimes.exported import threads
 from vitkit.runtimes.fastest import VERSIONED
-from vitkit.runtimes.given import check_file_is_taken_as_it_is, say_what_differs
+from vitkit.runtimes.given import check_file_settings, report_differences
 from vitkit.runtimes.libraries import readers_of
 from vitkit.runtimes.pytorch import of_file
 from vitkit.system.console.messages import say
@@ -330,7 +330,7 @@ def _of_file(
             f"{file} is computed by {' or '.join(readers)}, and `runtimes` is {' '.join(libraries)}"
         )
 
-    check_file_is_taken_as_it_is(model, hints, "cpu")
+    check_file_settings(model, hints, "cpu")
     with isolated_files() as open_isolated:
         return _of_file_in(open_isolated, file, chosen, timm, plan, start_up)
 
@@ -358,7 +358,7 @@ def _of_file_in(
             continue
         found.append(of_exported(process))
         runtimes.append(process.runtime)
-    say_what_differs(file, runtimes[0])
+    report_differences(file, runtimes[0])
     classifier = of_file(runtimes[0])
     found += [of_timm(name, classifier) for name in timm]
 

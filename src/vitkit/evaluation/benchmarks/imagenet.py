@@ -24,9 +24,8 @@ from vitkit.system.storage.files import cache_dir, parse_json
 IMAGES = 50_000  # validation images; ReaL has no label for 3,163 of them
 CLASSES = 1000
 NAME = re.compile(r"ILSVRC2012_val_(\d{8})")
-MAX_BYTES = (
-    16 << 20
-)  # largest accepted file of labels; the published ones have three megabytes at most
+# Largest accepted file of labels; the published ones have three megabytes at most
+MAX_BYTES = 16 << 20
 # Number of parent folders to search: from ILSVRC/Data/CLS-LOC/val to Kaggle's LOC_val_solution.csv
 HIGHER_FOLDERS = 4
 DEVKIT = ("ILSVRC2012_devkit_t12/data", "devkit/data", "data")  # subfolders that are searched too

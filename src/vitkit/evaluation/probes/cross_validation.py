@@ -18,20 +18,17 @@ from torch import Tensor
 from vitkit.evaluation.probes.folds import Folds, folds_of
 from vitkit.evaluation.probes.ridge import COLUMNS, Centred, centred_ridge, eigh, row_products
 
-STRENGTHS = tuple(
-    2.0**exponent for exponent in range(-16, 9, 2)
-)  # values of l2, in mean eigenvalues
+# Values of l2, in mean eigenvalues
+STRENGTHS = tuple(2.0**exponent for exponent in range(-16, 9, 2))
 STRENGTHS_OF_DISTILLED = (1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0)
 EMPTY = 1e-12  # directions with a smaller share of the largest eigenvalue are dropped
 AT_ONCE = 1 << 22  # numbers in the rows of the folds that are computed in one batch
-TOGETHER = (
-    1 << 16
-)  # numbers in the rows of the l2 that are computed in one batch; they fit into a cache
+# Numbers in the rows of the l2 that are computed in one batch; they fit into a cache
+TOGETHER = 1 << 16
 FEW = 500  # number of examples up to which the choice of l2 is cross-validated in PARTS parts
 PARTS = 5
-LEAST_KNOWN = (
-    2  # smallest number of folds with a target for an output, so that each can be left out
-)
+# Smallest number of folds with a target for an output, so that each can be left out
+LEAST_KNOWN = 2
 
 
 class _Directions(NamedTuple):

@@ -37,18 +37,19 @@ class Folds:
     example, or group, of a class."""
 
     def of(self, examples: Tensor) -> "Folds":
-        """The folds restricted to some examples, (n,), which must be all that their folds predict."""
-        number = torch.full((len(self.fold),), -1)
-        number[examples] = torch.arange(len(examples))
+        """The folds of a subset of the examples, given by their indices (n,). With an example, the subset must
+        contain all other examples that the same fold predicts."""
+        new_index = torch.full((len(self.fold),), -1)
+        new_index[examples] = torch.arange(len(examples))
         kept = self.fold[examples].unique()
-        place = torch.full((len(self.members),), -1)
-        place[kept] = torch.arange(len(kept))
+        new_fold = torch.full((len(self.members),), -1)
+        new_fold[kept] = torch.arange(len(kept))
         members = self.members[kept]
-        is_there = (members >= 0) & (number[members] >= 0)
+        is_kept = (members >= 0) & (new_index[members] >= 0)
         return Folds(
-            torch.where(is_there, number[members], -1),
-            self.answered[kept] & is_there,
-            place[self.fold[examples]],
+            torch.where(is_kept, new_index[members], -1),
+            self.answered[kept] & is_kept,
+            new_fold[self.fold[examples]],
             self.more[examples],
             self.known[examples],
         )

@@ -39,9 +39,8 @@ from vitkit.system.errors import BadData, BadWeights
 from vitkit.weights import Activation, Classifier
 
 INVERSE_STRENGTHS = (0.001, 0.01, 0.1, 1.0)  # values of C of scikit-learn's logistic regression
-SMALL = (
-    10**9
-)  # multiplications per step below which the logistic regression is fastest with one thread
+# Multiplications per step below which the logistic regression is fastest with one thread
+SMALL = 10**9
 FOLDS = 5  # folds for the logistic regression, which has no closed form for leave-one-out
 
 Method = Literal["linear", "prototype", "logistic"]
@@ -422,9 +421,8 @@ def with_probe(
     weight = fitted.weight.float()
     bias = fitted.bias.float()
     with torch.no_grad():
-        if isinstance(
-            head, DistilledHead
-        ):  # the mean of two layers, each on its half of the features
+        # The mean of two layers, each on its half of the features
+        if isinstance(head, DistilledHead):
             halves = (2 * weight).chunk(2, 1)
             for layer, half in zip((head.token, head.distilled), halves, strict=True):
                 layer.weight.copy_(half)

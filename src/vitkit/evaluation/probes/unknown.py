@@ -31,7 +31,7 @@ STRENGTH = 0.3  # shrinkage of the covariance, in mean eigenvalues
 REJECTED = 0.05  # largest share of images of known classes that are rejected as unknown
 SURE = 0.5  # weight of the logit relative to the distance
 COVERAGE = 0.95  # probability that the right class is among those that are left open
-# Smallest number of images of a class for thresholds of its own: with a new image, 5 % are one of 20
+# Smallest number of images of a class for thresholds of its own: REJECTED is then 1 of 20, with the new image
 ENOUGH = 19
 
 

@@ -24,9 +24,7 @@ def look_through(splits: Splits, classifier: Classifier) -> tuple[list[Finding],
     """All findings, and sentences about the review."""
     # Survey the pixels of every image, and compute the features of those that can be read
     parts = splits.sources
-    surveys = {
-        name: survey(part, cpus(), bar(f"looking at {name}")) for name, part in parts.items()
-    }
+    surveys = {name: survey(part, cpus(), bar(f"reading {name}")) for name, part in parts.items()}
     rows = []
     for name, part in parts.items():
         readable = np.flatnonzero(surveys[name].good)
@@ -47,12 +45,14 @@ def look_through(splits: Splits, classifier: Classifier) -> tuple[list[Finding],
     if splits.target_kind == "class" and len(splits.labels) > 1:
         found, sentences, accuracy = _labels(parts, places, x)
         findings += found
-        facts.append(f"{accuracy:.1%} of the images are answered as labelled by all the others")
+        facts.append(
+            f"{accuracy:.1%} of the labels are predicted from the features of all other images"
+        )
         facts += sentences
         if accuracy < KNOWS_LITTLE:
             facts.append(
                 "the model knows little of these classes: many of the labels that it doubts are right, "
-                "and it misses wrong ones; a model that was fine-tuned on such images says more"
+                "and it misses wrong ones; a model that was fine-tuned on such images is better at this"
             )
     else:
         facts.append("labels were not checked: that needs images of one class each, of two or more")

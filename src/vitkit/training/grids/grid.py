@@ -359,10 +359,7 @@ def _run(
                 run_recipe(recipe, run_dir, device)
             else:
                 _measure(recipe, run_dir, device)
-        except (
-            Occupied,
-            Unavailable,
-        ):  # by another run, which gets no record of this one; or the disk
+        except (Occupied, Unavailable):  # another run is there, or the disk failed: write no record
             raise
         except VitkitError as failure:  # every rank raises these
             error = failure

@@ -20,9 +20,8 @@ from vitkit.training.record.trackers import FunctionTracker, Tracker, first_line
 
 TEXT_WIDTH = 82  # columns of the longest text beside the bar
 SLOW_DATA = 0.1  # share of the time spent waiting for data from which it is shown
-EARLY = (
-    2  # number of first steps of a call that are shown immediately: they give a loss and a speed
-)
+# Number of first steps of a call that are shown immediately: they give a loss and a speed
+EARLY = 2
 
 
 class Pace(NamedTuple):

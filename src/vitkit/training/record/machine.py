@@ -35,9 +35,8 @@ WORDS = {
 }
 
 
-COMPILING_PAYS = (
-    2000  # number of steps, of at least 0.05 s, from which compiling saves more than its minute
-)
+# Number of steps, of at least 0.05 s, from which compiling saves more than its minute
+COMPILING_PAYS = 2000
 
 # Peak of a GPU in 10^12 operations per second, by NVIDIA's data sheets: in bfloat16 without sparsity, and in
 # float32 without TF32

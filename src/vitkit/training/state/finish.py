@@ -160,9 +160,8 @@ def trained(recipe: Recipe, run_dir: Path, state: State, facts: Facts, say: Say)
     pretraining = {}  # weights that the objective adds, and that are saved beside the model
     with state.averaged() as learner, learner.deployed():
         for name, tensor in learner.model.state_dict().items():
-            weights[name] = full_tensor(tensor).to(
-                "cpu", copy=True
-            )  # keeps its values after the context
+            # Keeps its values after the context
+            weights[name] = full_tensor(tensor).to("cpu", copy=True)
         for name, tensor in learner.state_dict().items():
             if name.split(".")[0] in learner.travels:
                 pretraining[name] = full_tensor(tensor).to("cpu", copy=True)

@@ -245,9 +245,8 @@ class State:
                 raise BadRun(f"{checkpoint} holds another model than this recipe's")
             parameter = parameters[path]
             if stored[name] == parameter.shape and key != "step":
-                value = torch.zeros_like(
-                    parameter.detach()
-                )  # sharded in the same way as the parameter
+                # Sharded in the same way as the parameter
+                value = torch.zeros_like(parameter.detach())
             else:
                 # Adam's step count is not sharded
                 value = torch.zeros(stored[name], device=parameter.device)
@@ -346,9 +345,8 @@ def _write(parts: PartsToWrite, group: dist.ProcessGroup | None, writing: Writin
                 problem = str(error) or type(error).__name__
                 bug = error if not isinstance(error, OSError) else None
         problem = _of_rank_0(problem, group)
-        if (
-            bug is not None
-        ):  # not an error of the disk, such as two parameters that share their memory
+        # Not an error of the disk, such as two parameters that share their memory
+        if bug is not None:
             raise bug
         if problem:
             raise Unavailable(problem)

@@ -86,9 +86,8 @@ def write(folder: Path, parts: PartsToWrite) -> Path | None:
         save_file(on_cpu, path, metadata)
     except SafetensorError as error:  # raised for a full disk
         raise Unavailable(str(error)) from error
-    path.chmod(
-        folder.stat().st_mode & 0o666
-    )  # the library makes files readable for their owner only
+    # The library makes files readable for their owner only
+    path.chmod(folder.stat().st_mode & 0o666)
     sync(path)
     return path
 
