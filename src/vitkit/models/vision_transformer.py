@@ -128,6 +128,7 @@ class VisionTransformer(nn.Module):
     def distances(self, images: Tensor) -> Tensor:
         """The distance of each patch to the nearest in the memory bank: (B, C, h·P, w·P) -> float32
         (B, h, w). For a model whose pooling is "memory"."""
+        assert isinstance(self.pool, MemoryPool)
         return self.pool.distances(self.patch_states(images), self.grid(images))
 
     def with_patch_logits(self, images: Tensor) -> tuple[Tensor, Tensor]:
