@@ -108,10 +108,10 @@ def whole(options: argparse.Namespace, train: Masked) -> Classifier:
     """The model that `vitkit finetune --masks` makes of all training images."""
     from vitkit.finetuning.segmentation import run
 
-    asked = run.MaskRequest(str(options.model), "", "mask", None, options.ignore, Columns(), None)
+    request = run.MaskRequest(str(options.model), "", "mask", None, options.ignore, Columns(), None)
     with tempfile.TemporaryDirectory() as folder, replaced(run, train):
         published = vitkit.load(options.model, quiet=True)
-        return run.make(asked, published, Path(folder), torch.device("cpu"), "float32").classifier
+        return run.make(request, published, Path(folder), torch.device("cpu"), "float32").classifier
 
 
 class replaced:
@@ -123,7 +123,7 @@ class replaced:
 
     def __enter__(self) -> None:
         self.before = self.module.read_parts
-        self.module.read_parts = lambda asked: ({"train": self.train}, None)
+        self.module.read_parts = lambda request: ({"train": self.train}, None)
 
     def __exit__(self, *error) -> None:
         self.module.read_parts = self.before

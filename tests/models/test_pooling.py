@@ -32,16 +32,28 @@ def test_what_a_pooling_joins_is_written_in_the_table_alone():
 def test_a_pooling_is_as_wide_as_the_table_says(name):
     classes = 0
     registers = 0
+    memory = 0
     if name == "distilled":
         classes = 3
         registers = 1
+    if name == "memory":
+        memory = 5
     config = vit(
-        "mu/16", image=(8, 8), patch=2, depth=1, pool=name, classes=classes, registers=registers
+        "mu/16",
+        image=(8, 8),
+        patch=2,
+        depth=1,
+        pool=name,
+        memory=memory,
+        classes=classes,
+        registers=registers,
     )
     model = create(config, seed=0)
     with torch.inference_mode():
         y = model.features(torch.zeros(1, 3, 8, 8))
-    assert y.shape[-1] == config.pooled_width == config.pooling.states * config.width
+    assert y.shape[-1] == config.pooled_width
+    if name != "memory":  # whose state is the anomaly score
+        assert config.pooled_width == config.pooling.states * config.width
     assert (y.ndim == 2) == config.pools
 
 
@@ -64,6 +76,6 @@ def test_what_a_pooling_is_for_others():
     alone = [pool.name for pool in POOLS.values() if pool.extends_class_token]
     assert alone == ["token", "token-gap", "token-quarters", "token-gap-quarters", "token-pyramid"]
     several = [pool.name for pool in POOLS.values() if pool.can_read_blocks]
-    assert several == ["token", "gap", *alone[1:], "corner"]
+    assert several == ["token", "gap", *alone[1:], "corner", "memory", "patches"]
     read = {pool.name: pool.tokens_read for pool in POOLS.values() if pool.tokens_read}
     assert read == {"token": 1, "distilled": 2}

@@ -5,18 +5,20 @@ from typing import Literal
 from vitkit.data import TargetKind
 from vitkit.evaluation.evaluator import Evaluator
 from vitkit.evaluation.metrics.classification import Accuracy, Classification
+from vitkit.evaluation.metrics.defects import Defects
 from vitkit.evaluation.metrics.other_targets import Errors, MeanAveragePrecision
 from vitkit.evaluation.probes.fewshot import Fewshot
 from vitkit.evaluation.probes.neighbours import Neighbours
 
 EvaluatorName = Literal[
-    "accuracy", "classification", "precision", "errors", "neighbours", "fewshot"
+    "accuracy", "classification", "defects", "precision", "errors", "neighbours", "fewshot"
 ]
-"""The names, on the command line, of evaluators that can measure a finished model."""
+"""Names, on the command line, of the evaluators that can measure a finished model."""
 
 EVALUATORS: dict[EvaluatorName, Evaluator] = {
     "accuracy": Accuracy(),
     "classification": Classification(),
+    "defects": Defects(),
     "precision": MeanAveragePrecision(),
     "errors": Errors(),
     "neighbours": Neighbours(),
@@ -29,4 +31,4 @@ USUAL: dict[TargetKind, tuple[Evaluator, ...]] = {
     "number": (Errors(),),
     "none": (),
 }
-"""What measures a model by default, for each kind of targets."""
+"""The default evaluators for each kind of targets."""

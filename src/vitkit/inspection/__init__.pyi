@@ -6,6 +6,9 @@ from .catalogue import model_sections as model_sections
 from .comparison import compare_models as compare_models
 from .figures.alignment import alignment as alignment
 from .figures.alignment import draw_alignment as draw_alignment
+from .figures.anomaly_maps import anomaly_map as anomaly_map
+from .figures.anomaly_maps import has_anomaly_map as has_anomaly_map
+from .figures.anomaly_maps import heated as heated
 from .figures.attention_maps import logits_and_rollout as logits_and_rollout
 from .figures.attention_maps import raw_attention as raw_attention
 from .figures.attention_maps import rollout as rollout

@@ -1,4 +1,5 @@
-"""Pictures of a model's attention for its predictions (Fig. 6, App. D.8).
+"""Pictures of a model's attention for its predictions (Fig. 6, App. D.8), or of where an image is unlike
+the good ones that a model remembers.
 
 Legend: B images of a batch, K classes, (h, w) the grid of patches, H W pixels of the model's input.
 """
@@ -15,11 +16,14 @@ from PIL.PngImagePlugin import PngInfo
 from vitkit.data import Preprocessing
 from vitkit.inspection import (
     check_has_attention,
+    has_anomaly_map,
+    heated,
     logits_and_rollout,
     over_image,
     photograph_and_map,
 )
-from vitkit.inspection.photographs import captioned
+from vitkit.inspection.figures.anomaly_maps import logits_and_anomaly_map
+from vitkit.inspection.photographs import captioned, enlarged
 from vitkit.prediction.sorting import safe_name
 from vitkit.runtimes import Eager
 from vitkit.runtimes.pytorch import with_strangeness
@@ -41,8 +45,10 @@ class Looking:
         """Raises VitkitError for a model without attention among patches."""
         self.tiling = check_has_attention(eager.classifier).config.tiling
         self.eager = eager
+        self.is_anomaly_map = has_anomaly_map(eager.classifier)
+        """Whether `maps` are anomaly maps."""
         self.maps: torch.Tensor | None = None
-        """Attention Rollout of the last batch: float32 (B, h, w)."""
+        """Attention Rollout of the last batch, or its anomaly maps: float32 (B, h, w)."""
 
     @property
     def preprocessing(self) -> Preprocessing:
@@ -63,7 +69,8 @@ class Looking:
         """Prepared images, uint8 (B, 3, H, W), -> float32 (B, K)."""
         classifier = self.eager.classifier
         with torch.inference_mode(), autocast(classifier.device, self.eager.precision):
-            logits, maps = logits_and_rollout(classifier, torch.from_numpy(images))
+            compute = logits_and_anomaly_map if self.is_anomaly_map else logits_and_rollout
+            logits, maps = compute(classifier, torch.from_numpy(images))
         self.maps = over_image(maps, self.tiling)
         return logits.cpu().numpy()
 
@@ -80,7 +87,7 @@ class Looking:
 
 class LookPictures:
     """Draws one picture per image into a directory: the model's input, beside it the input darkened by
-    low attention, and below them the prediction."""
+    low attention, or red where it is unlike good images, and below them the prediction."""
 
     def __init__(self, directory: Path, looking: Looking):
         """The directory is created with the first picture."""
@@ -99,7 +106,11 @@ class LookPictures:
         """
         assert self.looking.maps is not None, "a batch was answered"
         weights = self.looking.maps[place].numpy()
-        both = photograph_and_map(image.transpose(1, 2, 0), weights, LEAST)
+        pixels = image.transpose(1, 2, 0)
+        both = photograph_and_map(pixels, weights, LEAST)
+        if self.looking.is_anomaly_map:
+            photograph = enlarged(pixels, LEAST)
+            both = np.concatenate([photograph, heated(photograph, weights)], 1)
         picture = Image.fromarray(captioned(both, answer))
         note = PngInfo()
         note.add_text("Comment", MARK)

@@ -225,7 +225,7 @@ class RowsFile:
         with suppress(OSError):  # the first error is the one to report
             self.rows.close()  # a parquet file without its footer is unreadable
             self.file.close()
-            _note_written(self.partial)
+            note_written(self.partial)
         if not self.count:
             return
         say(
@@ -246,7 +246,7 @@ class RowsFile:
                 f"{self.path} could not be written: {error.strerror or error}; the rows are in "
                 f"{self.partial}"
             ) from error
-        _note_written(self.path)
+        note_written(self.path)
 
 
 def check_rows_file(path: Path) -> None:
@@ -257,14 +257,14 @@ def check_rows_file(path: Path) -> None:
             f"`to` is {path}; its ending says what it is: {', '.join(FORMATS)}, such as answers.csv"
         )
     partial = _partial(path)
-    if partial.is_file() and partial.stat().st_size and not _was_written(partial):
+    if partial.is_file() and partial.stat().st_size and not was_written(partial):
         raise BadSettings(
             f"{partial} exists: it holds the rows of a killed command, or is a file of another "
             "program; rename or remove it, and the same command classifies all images again (vitkit "
             "batch continues where it stopped)"
         )
     for file in (path, partial):
-        if not (file.is_file() and _was_written(file)):
+        if not (file.is_file() and was_written(file)):
             check_replaceable(file)
 
 
@@ -284,7 +284,7 @@ def _note_of(path: Path) -> Path:
         return cache_dir() / "written" / hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _note_written(path: Path) -> None:
+def note_written(path: Path) -> None:
     """Note that vitkit wrote this file."""
     note = _note_of(path)
     with suppress(OSError):  # without a cache the file counts as the user's and is never replaced
@@ -292,7 +292,7 @@ def _note_written(path: Path) -> None:
         write_whole(note, b"")
 
 
-def _was_written(path: Path) -> bool:
+def was_written(path: Path) -> bool:
     """Whether vitkit wrote this file and it is unchanged since."""
     return _note_of(path).exists()
 

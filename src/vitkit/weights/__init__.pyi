@@ -1,6 +1,7 @@
 from .adoption import adopt as adopt
 from .adoption import preprocessing_for as preprocessing_for
 from .adoption import preprocessing_for_channels as preprocessing_for_channels
+from .adoption import rebuilt as rebuilt
 from .classifier import Classifier as Classifier
 from .classifier import check_answers as check_answers
 from .classifier import evaluating as evaluating

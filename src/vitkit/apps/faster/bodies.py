@@ -48,8 +48,8 @@ from vitkit.runtimes.pytorch import FeaturesOnRuntime, answering_features
 from vitkit.system.console.text import counted
 from vitkit.system.errors import VitkitError
 from vitkit.system.machine import Precision, autocast
-from vitkit.weights import Classifier, adopt
-from vitkit.weights.adoption import rebuilt, with_zero_head
+from vitkit.weights import Classifier, adopt, rebuilt
+from vitkit.weights.adoption import with_zero_head
 
 CPU = torch.device("cpu")
 SHORTER = (11 / 12, 10 / 12, 8 / 12, 6 / 12)  # shares of the model's blocks that are kept

@@ -14,8 +14,11 @@ from PIL import Image
 from vitkit.apps.serve.batching import Choice, Sent
 from vitkit.data import in_memory, open_image, picture_for_people
 from vitkit.inspection import (
+    anomaly_map,
     check_has_attention,
     darkened,
+    has_anomaly_map,
+    heated,
     layer_names,
     over_image,
     raw_attention,
@@ -38,14 +41,14 @@ class Looked(NamedTuple):
     """The attention of a model for an image."""
 
     weights: np.ndarray
-    """Attention of the patches, float32 (h, w), not negative."""
+    """Attention of the patches, float32 (h, w), not negative; or their anomaly map, from 0 to 1."""
     rows: tuple[float, ...]
     """Centre of each row of patches, as a share of the picture's height: h numbers."""
     columns: tuple[float, ...]
     """Centre of each column of patches, as a share of the picture's width: w numbers."""
     picture: np.ndarray
-    """The part of the image that the model receives, darkened by low attention: uint8 (h', w', 3), longer
-    side SHOWN pixels."""
+    """The part of the image that the model receives, darkened by low attention, or red where it is unlike
+    good images: uint8 (h', w', 3), longer side SHOWN pixels."""
     caption: str
     """Description of the picture, in a sentence."""
 
@@ -85,6 +88,8 @@ class Looker:
         self._check_layer(choice)
         view = self.view(image)
         self._check_patch(choice, self.model.grid(view.images))
+        if choice.layer is None and has_anomaly_map(self.classifier):
+            return self._unlike(view)
         if choice.layer is None:
             (weights,) = rollout(self.classifier, view.images).numpy()
             drawn_weights = weights
@@ -100,6 +105,15 @@ class Looker:
         rows, columns = middles(self.tiling, weights.shape)
         picture = drawn(view.pixels, drawn_weights, self.tiling, choice.patch)
         return Looked(weights, rows, columns, picture, self._caption(choice))
+
+    def _unlike(self, view: AttentionView) -> Looked:
+        """Where an image is unlike the good ones that the model remembers."""
+        (shares,) = anomaly_map(self.classifier, view.images).numpy()
+        if not np.isfinite(shares).all():
+            raise BadWeights("the anomaly map is not finite; the model's weights may be damaged")
+        rows, columns = middles(self.tiling, shares.shape)
+        caption = f"Red where it is unlike the images of {self.classifier.labels[0]}."
+        return Looked(shares, rows, columns, heated(view.pixels, shares), caption)
 
     def view(self, image: Sent) -> AttentionView:
         """Decode an image. Raises BadImage."""

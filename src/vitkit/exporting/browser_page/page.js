@@ -6,6 +6,7 @@ const at = (id) => document.getElementById(id);
 const data = JSON.parse(at("data").textContent); // what vitkit export says of the model
 const SHOWN = 640; // pixels of the longer side of a picture on the page
 const TOP = 5; // classes that are shown
+const UNLIKE = "Bright where it is unlike the good photographs that the model remembers.";
 const UNREADABLE = "this browser cannot read it as a photograph";
 
 let session = null; // the model, opened by ONNX Runtime
@@ -113,9 +114,11 @@ async function computed(images) {
   if (!logits.every(Number.isFinite)) throw new Error("the model's outputs are not finite");
   const answer = { probabilities: probabilitiesOf(logits), strangeness: null, attention: null };
   if (outputs.strangeness) answer.strangeness = outputs.strangeness.data[0];
-  if (outputs.attention) {
-    const [, rows, columns] = outputs.attention.dims;
-    answer.attention = { map: outputs.attention.data, rows, columns };
+  const looked = outputs.attention || outputs.anomaly_map;
+  if (looked) {
+    const [, rows, columns] = looked.dims;
+    answer.attention = { map: looked.data, rows, columns };
+    if (outputs.anomaly_map) at("looked").querySelector("figcaption").textContent = UNLIKE;
   }
   return answer;
 }

@@ -11,7 +11,13 @@ from vitkit.data import Columns
 from vitkit.evaluation import EvaluatorName
 from vitkit.finetuning.fine_tuning import RUN
 from vitkit.finetuning.functions.masks import check_alone, finetune_masks
-from vitkit.finetuning.functions.result import Finetuned, earlier_model, finetune_quick
+from vitkit.finetuning.functions.result import (
+    Finetuned,
+    earlier_model,
+    finetune_good,
+    finetune_quick,
+)
+from vitkit.finetuning.good_images import only_class
 from vitkit.recipes import TABLE_4, Recipe, choose_pretrained
 from vitkit.recipes import finetune as recipe_of
 from vitkit.recipes.finetuning import Like, Preset
@@ -106,7 +112,8 @@ def beginning(
         say("`select`, `rates`, `regularise` and `seeds` are a protocol's: took `preset='none'`")
 
     # The recipe
-    recipe = recipe_of(model, data, preset, hints, columns, like=like)
+    on_gpu = pick_device(device).type == "cuda"
+    recipe = recipe_of(model, data, preset, hints, columns, like=like, on_gpu=on_gpu)
     _log_image_size(recipe, preset, hints)
     _log_vtab_task(recipe, data, preset, like, given)
     recipe = with_length(with_evals(recipe, evaluators or None), length, given)
@@ -173,6 +180,7 @@ def finetune(
     like: Like = "paper",
     minutes: float = 2.0,
     portable: bool = False,
+    normal: str = "",
     select: bool = False,
     rates: Several[float] = (),
     regularise: bool = False,
@@ -194,9 +202,10 @@ def finetune(
     **settings: RunSettings,
 ) -> Finetuned:
     """Make a classifier of your own images from published weights: `vitkit finetune photos/`, with a
-    folder of photographs for every class. MODEL may be left out. With `preset`, train as the paper
-    does. The same command continues a run that was interrupted. `vitkit finetune MODEL DATA --help`
-    lists every setting of the run, with the values that follow from MODEL, DATA and `preset`.
+    folder of photographs for every class. Of one folder of good images it makes a model that says which
+    images are unlike them, and where. MODEL may be left out. With `preset`, train as the paper does. The
+    same command continues a run that was interrupted. `vitkit finetune MODEL DATA --help` lists every
+    setting of the run, with the values that follow from MODEL, DATA and `preset`.
 
     Args:
         model: A run, a model directory, a file of weights (vitkit's, Hugging Face's, timm's,
@@ -214,6 +223,9 @@ def finetune(
         portable: With `preset='quick'`: the head reads only the class token of the last block, so that
             Transformers and timm can open the model too. This may cost accuracy; the command prints how
             much.
+        normal: With `preset='quick'`: the class of good images. The model compares images with these, and
+            tells all others from them; images of other classes only measure it. Default: the class of
+            a data set that has only one.
         select: Choose the learning rate first, on held-out training images, then train on everything but
             the test part.
         rates: Learning rates to choose from. Default: the preset's, or 0.001, 0.003, 0.01 and 0.03.
@@ -304,7 +316,22 @@ def finetune(
             f"`fast` goes with `preset='quick'`; {step('faster', MODEL)} takes any other run"
         )
 
+    if normal and preset != "quick":
+        raise BadSettings(
+            f"`normal={normal!r}` goes with `preset='quick'`, not with `preset={preset!r}`"
+        )
+    good = ""
     if preset == "quick":
+        good = normal or only_class(recipe.data)
+    if good and (fast or portable):
+        raise BadSettings(
+            f"`fast` and `portable` are for classifiers, and a model of good images ({good}) has no head that "
+            "could be simpler; leave them out"
+        )
+
+    if good:
+        made = finetune_good(recipe, data, workdir, good, hints, device, patience)
+    elif preset == "quick":
         made = finetune_quick(recipe, data, workdir, minutes, portable, hints, device, patience)
         track = recipe.track
         if track and not (made.run_dir / RUN).exists():

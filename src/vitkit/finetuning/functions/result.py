@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,8 @@ from vitkit.evaluation import Metric, agreement, exchanged, groups_if_any, test_
 from vitkit.finetuning.candidates import CLOSED_FORM, question, targets_of
 from vitkit.finetuning.first_model import guess
 from vitkit.finetuning.from_folder import FolderResult, answer, measured_by
+from vitkit.finetuning.functions import good_images
+from vitkit.finetuning.good_images import GoodModel
 from vitkit.finetuning.plan import OtherPlan, read_plan
 from vitkit.finetuning.record import weakest_class, write_page
 from vitkit.finetuning.segmentation.run import SegmentationResult
@@ -74,6 +76,8 @@ class Finetuned(Rows, MadeModel):
     """The candidates and their results; None for a protocol."""
     transfer: Transfer | None
     """The chosen settings and the result of each seed; None for a quick run."""
+    good: GoodModel | None = None
+    """The model of good images and its threshold; None for a classifier."""
     fast: "Result | None" = None
     """The result of the search for a faster model; None if there was no search."""
     masks: SegmentationResult | None = None
@@ -86,25 +90,37 @@ class Finetuned(Rows, MadeModel):
 
     @property
     def accuracy(self) -> float | None:
-        """The value of `metric`: the accuracy, for images with one class each."""
+        """The value of `metric`: the accuracy, for images with one class each; None for a model of good
+        images."""
+        if self.good is not None:
+            return None
         return None if self.metric is None else self.metric.value
 
     @property
     def metric(self) -> Metric | None:
         """The accuracy of the model on the test images, or else on the held-out images; None if
-        there were none. For images with masks, the mean IoU."""
+        there were none. For images with masks the mean IoU, of a model of good images the area under the ROC
+        curve."""
         if self.masks is not None:
             return self.masks.metric
+        if self.good is not None:
+            return good_images.main_metric(self.good)
         if self.transfer is not None:
             return next(iter(self.transfer.runs.values()))
         assert self.answer is not None  # the result is either a quick run's or a protocol's
         return measured_by(self.answer)
 
     def rows(self) -> list[dict]:
-        """A row for each candidate of the quick way, for each seed of a protocol, or for each metric of a
-        model that classifies pixels."""
+        """A row for each candidate of the quick way, or for each seed of a protocol; for a model of good
+        images or of masks, a row for each metric."""
         if self.masks is not None:
             return self.masks.rows()
+        if self.good is not None:
+            return [
+                {"part": part, "metric": metric.name, "value": metric.value}
+                for part, metrics in (("left out", self.good.figures), ("test", self.good.test))
+                for metric in metrics
+            ]
         if self.transfer is not None:
             seeds = self.transfer.runs.items()
             return [{"seed": seed, metric.name: metric.value} for seed, metric in seeds if metric]
@@ -132,6 +148,9 @@ class Finetuned(Rows, MadeModel):
         """The output of the command without the faster model."""
         if self.masks is not None:
             yield from shown_masks(self.masks, self.data, self.run_dir)
+            return
+        if self.good is not None:
+            yield from good_images.shown(self.good, self.run_dir)
             return
         if self.transfer is not None:
             yield from transfer_tables(self.transfer)
@@ -179,6 +198,30 @@ def finetune_quick(
                 raise
         page = from_rank_0(lambda: write_page(run_dir, typed=(recipe.data.source,)))
     return Finetuned(data, workdir, reached.classifier, run_dir, page, reached, None)
+
+
+def finetune_good(
+    recipe: Recipe,
+    data: str,
+    workdir: Path | None,
+    normal: str,
+    hints: Hints,
+    device: str,
+    patience: float,
+) -> Finetuned:
+    """Make a model of the good images of a data set, whose class is `normal`."""
+    if not (hints.crop or hints.resize):  # defects may be at the border, which a crop cuts off
+        preprocessing = replace(recipe.data.preprocessing, rule="square", resize=0)
+        recipe = replace(recipe, data=replace(recipe.data, preprocessing=preprocessing))
+    with process_group(device, patience) as opened:
+        for run_dir in _run_dirs(data, workdir):
+            try:
+                made = good_images.remember(recipe, run_dir, normal, opened, say, bool(hints.image))
+                break
+            except OtherPlan as error:
+                if workdir is not None:
+                    raise OtherPlan(f"{error}; choose another `workdir`, or remove it") from None
+    return Finetuned(data, workdir, made.classifier, run_dir, None, None, None, good=made)
 
 
 def _other_targets(reached: FolderResult) -> Iterator[str]:

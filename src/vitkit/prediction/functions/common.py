@@ -244,8 +244,8 @@ def _open_runtime(settings: Request, looking: bool, in_batches: bool) -> Runtime
     if isinstance(settings.model, str) and is_exported(settings.model):
         if looking:
             raise BadSettings(
-                f"`attention` draws what a model looks at, and {settings.model} gives its answers alone; "
-                "give the model that it was exported from"
+                f"`attention` and `regions` show where a model looks, and {settings.model} gives its answers "
+                "alone; give the model that it was exported from"
             )
         if settings.merge or settings.exit:
             raise BadSettings(

@@ -19,6 +19,7 @@ from vitkit.prediction.sorting import Sorter
 from vitkit.runtimes import Runtime
 from vitkit.system.console.messages import live_output, say
 from vitkit.system.console.text import as_word, counted, printable_name
+from vitkit.system.errors import BadSettings
 from vitkit.system.functions.arguments import status_of
 from vitkit.system.functions.results import Rows
 from vitkit.system.functions.steps import IMAGES, step
@@ -28,6 +29,7 @@ from vitkit.weights import Activation
 if TYPE_CHECKING:
     from vitkit.inspection import Tile
     from vitkit.prediction.attention import LookPictures
+    from vitkit.prediction.regions import RegionsFile
     from vitkit.weights import Classifier
 
 
@@ -142,6 +144,20 @@ def take_answers(
         taking.take_all(batches)
 
 
+def _regions_file(runtime: Runtime, path: Path) -> "RegionsFile":
+    """The file of regions. Raises BadSettings for a model that has none."""
+    from vitkit.prediction.attention import Looking
+    from vitkit.prediction.regions import RegionsFile
+
+    assert isinstance(runtime, Looking), "`runtime_of` was called with looking=True"
+    if not runtime.is_anomaly_map:
+        raise BadSettings(
+            "`regions` are of a model of good images, which says where an image is unlike them, and this is a "
+            "classifier; `attention` draws what it looks at"
+        )
+    return RegionsFile(path, runtime.labels)
+
+
 LISTED = 50  # largest number of unreadable images that are listed
 TILES = 400  # largest number of images on a contact sheet
 
@@ -161,6 +177,7 @@ class Taking:
         *,
         to: Path | None = None,
         attention: Path | None = None,
+        regions: Path | None = None,
         sheet: Path | None = None,
         sorter: Sorter | None = None,
         json: bool = False,
@@ -194,6 +211,9 @@ class Taking:
             assert isinstance(runtime, Looking), "`runtime_of` was called with looking=True"
             self.looks = LookPictures(attention, runtime)
             extra.append("attention")
+        self.regions = None
+        if regions is not None:
+            self.regions = _regions_file(runtime, regions)
         if sorter is not None:
             extra.append("sorted_to")
         if least_open(runtime) is not None:
@@ -228,6 +248,8 @@ class Taking:
         extra: list[dict[str, str]] = [{} for _ in predictions]
         if self.looks is not None:
             self._draw_looks(self.looks, answered, extra)
+        if self.regions is not None:
+            self._add_regions(self.regions, answered)
         if self.sorter is not None:
             predictions = self._sort(self.sorter, predictions, extra)
         if self.rows is not None:
@@ -261,6 +283,16 @@ class Taking:
             answer = self._caption(answered.predictions[row])
             path = looks.draw(answered.items[row].name, image, place, answer)
             extra[row]["attention"] = str(path)
+
+    def _add_regions(self, regions: "RegionsFile", answered: Answered) -> None:
+        """Collect the regions of each readable image."""
+        from vitkit.prediction.attention import Looking
+
+        assert isinstance(self.runtime, Looking) and self.runtime.maps is not None
+        for place, row in enumerate(answered.prepared.rows):
+            if answered.predictions[row].error is None:
+                shares = self.runtime.maps[place].numpy()
+                regions.add(answered.items[row], shares, self.runtime.preprocessing)
 
     def _sort(
         self, sorter: Sorter, predictions: list[Prediction], extra: list[dict[str, str]]
@@ -330,6 +362,9 @@ class Taking:
         if self.attention is not None and good:
             written.append(f"wrote {counted(good, 'picture')} into {self.attention}")
             next_command = f"look at {as_word(self.attention)}"
+        if self.regions is not None:
+            written.append(self.regions.write())
+            next_command = f"open {as_word(self.regions.path)}"
         if self.rows is not None and self.to is not None:
             written.append(f"wrote {self.to}: {counted(self.rows.count, 'row')}")
             next_command = f"open {as_word(self.to)}"

@@ -1,4 +1,4 @@
-"""Write a classifier as a file for another library: its graph, its description, and int8 if that is wanted."""
+"""Write a classifier as a file for another library: its graph, its description, and int8 weights on request."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ import numpy as np
 
 from vitkit.inspection import check_has_attention
 from vitkit.runtimes.exported import FILES, MERGED, Exported, ExportedLimits, Weights
-from vitkit.runtimes.graphs.graph import Graph, PictureGraph
+from vitkit.runtimes.graphs.graph import Graph, PictureGraph, compares_patches
 from vitkit.runtimes.graphs.int8 import (
     SAFE_BITS,
     calibrated_openvino,
@@ -20,6 +20,8 @@ from vitkit.runtimes.graphs.int8 import (
     quantise_onnx,
 )
 from vitkit.runtimes.graphs.writers import (
+    ANOMALY_MAP,
+    ATTENTION,
     describe_onnx_file,
     openvino_model,
     traced,
@@ -47,7 +49,7 @@ NEEDED = {
 
 @dataclass(frozen=True)
 class WebRuntime:
-    """The files of onnxruntime-web that npm has installed."""
+    """onnxruntime-web, as npm has installed it."""
 
     folder: Path
     version: str
@@ -62,33 +64,33 @@ class Export:
     """The kind of file to write."""
 
     to: To = "onnx"
-    """For whom: ONNX Runtime and all that read ONNX, OpenVINO, PyTorch's exported programs, or people
-    with a browser."""
+    """The format: ONNX, OpenVINO's, PyTorch's exported program, or a page for a browser."""
     precision: Weights = "float32"
-    """Numbers of the weights. float16 and bfloat16 halve the file; OpenVINO also computes in bfloat16
-    then. int8 computes in int8."""
+    """Data type of the weights. float16 and bfloat16 halve the file, and OpenVINO then also computes in
+    bfloat16. int8 computes in int8."""
     preprocessing: bool = False
-    """Whether pictures of any size go in, uint8 (B, height, width, 3), and probabilities come out."""
+    """Whether the input is pictures of any size, uint8 (B, height, width, 3), and the output
+    probabilities."""
     calibrated: bool = False
-    """With int8: whether the range of each layer's inputs is fixed, by images, as for ONNX Runtime it
-    always is. Else OpenVINO takes the range of the numbers that it computes with."""
+    """With int8: whether the range of each layer's inputs is measured on images. If not, OpenVINO
+    computes it during inference; ONNX Runtime always needs it measured."""
     merge: int = 0
-    """Tokens that are merged in every block, so that the file does less than the model and answers a
-    little otherwise."""
+    """Tokens that are merged in every block; the file is faster than the model, and its answers differ
+    slightly."""
     least: float | None = None
-    """Least share of the images with the model's own answer; by default what such a precision
-    reaches."""
+    """Least share of images for which the file must give the model's answer; None: the default of the
+    precision."""
     web_runtime: WebRuntime | None = None
-    """Of a page, which holds it: onnxruntime-web, as `find_web_runtime` finds it."""
+    """For a page, which contains it: onnxruntime-web, found by `find_web_runtime`."""
 
 
 def needs_calibration(wanted: Export) -> bool:
-    """Whether images are needed to make the file."""
+    """Whether calibration images are needed to make the file."""
     return wanted.precision == "int8" and (wanted.calibrated or wanted.to != "openvino")
 
 
 def needed(wanted: Export) -> list[str]:
-    """The packages that write such a file, and try it."""
+    """The packages that are needed to write and test such a file."""
     packages = list(NEEDED[wanted.to])
     if wanted.to == "openvino" and wanted.precision == "int8":
         packages.append("nncf")
@@ -96,7 +98,7 @@ def needed(wanted: Export) -> list[str]:
 
 
 def missing_packages(wanted: Export) -> list[str]:
-    """The packages of `needed` that are not installed."""
+    """The needed packages that are not installed."""
     return [name for name in needed(wanted) if find_spec(name) is None]
 
 
@@ -110,7 +112,7 @@ def check_packages(wanted: Export) -> None:
 
 
 def described(classifier: Classifier, wanted: Export) -> Exported:
-    """The description in the file."""
+    """The description to write into the file."""
     origin = public(classifier.origin)
     if wanted.merge:
         origin = origin | {MERGED: wanted.merge}
@@ -150,29 +152,29 @@ def write(
         exported: The description in the file.
         wanted: The kind of file.
         path: The file; OpenVINO's has another beside it.
-        images: For a file that needs calibration: images as the file takes them, (1, ...) each.
+        images: Calibration images, if needed: as the file takes them, with a batch size of 1.
     """
     # The graph
     deployed = classifier.for_inference().to("cpu")
     apart = wanted.to != "torch"
-    looks = shows_attention(classifier, wanted)
+    map_output = map_output_of(classifier, wanted)
     graph: PictureGraph | Graph
     if exported.takes_pictures:
         graph = PictureGraph(deployed, wanted.merge, apart)
     else:
-        graph = Graph(deployed, wanted.merge, apart, looks)
+        graph = Graph(deployed, wanted.merge, apart, map_output == ATTENTION)
     program = traced(graph, exported)
 
     # The file
     if wanted.to == "torch":
         write_program(program, exported, path)
     elif wanted.to in ("onnx", "page"):
-        write_onnx(program, exported, path, looks)
+        write_onnx(program, exported, path, map_output)
         if exported.precision == "int8":
             quantise_onnx(path, images, exact_in_onnx(path, images))
             describe_onnx_file(path, exported)
     else:
-        model = openvino_model(program, exported)
+        model = openvino_model(program, exported, map_output)
         if needs_calibration(wanted):
             model = calibrated_openvino(model, images, exact_in_openvino(model, images))
         elif exported.precision == "int8":
@@ -180,13 +182,15 @@ def write(
         write_openvino(model, exported, path)
 
 
-def shows_attention(classifier: Classifier, wanted: Export) -> bool:
-    """Whether what is written says what it looks at, as the last of its outputs: a page does, of a model
-    with attention among patches, all of them."""
+def map_output_of(classifier: Classifier, wanted: Export) -> str:
+    """The name of the file's last output if it is a map of the image, else "": the anomaly map of a model of good
+    images; in a page, the attention of a model with attention among all patches."""
+    if compares_patches(classifier.model):
+        return ANOMALY_MAP
     if wanted.to != "page" or wanted.merge:
-        return False
+        return ""
     try:
         check_has_attention(classifier)
     except VitkitError:
-        return False
-    return True
+        return ""
+    return ATTENTION

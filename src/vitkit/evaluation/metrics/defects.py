@@ -1,0 +1,183 @@
+"""How well a model of good images tells them from others, and where it sees that they differ.
+
+Legend: N images, R regions of pixels that are known to be defective, (H, W) pixels.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+from torch import Tensor
+
+from vitkit.data import Batch, Source, TargetKind
+from vitkit.evaluation.evaluator import Part, Subject, collect, concatenated
+from vitkit.evaluation.metrics.metric import (
+    COUNT,
+    MISFIT,
+    SHARE,
+    Metric,
+    share_interval,
+    with_intervals,
+)
+from vitkit.models import ViTConfig
+from vitkit.system.errors import BadData, BadSettings
+from vitkit.weights import Classifier
+
+MEMORY_BANK = "memory bank"  # what the origin of such a model calls its head
+GOOD = 0  # the class of good images in a model of them, and in sources that `good_or_not` gives
+LARGEST_SHARE = 0.3  # of good pixels that are called defective, up to which AUPRO is integrated
+
+
+def knows_good_images(classifier: Classifier) -> bool:
+    """Whether a classifier, or the one that an exported file was made from, compares images with a memory
+    bank of good ones."""
+    config = getattr(classifier.model, "config", None)
+    if isinstance(config, ViTConfig):
+        return config.pooling.compares_patches
+    return classifier.origin.get("head") == MEMORY_BANK and len(classifier.labels) == 2
+
+
+def good_or_not(source: Source, labels: Sequence[str]) -> Source:
+    """Images of several classes as images of two, those of a model of good images: `labels`. All classes
+    but the first of these are the second.
+
+    Raises VitkitError for images whose targets are no classes.
+    """
+    if source.target_kind != "class":
+        raise BadData(
+            f"the model tells {labels[GOOD]!r} from other images, and these have targets of the kind "
+            f"{source.target_kind!r}: put them into a folder for each class, one of them {labels[GOOD]}"
+        )
+    is_good = np.array([label == labels[GOOD] for label in source.labels])
+    targets = np.where(is_good[source.target_array], GOOD, 1 - GOOD).astype(np.int64)
+    return replace(source, targets=targets, labels=tuple(labels))
+
+
+@dataclass(frozen=True)
+class Defects:
+    """Figures of a model of good images, whose first class is theirs."""
+
+    figures: ClassVar = ("auroc", "false_alarms", "missed")
+    """What it may measure, so that a wrong `best` of a run is noticed before the run."""
+
+    def judges(self, target_kind: TargetKind) -> bool:
+        """Whether an image has one class."""
+        return target_kind == "class"
+
+    def measure(self, subject: Subject, part: Part) -> Iterator[Metric]:
+        """Yields the metrics of `detection`. Raises VitkitError for a model that has not two classes, and
+        if there is no image."""
+        classifier = subject.classifier
+        if len(classifier.labels) != 2:
+            raise BadSettings(
+                f"the model has {len(classifier.labels)} classes, and `evals='defects'` measures a model "
+                "of good images, which has two"
+            )
+        source = good_or_not(part.source, classifier.labels)
+
+        def read(batch: Batch) -> tuple[Tensor, ...]:
+            logits = classifier.logits(batch.images).float()  # (B, 2)
+            return logits[:, 1 - GOOD] - logits[:, GOOD], batch.indices
+
+        rows = collect(classifier.model, part.batches, read, classifier.device)
+        excess, indices = concatenated(rows)
+        is_bad = source.target_array[indices.numpy()] != GOOD
+        groups = None
+        if source.groups is not None:
+            groups = source.groups[indices.numpy()]
+        yield from detection(excess.double().numpy(), is_bad, groups)
+
+
+def detection(
+    excess: np.ndarray, is_bad: np.ndarray, groups: np.ndarray | None = None
+) -> list[Metric]:
+    """auroc, the area under the ROC curve; false_alarms, the share of good images that are called
+    different; missed, the share of the others that are called good; and the number of both.
+
+    excess: by how much each image's score is above the threshold, (N,). is_bad: bool (N,). groups:
+    images with the same number, (N,), are not independent. Without images of one kind, the figures that
+    need them are left out. Raises BadData if there is no image.
+    """
+    if not len(excess):
+        raise BadData("there is no image to evaluate on")
+    metrics = []
+    if is_bad.any() and not is_bad.all():
+
+        def figures(rows: np.ndarray) -> np.ndarray:
+            return np.array([auroc(excess[rows], is_bad[rows])])
+
+        metrics += with_intervals(
+            {"auroc": SHARE}, figures, len(excess), bool(np.isfinite(excess).all()), groups
+        )
+    for name, of_kind, is_wrong in (
+        ("false_alarms", ~is_bad, excess > 0),
+        ("missed", is_bad, excess <= 0),
+    ):
+        if of_kind.any():
+            wrong = is_wrong[of_kind]
+            own = None if groups is None else groups[of_kind]
+            metrics.append(Metric(name, float(wrong.mean()), MISFIT, share_interval(wrong, own)))
+    metrics.append(Metric("good", int((~is_bad).sum()), COUNT))
+    metrics.append(Metric("different", int(is_bad.sum()), COUNT))
+    return metrics
+
+
+def auroc(scores: np.ndarray, is_bad: np.ndarray) -> float:
+    """The area under the ROC curve: how often a bad image, drawn at random, has a higher score than a good
+    one; ties count half. scores (N,), is_bad bool (N,). NaN without images of both kinds."""
+    from scipy.stats import rankdata
+
+    bad = int(is_bad.sum())
+    good = len(is_bad) - bad
+    if not bad or not good:
+        return np.nan
+    ranks = rankdata(scores)  # the mean rank of ties
+    return float((ranks[is_bad].sum() - bad * (bad + 1) / 2) / (bad * good))
+
+
+def per_region_overlap(
+    maps: Sequence[np.ndarray],
+    regions: Sequence[Sequence[np.ndarray]],
+    largest_share: float = LARGEST_SHARE,
+) -> float:
+    """AUPRO (Bergmann et al. 2020): the mean share of each defective region that is found, over thresholds
+    at which at most `largest_share` of the good pixels are called defective, divided by that share.
+
+    Args:
+        maps: Scores of the pixels of each image, (H, W).
+        regions: For each image its defective regions, bool (H, W) each; none for a good image.
+        largest_share: Share of good pixels up to which the curve is integrated.
+
+    Raises:
+        BadData: If no image has a region, or none has a good pixel.
+    """
+    good = []
+    owned = []  # scores of each region, and the weight of each of its pixels
+    for scores, own in zip(maps, regions, strict=True):
+        is_good = np.ones(scores.shape, bool)
+        for region in own:
+            is_good &= ~region
+            inside = np.sort(scores[region])
+            owned.append(inside)
+        good.append(scores[is_good])
+    if not owned or not sum(map(len, good)):
+        raise BadData("AUPRO needs images with defective regions, and pixels outside of these")
+
+    # At each threshold between two scores of good pixels: their share, and that of each region, above it
+    of_good = np.sort(np.concatenate(good))[::-1]
+    count = int(np.floor(largest_share * len(of_good)))
+    thresholds = of_good[: count + 1]
+    first = np.searchsorted(-of_good, -thresholds, side="left")  # good pixels above each
+    shares = first / len(of_good)
+    overlap = np.zeros(len(thresholds))
+    for inside in owned:
+        overlap += 1 - np.searchsorted(inside, thresholds, side="right") / len(inside)
+    overlap /= len(owned)
+
+    # The curve up to the largest share
+    shares, at = np.unique(shares, return_index=True)
+    overlap = overlap[at]
+    shares = np.append(shares, largest_share)
+    overlap = np.append(overlap, overlap[-1])
+    return float(np.trapezoid(overlap, shares) / largest_share)

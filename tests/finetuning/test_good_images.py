@@ -1,0 +1,221 @@
+"""Of good images alone: the model, its threshold, its maps and regions, through the commands."""
+
+import csv
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from margins import at_least, at_most
+from pictures import encoded
+from PIL import Image
+
+import vitkit
+from vitkit.data import Preprocessing, open_source
+from vitkit.inspection import anomaly_map
+from vitkit.models import create, vit
+from vitkit.weights import Classifier, save
+
+SIDE = 64
+
+
+@pytest.fixture(scope="module")
+def pretrained(tmp_path_factory):
+    """A model of random weights: its first blocks keep the colours of patches apart."""
+    config = vit("mu/16", image=(SIDE, SIDE), patch=8, classes=2, depth=3)
+    model = create(config, seed=0)
+    torch.nn.init.normal_(model.head.weight)
+    torch.nn.init.normal_(model.stem.project.weight)  # large beside the positions
+    classifier = Classifier(model, Preprocessing(size=(SIDE, SIDE)), ("a", "b"))
+    return str(save(classifier, tmp_path_factory.mktemp("model") / "pretrained"))
+
+
+def stripes(seed, spot=None):
+    """An image of stripes, with a white spot at (left, top) if there is one."""
+    draws = np.random.default_rng(seed)
+    pixels = np.zeros((SIDE, SIDE, 3))
+    pixels[:, :, 0] = 90 + 60 * np.sin(np.arange(SIDE) / 5)
+    pixels += draws.normal(0, 4, pixels.shape)
+    if spot is not None:
+        left, top = spot
+        pixels[top : top + 12, left : left + 12] = 255
+    return pixels.clip(0, 255).astype(np.uint8)
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory):
+    """A folder of 24 good parts, and four with a spot."""
+    root = tmp_path_factory.mktemp("parts")
+    for i in range(24):
+        path = root / "parts" / "good" / f"{i:02}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(encoded(stripes(i), "PNG"))
+    for i in range(4):
+        path = root / "parts" / "spot" / f"{i}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(encoded(stripes(100 + i, (40, 8 + 8 * i)), "PNG"))
+    return root / "parts"
+
+
+@pytest.fixture(scope="module")
+def made(pretrained, parts, tmp_path_factory):
+    """The model of the good parts."""
+    run = tmp_path_factory.mktemp("run") / "run"
+    return vitkit.finetune(pretrained, parts, normal="good", workdir=run, device="cpu", quiet=True)
+
+
+def test_a_folder_of_one_class_becomes_a_model_of_good_images(made, parts, pretrained, tmp_path):
+    run = tmp_path / "alone"
+    alone = vitkit.finetune(pretrained, parts / "good", workdir=run, device="cpu", quiet=True)
+    assert alone.labels == ("good", "unlike") and alone.metric is None
+    assert made.labels == ("good", "spot")
+    one = vitkit.load(made.run_dir, quiet=True).model.state_dict()
+    other = vitkit.load(run, quiet=True).model.state_dict()
+    assert all(torch.equal(one[name], other[name]) for name in one)  # the others had no part in it
+
+
+def test_what_the_command_prints_is_what_was_measured(made):
+    text = str(made)
+    threshold = made.good.threshold
+    assert threshold.images == 24 and threshold.rejected == pytest.approx(1 / 25)
+    assert f"anomaly score of {threshold.value:.3f} on, which 4.0 % of other images of good" in text
+    assert made.metric.value == 1.0 and "area under the ROC curve" in text
+    record = json.loads((made.run_dir / "good_images.json").read_text())
+    assert record["threshold"] == threshold.value
+
+
+def test_predict_and_evaluate_take_it_as_any_classifier(made, parts):
+    answers = vitkit.predict(made, parts / "spot", parts / "good", quiet=True)
+    assert [answer.label for answer in answers[:4]] == ["spot"] * 4
+    at_least(np.mean([answer.label == "good" for answer in answers[4:]]), 0.95)
+    found = vitkit.evaluate(made, parts, quiet=True)
+    assert found["auroc"] == 1.0 and found["missed"] == 0.0 and found["different"] == 4
+
+
+def test_several_kinds_of_defects_are_one_class(made, parts, tmp_path):
+    for kind, name in (("good", "good"), ("scratch", "spot"), ("dent", "spot")):
+        folder = tmp_path / "test" / kind
+        folder.mkdir(parents=True)
+        for path in sorted((parts / name).iterdir())[:2]:
+            (folder / path.name).write_bytes(path.read_bytes())
+    found = vitkit.evaluate(made, tmp_path / "test", quiet=True)
+    assert found["good"] == 2 and found["different"] == 4 and found["missed"] == 0.0
+
+
+def test_a_map_says_where(made, parts):
+    classifier = vitkit.load(made.run_dir, quiet=True)
+    for i in range(4):
+        (shares,) = anomaly_map(classifier, classifier.batch(parts / "spot" / f"{i}.png")).numpy()
+        middles = np.arange(8) * 8 + 4  # of the patches, in pixels
+        down = np.abs(middles - 14 - 8 * i)[:, None]
+        across = np.abs(middles - 46)
+        at_least(shares[(down < 6) & (across < 6)].min(), 0.6)
+        at_most(shares[(down > 18) | (across > 18)].mean(), 0.45)
+
+
+def test_regions_lie_on_the_defects(made, parts, tmp_path):
+    for name in ("regions.csv", "regions.json"):
+        path = tmp_path / name
+        vitkit.predict(made, parts / "spot", regions=path, attention=tmp_path / "maps", quiet=True)
+    with (tmp_path / "regions.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    coco = json.loads((tmp_path / "regions.json").read_text())
+    assert coco["categories"] == [{"id": 1, "name": "spot"}]
+    assert {(image["width"], image["height"]) for image in coco["images"]} == {(64, 64)}
+    assert len(coco["annotations"]) == len(rows)
+    for i in range(4):
+        own = [row for row in rows if row["name"].endswith(f"spot/{i}.png")]
+        left, top, width, height, score = (
+            float(own[0][key]) for key in ("left", "top", "width", "height", "score")
+        )
+        assert left < 46 < left + width and top < 14 + 8 * i < top + height
+        assert score == max(float(row["score"]) for row in own) and 0.5 < score <= 1
+    assert len(list((tmp_path / "maps").iterdir())) == 4
+
+
+def test_regions_are_of_models_of_good_images(pretrained, parts, tmp_path):
+    with pytest.raises(ValueError, match="`regions` are of a model of good images"):
+        vitkit.predict(pretrained, parts / "spot", regions=tmp_path / "regions.csv", quiet=True)
+    with pytest.raises(ValueError, match=r"`regions` is .*regions.txt; it is a .csv file"):
+        vitkit.predict(pretrained, parts / "spot", regions=tmp_path / "regions.txt", quiet=True)
+
+
+def test_a_picture_of_the_map_is_red_on_the_defect(made, parts, tmp_path):
+    vitkit.predict(made, parts / "spot" / "0.png", attention=tmp_path / "maps", quiet=True)
+    (path,) = (tmp_path / "maps").iterdir()
+    with Image.open(path) as picture:
+        pixels = np.asarray(picture.convert("RGB")).astype(int)
+    side = pixels.shape[1] // 2
+    scale = side / SIDE
+    y, x = round(14 * scale), round(46 * scale)
+    plain, drawn = pixels[y, x], pixels[y, side + x]
+    assert plain[1] > 240 and drawn[1] < 140 and drawn[0] > 200  # white, and red
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"normal": "goood"}, "`normal` is 'goood', and the classes of .* are good, spot"),
+        ({"normal": "good", "preset": "none"}, "`normal='good'` goes with `preset='quick'`"),
+        ({"normal": "good", "portable": True}, "`fast` and `portable` are for classifiers"),
+    ],
+)
+def test_what_cannot_be_asked_gets_a_sentence(settings, sentence, pretrained, parts, tmp_path):
+    with pytest.raises(ValueError, match=sentence):
+        vitkit.finetune(pretrained, parts, workdir=tmp_path / "run", quiet=True, **settings)
+
+
+def test_one_good_image_is_not_enough(pretrained, folder, tmp_path):
+    one = folder({"good/1.png": 40})
+    with pytest.raises(ValueError, match="has 1 image of good .* at least 2 are needed"):
+        vitkit.finetune(pretrained, one, workdir=tmp_path / "run", quiet=True)
+
+
+def test_a_class_can_still_be_told_from_another(pretrained, parts, tmp_path):
+    """Without `normal`, two classes are a classifier."""
+    run = tmp_path / "run"
+    classifier = vitkit.finetune(pretrained, parts, workdir=run, minutes=0.01, quiet=True)
+    assert classifier.good is None and classifier.answer is not None
+
+
+@pytest.mark.slow
+def test_an_exported_file_has_the_score_and_the_map(shared, tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    weights = shared("weights/vit_tiny_patch16_224.augreg_in21k_ft_in1k.safetensors")
+    data = shared("data/defects_solar-train.parquet")
+    test = shared("data/defects_solar-test.parquet")
+    made = vitkit.finetune(
+        weights, data, image=(96, 96), workdir=tmp_path / "run", device="cpu", quiet=True
+    )
+    assert made.labels == ("good", "defective")
+    path = tmp_path / "model.onnx"
+    vitkit.export(made, output=path, data=test, quiet=True)
+    classifier = vitkit.load(made.run_dir, quiet=True)
+    source = open_source(test)
+    images = classifier.batch([source.picture(i) for i in range(0, len(source), 4)])
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    logits, maps = session.run(["logits", "anomaly_map"], {"images": images.numpy()})
+    expected = classifier.probabilities(classifier.logits(images)).numpy()
+    given = classifier.probabilities(torch.from_numpy(logits)).numpy()
+    at_most(np.abs(given - expected).max(), 1e-4)
+    at_most(np.abs(maps - anomaly_map(classifier, images).numpy()).max(), 1e-4)
+    assert (maps > 0.5).any() and (maps < 0.1).any()
+
+    # The file is measured as the model is
+    of_model = vitkit.evaluate(made, test, quiet=True)
+    of_file = vitkit.evaluate(path, test, quiet=True)
+    assert of_file["auroc"] == pytest.approx(of_model["auroc"], abs=1e-3)
+    at_least(of_model["auroc"], 0.7)
+
+
+def test_another_temperature_keeps_the_threshold(made, parts):
+    """What is done to a head of classes is done to this one."""
+    from vitkit.weights import with_temperature
+
+    classifier = vitkit.load(made.run_dir, quiet=True)
+    softer = with_temperature(classifier, 2.0)
+    images = classifier.batch(sorted((parts / "spot").iterdir()))
+    torch.testing.assert_close(softer.logits(images) * 2, classifier.logits(images))
+    assert replace(softer, origin={}).labels == classifier.labels

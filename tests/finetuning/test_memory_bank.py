@@ -1,0 +1,81 @@
+"""A memory bank of good images, and the promise of its threshold."""
+
+import numpy as np
+import pytest
+import torch
+from margins import at_least, at_most
+
+from vitkit.finetuning import memory_bank
+from vitkit.finetuning.memory_bank import (
+    anomaly_score,
+    coreset,
+    fit_threshold,
+    left_out_scores,
+)
+from vitkit.models.head import distances_to
+
+
+def directions(*shape, seed=0):
+    draws = torch.Generator().manual_seed(seed)
+    return torch.nn.functional.normalize(torch.randn(*shape, generator=draws), dim=-1)
+
+
+def test_a_good_image_is_left_out_with_its_group():
+    patches = directions(6, 9, 8)
+    patches[3] = patches[2]  # the same photograph twice, in one group
+    groups = np.array([0, 1, 2, 2, 3, 4])
+    scores = left_out_scores(patches, groups)
+    for i, group in enumerate(groups.tolist()):
+        others = patches[torch.from_numpy(groups != group)].flatten(0, 1)
+        assert scores[i] == pytest.approx(anomaly_score(patches[i], others), abs=1e-6)
+    at_least(scores[3], 0.05)  # not 0, though its copy is in memory
+
+
+def test_many_images_are_left_out_in_parts(monkeypatch):
+    patches = directions(20, 9, 4)
+    alone = left_out_scores(patches, np.arange(20))
+    monkeypatch.setattr(memory_bank, "MOST", 60)
+    in_parts = left_out_scores(patches, np.arange(20))
+    assert (in_parts >= alone - 1e-6).all()  # with less in memory, nothing is nearer
+    at_most(np.abs(in_parts - alone).max(), 0.5)
+
+
+def test_a_coreset_covers_all_rows():
+    rows = torch.nn.functional.normalize(
+        directions(5, 16, seed=1).repeat_interleave(40, 0) + 0.01 * torch.randn(200, 16), dim=-1
+    )
+    chosen = coreset(rows, 5, torch.Generator().manual_seed(0))
+    assert sorted((chosen // 40).tolist()) == [0, 1, 2, 3, 4]  # one of each cluster
+    at_most(distances_to(rows[None], rows[chosen]).max().item(), 0.02)
+
+
+@pytest.mark.parametrize(
+    ("count", "rejected"), [(2, 1 / 3), (10, 1 / 11), (18, 1 / 19), (19, 0.05), (100, 5 / 101)]
+)
+def test_the_threshold_promises_what_the_images_allow(count, rejected):
+    scores = np.arange(count) / count
+    threshold = fit_threshold(scores)
+    assert threshold.rejected == pytest.approx(rejected)
+    above = (scores > threshold.value).sum()
+    assert (above + 1) / (count + 1) == pytest.approx(rejected)
+    low, high = threshold.interval
+    assert low < rejected < high
+
+
+def test_the_promise_and_its_interval_hold():
+    draws = np.random.default_rng(0)
+    rates = []
+    inside = 0
+    for _ in range(400):
+        threshold = fit_threshold(draws.lognormal(size=60))
+        rate = (draws.lognormal(size=4000) > threshold.value).mean()
+        rates.append(rate)
+        low, high = threshold.interval
+        inside += low <= rate <= high
+    at_most(abs(np.mean(rates) - 0.05), 0.006)
+    at_least(inside / 400, 0.92)
+
+
+def test_shots_of_a_burst_count_once():
+    scores = np.array([0.1, 0.2, 0.3, 0.9, 0.8])
+    assert fit_threshold(scores, np.array([0, 0, 1, 2, 2])).images == 3
