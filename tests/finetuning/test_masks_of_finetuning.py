@@ -9,6 +9,7 @@ import torch
 from pictures import encoded
 
 import vitkit
+from vitkit import cli
 from vitkit.data import IGNORED, Preprocessing
 from vitkit.finetuning.segmentation.closed_form import (
     DECAY,
@@ -259,6 +260,18 @@ def test_settings_of_other_models_are_refused(pretrained, scenes):
             vitkit.finetune(pretrained, scenes / "photos", masks=scenes / "masks", **settings)
     with pytest.raises(BadSettings, match="give these with `masks`"):
         vitkit.finetune(pretrained, scenes / "photos", ignore=3)
+
+
+def test_the_command_line_has_the_settings_of_masks_and_not_those_of_recipes(
+    pretrained, scenes, capsys
+):
+    words = ["finetune", pretrained, str(scenes / "photos"), "--masks", str(scenes / "masks")]
+    assert cli.main([*words, "--portable"]) == 1
+    assert "--portable cannot be given with --masks" in capsys.readouterr().err
+    assert cli.main([*words, "--legend", str(scenes / "nothing.txt")]) == 1
+    assert "nothing.txt cannot be read" in capsys.readouterr().err
+    assert cli.main([*words, "--optim.lr", "0.1"]) == 2
+    assert "has no --optim.lr" in capsys.readouterr().err
 
 
 def test_images_that_nothing_can_be_learned_from_are_refused(pretrained, scenes, tmp_path):

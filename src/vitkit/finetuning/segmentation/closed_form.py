@@ -9,7 +9,7 @@ Legend: N patches of an image, D width, M features (blocks · D, and a one), K c
 of patches.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -29,7 +29,9 @@ MOST_FEATURES = 3_072  # M: XᵀX of all folds and their decompositions take sec
 MOST_PATCHES = (
     1 << 16
 )  # of all images, that a fit takes; of more, each image gives as many, drawn at random
-MOST_KEPT = 1 << 28  # features that are kept for predictions, of 2 bytes each
+MOST_KEPT = (
+    1 << 28
+)  # features, and shares that are predicted by them, that are kept, of 2 bytes each
 SAMPLE = 25_000  # pixels that the map to logits is fitted to
 STEPS = 60  # of L-BFGS, at most
 DECAY = 1e-4  # of the map's weights
@@ -201,7 +203,7 @@ def cross_validated(
     return tried
 
 
-def counts_of_maps(examples: Sequence[Example], maps: Sequence[Tensor], classes: int) -> np.ndarray:
+def counts_of_maps(examples: Sequence[Example], maps: Iterable[Tensor], classes: int) -> np.ndarray:
     """The counts of the most likely classes: maps, (K, H, W) each -> int64 (examples, 3, K)."""
     counts = []
     for example, of_image in zip(examples, maps, strict=True):
@@ -253,7 +255,7 @@ def calibrated(best: Tried, examples: Sequence[Example], classes: int) -> tuple[
     found = []
     for rare in RARE:
         to_logits = logistic(x, y, frequency**-rare)
-        logits = [to_logits.maps(each) for each in best.maps]
+        logits = map(to_logits.maps, best.maps)
         counts = counts_of_maps(examples, logits, classes)
         found.append((to_logits, best._replace(counts=counts, rare=rare)))
     return max(found, key=lambda each: each[1].miou)

@@ -209,8 +209,9 @@ def read(
             int(folds[i]), features[chosen_patches], shares[chosen_patches], known[chosen_patches]
         )
         present |= (shares > 0).any(0).numpy()
-        if size + features.numel() <= MOST_KEPT:
-            size += features.numel()
+        needed = features.numel() + FINER**2 * shares.numel()
+        if size + needed <= MOST_KEPT:
+            size += needed
             finer = resized_mask(mask, (FINER * grid[0], FINER * grid[1]))
             examples.append(Example(features.half(), grid, finer))
             kept.append(i)

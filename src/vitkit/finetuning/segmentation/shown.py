@@ -40,7 +40,7 @@ def shown_masks(result: SegmentationResult, data: str, run_dir: Path) -> Iterato
     yield (
         f"the model reads {patches:,} patches of {patch[0]} x {patch[1]} pixels of an image, whatever its size: "
         f"things smaller than a patch are lost, and boundaries are as fine as patches; more of them "
-        f"(`tokens={4 * patches}`) show smaller things, and take longer"
+        f"(`tokens={2 * patches}`) show smaller things, take longer, and are not always better"
     )
     yield f"wrote {run_dir / 'model'}"
     yield "next:"
