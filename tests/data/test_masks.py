@@ -312,7 +312,9 @@ def test_masks_in_a_column_of_a_manifest(folders):
     parts, _ = parts_of(folders / "data.csv", "mask")
     assert parts["train"].mask_name(0).endswith("train/a_L.png")
     assert np.array_equal(parts["test"].pair(0)[1], MASK)
-    with pytest.raises(BadData, match="neither a folder of masks nor a column"):
+    with pytest.raises(
+        BadData, match="neither a folder of masks nor a column .* are image, mask, split$"
+    ):
         parts_of(folders / "data.csv", "nothing")
 
 

@@ -362,7 +362,7 @@ def inferred(found: Iterable[int], coloured: bool, ignore: int | None = None) ->
         )
     if len(rest) > MAX_CLASSES:
         raise BadData(
-            f"the masks have {len(rest):,} {_kind(coloured)}s, more than classes can be: masks of instances need "
+            f"the masks have {MAX_CLASSES + 1} {_kind(coloured)}s and more, too many for classes: masks of instances need "
             "a `legend` that merges them, such as the lines 'background, 0' and 'object, 1-65535'; masks saved as "
             "JPEG need to be saved as PNG"
         )

@@ -16,6 +16,7 @@ from vitkit.data.formats.folder import find_images
 from vitkit.data.images.pictures import Picture
 from vitkit.data.masks.coco import CocoMasks, read_coco
 from vitkit.data.masks.legend import (
+    MAX_CLASSES,
     Legend,
     inferred,
     legend_of_names,
@@ -134,8 +135,9 @@ def open_masks(where: str, masks: str) -> MaskStore:
     try:
         table = read_table(where, Columns(image=masks, target="none"))
     except BadData as error:
+        reason = str(error).removesuffix("; correct `data.columns.image`")
         raise BadData(
-            f"{masks!r} is neither a folder of masks nor a column of {where}: {error}"
+            f"{masks!r} is neither a folder of masks nor a column of {where}: {reason}"
         ) from None
     return MaskStore(table.store, f"the column {masks!r}")
 
@@ -253,6 +255,8 @@ def find_legend(
         if not found:
             coloured = is_coloured(data, name)
         found.update(np.unique(codes_of(data, name, coloured)).tolist())
+        if len(found) > MAX_CLASSES + 2:  # with two that are ignored: no legend follows
+            break
     legend, sentence = inferred(found, coloured, ignore)
     return legend, (sentence,)
 
