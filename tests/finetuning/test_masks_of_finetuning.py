@@ -220,6 +220,9 @@ def test_a_model_of_masks_is_made_saved_and_measured(pretrained, scenes, tmp_pat
     written = json.loads((tmp_path / "run/masks.json").read_text())
     assert written["metrics"]["miou"]["value"] == made.accuracy and written["measured_on"] == "test"
     assert "things smaller than a patch are lost" in str(made)
+    page = made.path.read_text()
+    assert page.count("<figure") == 5 and "Images with the lowest IoU" in page
+    assert made.metric.unit.text(made.accuracy) in page
 
     # Measured again, it is the same, without the legend, which the model has
     again = vitkit.evaluate(

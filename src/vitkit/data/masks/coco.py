@@ -40,7 +40,7 @@ class CocoMasks(Store):
         for number, segmentation in self.annotations[row]:
             try:
                 mask[region_of(segmentation, (height, width))] = number
-            except (TypeError, ValueError, KeyError, OverflowError) as error:
+            except (BadData, TypeError, ValueError, KeyError, OverflowError) as error:
                 raise BadData(
                     f"{self.name(row)} has an annotation that is neither polygons nor run lengths: {error}"
                 ) from None
@@ -105,14 +105,15 @@ def _check(path: Path | str, names: list[str], sizes: np.ndarray, categories: li
 
 
 def region_of(segmentation: Any, size: tuple[int, int]) -> np.ndarray:
-    """The pixels of a segmentation, bool (h, w). Raises ValueError, TypeError or KeyError for what is none."""
+    """The pixels of a segmentation, bool (h, w). Raises BadData, ValueError, TypeError or KeyError for what is
+    none."""
     if isinstance(segmentation, list):
         region = np.zeros(size, bool)
         for polygon in segmentation:
             region |= polygon_region(np.asarray(polygon, np.float64), size)
         return region
     if tuple(segmentation["size"]) != size:
-        raise ValueError(
+        raise BadData(
             f"its run lengths are for {segmentation['size']}, and the image is {list(size)}"
         )
     counts = segmentation["counts"]
@@ -120,7 +121,7 @@ def region_of(segmentation: Any, size: tuple[int, int]) -> np.ndarray:
         counts = unpacked(counts)
     lengths = np.asarray(counts, np.int64)
     if lengths.ndim != 1 or (lengths < 0).any() or lengths.sum() != size[0] * size[1]:
-        raise ValueError("its run lengths are not as many pixels as the image has")
+        raise BadData("its run lengths are not as many pixels as the image has")
     inside = np.arange(len(lengths)) % 2 == 1
     return np.repeat(inside, lengths).reshape(size[::-1]).T
 
@@ -129,7 +130,7 @@ def polygon_region(points: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     """The pixels whose centres a polygon encloses, bool (h, w); x and y in turn, (2 n,), in pixels from the top
     left corner of the image."""
     if points.ndim != 1 or len(points) < 6 or len(points) % 2 or not np.isfinite(points).all():
-        raise ValueError("a polygon has three points at least, x and y in turn")
+        raise BadData("a polygon has three points at least, x and y in turn")
     x, y = points[::2], points[1::2]
     next_x, next_y = np.roll(x, -1), np.roll(y, -1)
     region = np.zeros(size, bool)
@@ -155,7 +156,7 @@ def unpacked(text: str) -> Sequence[int]:
     for character in text.encode("ascii"):
         bits = character - 48
         if not 0 <= bits < 64 or shift > 60:
-            raise ValueError("its run lengths are not as COCO compresses them")
+            raise BadData("its run lengths are not as COCO compresses them")
         value |= (bits & 31) << shift
         shift += 5
         if bits & 32:

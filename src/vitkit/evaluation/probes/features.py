@@ -88,7 +88,7 @@ def compute_features(
     """
     if not len(source):
         raise BadData("there are no images, so there are no features of them")
-    if getattr(classifier.model.config, "segments", False):
+    if getattr(getattr(classifier.model, "config", None), "segments", False):
         raise Unsupported(
             "the model classifies every pixel, by the states of all patches, and features are one state of an "
             "image; give the weights that it was made of (`vitkit.show` names them)"

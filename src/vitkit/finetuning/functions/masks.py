@@ -67,7 +67,7 @@ def finetune_masks(
         raise Occupied(f"{run_dir} holds another run; choose another `workdir`, or remove it")
     result = make(request, published, run_dir, pick_device(device))
     classifier = load(run_dir, quiet=True)
-    return Finetuned(data, workdir, classifier, run_dir, None, None, None, masks=result)
+    return Finetuned(data, workdir, classifier, run_dir, result.page, None, None, masks=result)
 
 
 def run_dir_for(request: MaskRequest) -> Path:

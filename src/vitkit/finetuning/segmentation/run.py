@@ -30,6 +30,7 @@ from vitkit.finetuning.segmentation.closed_form import (
     shares_of,
     solved,
 )
+from vitkit.finetuning.segmentation.page import write_mask_page
 from vitkit.models import ViTConfig
 from vitkit.runtimes import map_runtime
 from vitkit.system.console.messages import say
@@ -42,6 +43,7 @@ from vitkit.training import locked
 from vitkit.weights import Classifier, dense, save
 
 RECORD = "masks.json"  # in the run directory
+PAGE = "report.html"
 CLOSED_FORM = "closed form"
 
 
@@ -76,6 +78,8 @@ class SegmentationResult:
     worst: tuple[str, ...]
     """The names of the test images with the lowest IoU, the worst first."""
     seconds: float
+    page: Path | None = None
+    """The page about the test images; None if there are none."""
 
     @cached_property
     def metrics(self) -> tuple[Metric, ...]:
@@ -171,6 +175,9 @@ def make(
             f"on training images that had no part in a fit it has {scores.text()} (mean IoU)"
         )
         result = _measured(classifier, parts, scores, device, precision, began)
+        if result.scores is not None:
+            page = _page(request, result, parts[result.test_name], run_dir, device, precision)
+            result = replace(result, page=page)
         write_json(run_dir / RECORD, record(request, result, tried, best))
     return result
 
@@ -277,6 +284,29 @@ def _measured(
         worst = tuple(images.name(i) for i in scores.worst(3).tolist())
     seconds = time.monotonic() - began
     return SegmentationResult(classifier, left_out, scores, name, worst, seconds)
+
+
+def _page(
+    request: MaskRequest,
+    result: SegmentationResult,
+    masked: Masked,
+    run_dir: Path,
+    device: torch.device,
+    precision: PrecisionChoice,
+) -> Path:
+    """Write the page about the images that the model was measured on."""
+    assert result.scores is not None  # there are such images
+    facts: dict[str, object] = {
+        "model": f"{CLOSED_FORM}, from {request.init}",
+        "images": f"{counted(len(masked), 'image')} of {request.data} ({result.test_name})",
+        "preprocessing": str(result.classifier.preprocessing),
+        "cross-validated": f"{result.left_out.text()} mean IoU of the training images",
+        "seconds": f"{result.seconds:.1f}",
+    }
+    runtime = map_runtime(result.classifier, str(device), precision)
+    return write_mask_page(
+        run_dir / PAGE, run_dir.name, runtime, masked, result.scores, result.metrics, facts
+    )
 
 
 def record(

@@ -5,18 +5,11 @@ from pathlib import Path
 
 from rich.table import Table
 
+from vitkit.finetuning.segmentation.names import METRICS
 from vitkit.finetuning.segmentation.run import SegmentationResult
 from vitkit.system.console.text import counted, printable_name
 from vitkit.system.functions.steps import FILE, IMAGES, step
 
-NAMES = {
-    "miou": "mean IoU",
-    "dice": "mean Dice",
-    "pixel_accuracy": "accuracy of pixels",
-    "boundary_iou": "mean boundary IoU",
-    "image_miou": "mean IoU of an image",
-    "image_miou_worst_tenth": "of the worst tenth of the images",
-}
 MOST = 30  # classes whose IoU is printed
 
 
@@ -26,8 +19,8 @@ def shown_masks(result: SegmentationResult, data: str, run_dir: Path) -> Iterato
         table = Table("", f"{counted(len(result.scores), 'image')} of {result.test_name}")
         for metric in result.metrics:
             label = metric.name.removeprefix("iou/")
-            if metric.name in NAMES:
-                table.add_row(NAMES[metric.name], metric.text())
+            if metric.name in METRICS:
+                table.add_row(METRICS[metric.name], metric.text())
             elif len(result.scores.labels) <= MOST:
                 table.add_row(f"IoU of {printable_name(label)}", metric.text())
         yield table
@@ -42,7 +35,10 @@ def shown_masks(result: SegmentationResult, data: str, run_dir: Path) -> Iterato
         f"things smaller than a patch are lost, and boundaries are as fine as patches; more of them "
         f"(`tokens={2 * patches}`) show smaller things, take longer, and are not always better"
     )
-    yield f"wrote {run_dir / 'model'}"
+    written = f"{run_dir / 'model'}"
+    if result.page is not None:
+        written += f" and {result.page}"
+    yield f"wrote {written}"
     yield "next:"
     yield f"  {step('segment', run_dir, IMAGES, to='masks')}   masks of other images"
     yield f"  {step('export', run_dir, output=FILE)}   for other programs"

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 from PIL import Image
 
+from vitkit.data import IGNORED
+
 OPACITY = 0.55  # of a class's colour over the image
 QUALITY = 88  # of an overlay's JPEG
 BACKGROUND = frozenset(("background",))
@@ -41,8 +43,8 @@ def mask_png(mask: np.ndarray, labels: Sequence[str]) -> bytes:
 
 def overlay(pixels: np.ndarray, mask: np.ndarray, labels: Sequence[str]) -> np.ndarray:
     """An image, uint8 (h, w, 3), under the colours of a mask's classes, (h, w): uint8 (h, w, 3). A background
-    stays as it is."""
-    opacity = np.full(mask.shape, OPACITY, np.float32)
+    stays as it is, and what is ignored."""
+    opacity = np.where(mask == IGNORED, 0, OPACITY).astype(np.float32)
     if labels[0].lower() in BACKGROUND:
         opacity[mask == 0] = 0
     coloured = palette(labels)[mask].astype(np.float32)
