@@ -10,7 +10,7 @@ from vitkit.data import Masked
 from vitkit.evaluation import Metric, SegmentationScores
 from vitkit.finetuning.segmentation.names import METRICS
 from vitkit.inspection import Markup, pairs, paragraph, section, table, write_page
-from vitkit.inspection.pages.html import block, embedded, join
+from vitkit.inspection.pages.html import block, embedded
 from vitkit.prediction.segmentation.palette import overlay, palette
 from vitkit.runtimes import Runtime, class_map
 from vitkit.system.console.text import printable_name
@@ -99,6 +99,4 @@ def _figure(runtime: Runtime, masked: Masked, scores: SegmentationScores, i: int
     address = embedded(np.concatenate(shown, axis=1), 3 * LONGEST)
     caption = f"{printable_name(masked.images.name(i))}: mean IoU {scores.image_iou()[i]:.1%}"
     image = Markup(f'<img alt="{block(caption)}" style="max-width: 100%" src="{address}">')
-    return Markup(
-        f"<figure>{join([image, Markup(f'<figcaption>{block(caption)}</figcaption>')])}</figure>"
-    )
+    return Markup(f"<figure>{image}<figcaption>{block(caption)}</figcaption></figure>")
