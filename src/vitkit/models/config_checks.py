@@ -161,6 +161,11 @@ def _check_pooling(config: "ViTConfig") -> None:
             f'read_blocks is {config.read_blocks} with pool "{config.pool}"; states of several blocks '
             f"are read with {', '.join(names[:-1])} or {names[-1]}"
         )
+    if config.segments and config.tiling.overlaps:
+        raise BadSettings(
+            f'pool is "patches" with patches that overlap (stride {config.stride}); logits are '
+            "interpolated between patches side by side: leave out stride"
+        )
     if config.memory < 0 or (config.memory > 0) != pool.compares_patches:
         raise BadSettings(
             f'memory is {config.memory} with pool "{config.pool}"; it is the number of patches in the memory '

@@ -21,6 +21,7 @@ PoolName = Literal[
     "corner",
     "memory",
     "none",
+    "patches",
 ]
 
 # Parts that a pooling concatenates
@@ -58,7 +59,14 @@ class Means:
         return self.sides**2
 
 
-States = Token | Patch | Means
+@dataclass(frozen=True)
+class EachPatch:
+    """The state of every patch, each for an answer of its own."""
+
+    states = 1
+
+
+States = Token | Patch | Means | EachPatch
 
 
 @dataclass(frozen=True)
@@ -157,6 +165,7 @@ _ALL = (
     Pool("corner", (Patch(0),), "the first patch"),
     Pool("memory", (), "the distances of the patches to those of a memory bank"),
     Pool("none", (), "every token"),
+    Pool("patches", (EachPatch(),), "every patch"),
 )
 POOLS: dict[str, Pool] = {pool.name: pool for pool in _ALL}
 """Every kind of pooling, by its name."""

@@ -151,6 +151,7 @@ class Classifier:
         """Compute logits: prepared images, uint8 (B, 3, h, w) or (B, M) as from `batch`, on any device ->
         float32 (B, K), without gradients, in evaluation mode.
 
+        A model that classifies every pixel gives (B, K, h, w), for images of one size.
         A model without a head returns its representation, (B, D).
         """
         return self._compute(self.model, images)
@@ -265,7 +266,7 @@ def check_native(config: ModelConfig, patch: tuple[int, int]) -> None:
         reason = "the model's patches overlap"
     elif not config.position_kind.any_grid:
         reason = f"{config.positions} positions have no meaning on another grid"
-    elif not config.pools:
+    elif not config.pools and not config.segments:
         reason = "the model answers for every token"
     elif config.tiling.size != tuple(patch):
         height, width = config.tiling.size

@@ -18,6 +18,8 @@ from vitkit.finetuning.functions import good_images
 from vitkit.finetuning.good_images import GoodModel
 from vitkit.finetuning.plan import OtherPlan, read_plan
 from vitkit.finetuning.record import weakest_class, write_page
+from vitkit.finetuning.segmentation.run import SegmentationResult
+from vitkit.finetuning.segmentation.shown import shown_masks
 from vitkit.models import ViTConfig
 from vitkit.recipes import Recipe
 from vitkit.recipes.table_4 import few_pixels
@@ -78,6 +80,8 @@ class Finetuned(Rows, MadeModel):
     """The model of good images and its threshold; None for a classifier."""
     fast: "Result | None" = None
     """The result of the search for a faster model; None if there was no search."""
+    masks: SegmentationResult | None = None
+    """The result for images with masks; None for others."""
 
     @property
     def made(self) -> str:
@@ -95,9 +99,12 @@ class Finetuned(Rows, MadeModel):
     @property
     def metric(self) -> Metric | None:
         """The accuracy of the model on the test images, or else on the held-out images; None if
-        there were none. Of a model of good images the area under the ROC curve."""
+        there were none. Of a model of good images the area under the ROC curve; for images with masks, the
+        mean IoU."""
         if self.good is not None:
             return good_images.main_metric(self.good)
+        if self.masks is not None:
+            return self.masks.metric
         if self.transfer is not None:
             return next(iter(self.transfer.runs.values()))
         assert self.answer is not None  # the result is either a quick run's or a protocol's
@@ -105,13 +112,15 @@ class Finetuned(Rows, MadeModel):
 
     def rows(self) -> list[dict]:
         """A row for each candidate of the quick way, or for each seed of a protocol; for a model of good
-        images, a row for each metric."""
+        images, or one that classifies pixels, a row for each metric."""
         if self.good is not None:
             return [
                 {"part": part, "metric": metric.name, "value": metric.value}
                 for part, metrics in (("left out", self.good.figures), ("test", self.good.test))
                 for metric in metrics
             ]
+        if self.masks is not None:
+            return self.masks.rows()
         if self.transfer is not None:
             seeds = self.transfer.runs.items()
             return [{"seed": seed, metric.name: metric.value} for seed, metric in seeds if metric]
@@ -139,6 +148,9 @@ class Finetuned(Rows, MadeModel):
         """The output of the command without the faster model."""
         if self.good is not None:
             yield from good_images.shown(self.good, self.run_dir)
+            return
+        if self.masks is not None:
+            yield from shown_masks(self.masks, self.data, self.run_dir)
             return
         if self.transfer is not None:
             yield from transfer_tables(self.transfer)

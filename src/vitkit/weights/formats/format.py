@@ -198,6 +198,7 @@ def beyond_vit(
             "positions at every block": config.inject not in (None, "stem"),
             "pooling by the first patch": config.pool == "corner",
             "a memory bank of patches": pool.compares_patches,
+            "a class for every pixel": config.segments,
         }
     )
     if stems and config.stem:
