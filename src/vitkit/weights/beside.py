@@ -185,7 +185,7 @@ def _head_above(inside: Tensors, outside: Tensors, head: str, prefix: str) -> Te
 
 
 def _check_reads_output(layer: str, inside: Tensors, prefix: str) -> None:
-    """Raises VitkitError if it is unclear which of two outputs the head of a user's class reads."""
+    """Raise VitkitError if it is unclear which of two outputs the head of a user's class reads."""
     for name in READ_OR_NOT:
         if name in inside:
             raise BadWeights(

@@ -337,7 +337,7 @@ def _with_statistics(description: Description, statistics: OfPixels) -> Descript
 
 
 def _check_type(opened: Opened, format: Format) -> None:
-    """Raises VitkitError for a model of Transformers whose tensors happen to have another library's names, as
+    """Raise VitkitError for a model of Transformers whose tensors happen to have another library's names, as
     in many larger models."""
     model_type = opened.config.get("model_type")
     if not model_type or opened.described or format.library in ("transformers", "vitkit"):

@@ -190,7 +190,7 @@ def _members(file: str, left_out: Counter) -> Iterator[_Member]:
 
 
 def _check_end(opened, offset: int) -> None:
-    """Raises tarfile.ReadError unless the shard ends, after `offset` bytes, with the zeros of a tar file.
+    """Raise tarfile.ReadError unless the shard ends, after `offset` bytes, with the zeros of a tar file.
 
     tarfile treats damage as the end of the file: a hole that a download left, or the end of the first of
     two concatenated files.

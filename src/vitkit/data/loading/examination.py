@@ -39,7 +39,7 @@ def check_images(
     preprocessing: decodes images into its channels; None decodes them into their own.
     """
     source.prepare()
-    if isinstance(source.store, Arrays) and source.store.are_alike:
+    if isinstance(source.store, Arrays) and source.store.one_represents_all:
         first = range(min(1, len(source)))
         if not _check(source, preprocessing, first):
             return []

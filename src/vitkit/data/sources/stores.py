@@ -141,7 +141,7 @@ class Arrays(Store):
         return self.name(row)
 
     @property
-    def are_alike(self) -> bool:
+    def one_represents_all(self) -> bool:
         """Whether one picture represents all when they are checked: they have the same shape, and with 8
         bits every value is a level."""
         return self.array.dtype == np.uint8
