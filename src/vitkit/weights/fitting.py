@@ -161,12 +161,12 @@ def apply_hints(classifier: Classifier, hints: Hints) -> tuple[Classifier, list[
         preprocessing = changed_preprocessing(classifier.preprocessing, hints, config)
         classifier = replace(classifier, preprocessing=preprocessing, unknown=None)
         words = ", ".join(f"{name} {getattr(hints, name)}" for name in given)
-        sentences.append(f"preprocessing: {words}, as you say")
+        sentences.append(f"preprocessing: {words}, as set")
 
     if hints.labels:
         labels = _read_labels(hints.labels, classifier.model.config.classes)
         classifier = replace(classifier, labels=labels)
-        sentences.append(f"labels: those of {hints.labels}, as you say")
+        sentences.append(f"labels: those of {hints.labels}, as set")
     return classifier, sentences
 
 

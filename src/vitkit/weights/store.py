@@ -262,7 +262,7 @@ def _assemble(opened: Opened, hints: Hints) -> tuple[Classifier, Format, Descrip
         description = _without_head(description)
     config = with_pool(description.config, hints.pool)
     preprocessing = description.preprocessing
-    if not opened.described:  # it is a library's usual one, for colours
+    if not opened.described:  # then it is a library's default, for three channels
         preprocessing = preprocessing_for_channels(preprocessing, config.channels)
     description = description._replace(config=config, preprocessing=preprocessing)
     if taken.statistics and not hints.statistics:

@@ -225,13 +225,13 @@ class ChunkCache:
         return max(LEAST, WINDOW * count // max(size, 1))
 
     def get(self, number: int, load: Callable[[int], Any]) -> Any:
-        """A chunk from the cache; if it is not there, load(number)."""
+        """A chunk from the cache, where load(number) puts a missing one in place of the least recently used."""
         if number not in self.chunks:
-            limit = self.window
+            most = self.window
             if self.limit is not None:
-                limit = max(self.limit, 1)
-            while limit is not None and len(self.chunks) >= limit:
-                self.chunks.popitem(last=False)
+                most = max(self.limit, 1)
+            while most is not None and len(self.chunks) >= most:
+                self.chunks.popitem(last=False)  # the least recently used
             self.chunks[number] = load(number)
         self.chunks.move_to_end(number)
         return self.chunks[number]
