@@ -57,7 +57,7 @@ class ModelDescription(Result):
     path: Path | None = None
     """The drawing of its architecture, if one was asked for."""
     json: bool = False
-    """Whether it is printed as JSON."""
+    """Whether the result is printed as JSON."""
 
     def to_json(self) -> dict:
         """All of it as plain values: architecture, its cost and that of each part; for a model with weights

@@ -256,8 +256,9 @@ class OfPixels(NamedTuple):
     """Mean and standard deviation of pixels, in a class that normalises its images itself."""
 
     names: tuple[str, str]
+    """The names of the two tensors."""
     mean: tuple[float, ...]
-    """For levels from 0 to 1."""
+    """Mean of each channel, for levels from 0 to 1."""
     std: tuple[float, ...]
 
 

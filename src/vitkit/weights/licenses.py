@@ -55,7 +55,7 @@ class License:
     link: str = ""
     """Address of its text."""
     text: str = ""
-    """Its text; empty if no copy came with the weights."""
+    """The text of the licence; empty if no copy came with the weights."""
 
     def __post_init__(self):
         if not ID.fullmatch(self.id):

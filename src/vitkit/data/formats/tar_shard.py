@@ -70,11 +70,11 @@ class _Member(NamedTuple):
     """A file in a shard."""
 
     key: str
-    """Its path up to the first dot of its name, which is equal for all members of an example."""
+    """The path of the member up to the first dot of its name, which is equal for all members of an example."""
     extension: str
     """Text after that dot, in lower case."""
     name: str
-    """Its whole path."""
+    """The whole path of the member."""
     offset: int
     """Offset of its content in the shard."""
     size: int
