@@ -10,6 +10,7 @@ from pictures import encoded, photograph
 from PIL import Image
 
 from vitkit.data import IGNORED, Columns, Legend, masked, open_source, open_splits, resized_mask
+from vitkit.data.masks.coco import polygon_region, read_coco
 from vitkit.data.masks.legend import inferred, read_legend, with_ignored
 from vitkit.data.masks.pairs import open_masks
 from vitkit.data.masks.reading import codes_of, is_coloured
@@ -324,7 +325,7 @@ def test_masks_in_a_column_of_parquet_whose_metadata_names_the_classes(tmp_path)
     names = json.dumps(["road", "car", "sky"])
     pq.write_table(table.replace_schema_metadata({"classes": names}), tmp_path / "d-train.parquet")
     store = open_masks(str(tmp_path / "d-train.parquet"), "mask")
-    assert not store.is_folder
+    assert store.names is None
     parts, notes = parts_of(tmp_path / "d-train.parquet", "mask")
     assert parts["train"].labels == ("road", "car", "sky") and not notes
     assert np.array_equal(parts["train"].mask(0), MASK)
@@ -335,3 +336,111 @@ def test_a_mask_is_resized_to_its_nearest_pixels():
     mask = np.arange(12, dtype=np.uint8).reshape(3, 4)
     assert np.array_equal(resized_mask(mask, (6, 8))[::2, ::2], mask)
     assert set(resized_mask(mask, (2, 2)).reshape(-1)) <= set(range(12))
+
+
+# COCO
+
+
+def coco(tmp_path, annotations, **others):
+    """A COCO file of one image of 6 x 8 pixels."""
+    values = {
+        "images": [{"id": 7, "file_name": "photos/a.jpg", "height": 6, "width": 8}],
+        "categories": [{"id": 18, "name": "dog"}, {"id": 3, "name": "cat"}],
+        "annotations": [{"id": 1, "image_id": 7, "category_id": 18} | each for each in annotations],
+    }
+    path = tmp_path / "annotations.json"
+    path.write_text(json.dumps(values | others))
+    return path
+
+
+SQUARE = [2, 1, 6, 1, 6, 5, 2, 5]  # x and y: columns 2 to 5, rows 1 to 4
+
+
+def test_polygons_and_run_lengths_of_coco_become_masks(tmp_path):
+    expected = np.zeros((6, 8), np.uint8)
+    expected[1:5, 2:6] = 1
+    flat = (expected > 0).T.reshape(-1).astype(int)
+    changes = [0, *(np.flatnonzero(np.diff(flat)) + 1).tolist(), flat.size]
+    counts = np.diff(changes).tolist()
+    size = [6, 8]
+    packed = "=4200000;"  # as pycocotools packs these lengths
+    for segmentation in (
+        [SQUARE],
+        {"counts": counts, "size": size},
+        {"counts": packed, "size": size},
+    ):
+        store, legend = read_coco(coco(tmp_path, [{"segmentation": segmentation}]))
+        assert legend.labels == ("background", "dog", "cat")
+        assert np.array_equal(store.read(0), expected), segmentation
+
+
+def test_the_smallest_annotation_lies_on_top(tmp_path):
+    small = {"segmentation": [[3, 2, 5, 2, 5, 4, 3, 4]], "area": 4, "category_id": 3}
+    for order in (1, -1):
+        path = coco(tmp_path, [small, {"segmentation": [SQUARE], "area": 16}][::order])
+        mask = read_coco(path)[0].read(0)
+        assert mask[2:4, 3:5].tolist() == [[2, 2], [2, 2]] and (mask == 1).sum() == 12
+
+
+def test_a_polygon_has_the_pixels_whose_centres_it_encloses():
+    from matplotlib.path import Path as Outline
+
+    random = np.random.default_rng(0)
+    rows, columns = np.mgrid[:30, :40]
+    centres = np.stack([columns.reshape(-1) + 0.5, rows.reshape(-1) + 0.5], 1)
+    for _ in range(5):
+        angles = np.sort(random.uniform(0, 2 * np.pi, 9))
+        radii = random.uniform(5, 22, 9)
+        points = np.stack([20 + radii * np.cos(angles), 15 + radii * np.sin(angles)], 1)
+        theirs = Outline(points, closed=False).contains_points(centres).reshape(30, 40)
+        assert np.array_equal(polygon_region(points.reshape(-1), (30, 40)), theirs)
+
+
+@pytest.mark.parametrize(
+    ("annotations", "others", "words"),
+    [
+        ([{"bbox": [0, 0, 2, 2]}], {}, "boxes alone"),
+        ([{"segmentation": [SQUARE], "category_id": 99}], {}, "no COCO file"),
+        ([], {"categories": []}, "no categories"),
+        ([], {"categories": [{"id": 1, "name": "a"}, {"id": 2, "name": "a"}]}, "'a' twice"),
+        (
+            [],
+            {"images": [{"id": 7, "file_name": "a.jpg", "height": 10**6, "width": 10**6}]},
+            "too many",
+        ),
+        (
+            [],
+            {"images": [{"id": 7, "file_name": "a.jpg", "height": -1, "width": 1}]},
+            "height and a width",
+        ),
+        ([], {"images": 7}, "no COCO file"),
+    ],
+)
+def test_a_file_that_is_not_as_coco_has_it_is_refused(tmp_path, annotations, others, words):
+    with pytest.raises(BadData, match=r"annotations\.json") as caught:
+        read_coco(coco(tmp_path, annotations, **others))
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "segmentation",
+    [[[1, 2]], [["a"] * 6], [[1, 2, 3, 4, 5, None]], {"counts": [1], "size": [6, 8]}, {"counts": "~~", "size": [6, 8]},
+     {"counts": [48], "size": [8, 6]}, {"counts": [10**30], "size": [6, 8]}, 7, "text"],
+)  # fmt: skip
+def test_an_annotation_that_is_none_is_refused_with_its_image(tmp_path, segmentation):
+    store, _ = read_coco(coco(tmp_path, [{"segmentation": segmentation}]))
+    with pytest.raises(BadData, match=r"photos/a\.jpg in .*annotations\.json"):
+        store.read(0)
+
+
+def test_masks_of_coco_are_found_by_the_file_names_of_images(tmp_path):
+    (tmp_path / "photos").mkdir()
+    for name in "ab":
+        (tmp_path / f"photos/{name}.jpg").write_bytes(encoded(photograph(6, 8)))
+    source = open_source(tmp_path / "photos", Columns(target="none"))
+    path = coco(tmp_path, [{"segmentation": [SQUARE]}])
+    parts, notes = masked({"": source}, str(tmp_path / "photos"), str(path))
+    assert len(parts[""]) == 1 and "1 image without a mask" in notes[0]
+    assert parts[""].labels == ("background", "dog", "cat")
+    picture, mask = parts[""].pair(0)
+    assert picture.name.endswith("a.jpg") and (mask == 1).sum() == 16

@@ -153,7 +153,7 @@ def test_models_of_one_answer_and_models_of_pixels_are_told_apart(model, files):
     plain = Classifier(create(config, seed=0), Preprocessing(size=(16, 16)), ("a", "b"))
     with torch.no_grad():
         plain.model.head.weight.fill_(0.1)
-    with pytest.raises(Unsupported, match=r"one answer.*finetune"):
+    with pytest.raises(Unsupported, match=r"one output.*finetune"):
         vitkit.segment(plain, files)
     with pytest.raises(Unsupported, match=r"every pixel.*segment"):
         vitkit.predict(model, files)

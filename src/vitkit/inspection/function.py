@@ -97,7 +97,10 @@ class ModelDescription(Result):
             yield reason
             yield f"next: {step('finetune', self.model, DATA)}"
         else:
-            yield f"next: {step('predict', self.model, IMAGES)}"
+            function = "predict"
+            if getattr(self.classifier.model.config, "segments", False):
+                function = "segment"
+            yield f"next: {step(function, self.model, IMAGES)}"
 
 
 @public

@@ -232,8 +232,8 @@ class FileRuntime:
         return outputs[0], outputs[1]
 
     def _outputs(self, images: np.ndarray) -> list[np.ndarray]:
-        """All outputs of the file, the first of them (B, K), or (B, K, h, w) of every pixel. Raises VitkitError
-        for any error of the library: a file may open and still fail when it is computed."""
+        """All outputs of the file, the first of them (B, K), or (B, K, h, w) if every pixel has logits. Raises
+        VitkitError for any error of the library: a file may open and still fail when it is computed."""
         try:
             computed = self.compute(np.ascontiguousarray(images))
             outputs = [np.asarray(output, dtype=np.float32) for output in computed]

@@ -85,7 +85,7 @@ def check_file_has_one_answer(name: str, opened: "FileRuntime | PictureRuntime")
     """Raises VitkitError for an exported file that classifies every pixel."""
     if opened.exported.segments:
         raise BadSettings(
-            f"{name} classifies every pixel, and here an image has one answer; {step('segment', name, IMAGES)} "
+            f"{name} classifies every pixel, and this needs one output for the image; {step('segment', name, IMAGES)} "
             "writes its masks"
         )
 

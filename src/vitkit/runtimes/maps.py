@@ -23,11 +23,11 @@ def segments(classifier: Classifier) -> bool:
 
 
 def check_segments(classifier: Classifier, name: str) -> None:
-    """Raises Unsupported for a model that has one answer for an image."""
+    """Raises Unsupported for a model that has one output for an image."""
     if not segments(classifier):
         trains = step("finetune", MODEL, DATA, masks="masks/")
         raise Unsupported(
-            f"{name} gives an image one answer, not a class for every pixel; {trains} trains one"
+            f"{name} has one output for an image, not a class for every pixel; {trains} trains one"
         )
 
 

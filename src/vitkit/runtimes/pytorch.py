@@ -126,8 +126,8 @@ def check_answer(classifier: Classifier) -> None:
     image."""
     if getattr(classifier.model.config, "segments", False):
         raise Unsupported(
-            f"the model classifies every pixel, and here an image has one answer; {step('segment', MODEL, IMAGES)} "
-            "writes its masks"
+            f"the model classifies every pixel, and this needs one output for the image; "
+            f"{step('segment', MODEL, IMAGES)} writes its masks"
         )
     if not classifier.model.config.pools:
         raise Unsupported(

@@ -151,7 +151,7 @@ class Classifier:
         """Compute logits: prepared images, uint8 (B, 3, h, w) or (B, M) as from `batch`, on any device ->
         float32 (B, K), without gradients, in evaluation mode.
 
-        A model that classifies every pixel gives (B, K, h, w), for images of one size.
+        A model that classifies every pixel returns (B, K, h, w), for images of one size.
         A model without a head returns its representation, (B, D).
         """
         return self._compute(self.model, images)

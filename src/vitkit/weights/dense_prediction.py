@@ -41,6 +41,7 @@ def dense(
         pool="patches",
         class_token=config.has_class_token,
         read_blocks=blocks,
+        memory=0,
         classes=len(labels),
         norm="tokens",
         representation=0,

@@ -14,6 +14,7 @@ import numpy as np
 from vitkit.data.formats import read_table
 from vitkit.data.formats.folder import find_images
 from vitkit.data.images.pictures import Picture
+from vitkit.data.masks.coco import CocoMasks, read_coco
 from vitkit.data.masks.legend import (
     Legend,
     inferred,
@@ -23,7 +24,7 @@ from vitkit.data.masks.legend import (
 )
 from vitkit.data.masks.reading import codes_of, is_coloured
 from vitkit.data.sources.source import Source, subset
-from vitkit.data.sources.stores import Files, Store
+from vitkit.data.sources.stores import Files, Names, Store
 from vitkit.data.sources.tables import Columns
 from vitkit.system.console.progress import bar
 from vitkit.system.console.text import counted
@@ -83,7 +84,7 @@ class Masked:
     def mask_name(self, i: int) -> str:
         """The name by which a user knows the mask of image i."""
         name = self.store.name(int(self.rows[i]))
-        if isinstance(self.store, Files):
+        if isinstance(self.store, Files | CocoMasks):
             return name
         return f"the mask of {name}"
 
@@ -100,26 +101,31 @@ class MaskStore:
     store: Store
     title: str
     """What errors call it."""
-    is_folder: bool
-    """Whether masks are found by the names of images; else they are in the rows of the images."""
+    names: Names | None = None
+    """The names of the masks, by which those of images are found; None if they are in the rows of the images."""
+    legend: Legend | None = None
+    """What their values stand for, if the masks come with it."""
 
     def paired(self, images: Source) -> tuple[Source, np.ndarray, tuple[str, ...]]:
         """The images that have a mask, the rows of their masks, int64 (N,), and notes for the user.
         Raises BadData if none has one."""
-        if not self.is_folder:
+        if self.names is None:
             return images, images.rows, ()
-        assert isinstance(self.store, Files)
-        return _by_name(images, self.store, self.title)
+        return _by_name(images, self.names, self.title)
 
 
 def open_masks(where: str, masks: str) -> MaskStore:
-    """The masks that `masks` names: a folder, or a column of the data set `where`. Raises BadData if there
-    is neither."""
+    """The masks that `masks` names: a folder, a COCO file (.json), or a column of the data set `where`. Raises
+    BadData if there is none of these."""
     if Path(masks).is_dir():
         names, _ = find_images(masks)
         if not names:
             raise BadData(f"{masks} holds no masks; expected image files such as .png")
-        return MaskStore(Files.of(masks, names), masks, is_folder=True)
+        files = Files.of(masks, names)
+        return MaskStore(files, masks, files.names)
+    if masks.lower().endswith(".json"):
+        drawn, legend = read_coco(masks)
+        return MaskStore(drawn, masks, drawn.names, legend)
     if Path(where).is_dir() and not _has_columns(where):
         raise BadData(
             f"there is no folder {masks!r} with masks; {where} is a folder of images, so `masks` is the folder "
@@ -131,7 +137,7 @@ def open_masks(where: str, masks: str) -> MaskStore:
         raise BadData(
             f"{masks!r} is neither a folder of masks nor a column of {where}: {error}"
         ) from None
-    return MaskStore(table.store, f"the column {masks!r}", is_folder=False)
+    return MaskStore(table.store, f"the column {masks!r}")
 
 
 def _has_columns(folder: str) -> bool:
@@ -142,13 +148,13 @@ def _has_columns(folder: str) -> bool:
 
 
 def _by_name(
-    images: Source, masks: Files, title: str
+    images: Source, masks: Names, title: str
 ) -> tuple[Source, np.ndarray, tuple[str, ...]]:
-    """The images with a mask of the same name in a folder, and the rows of these masks."""
+    """The images with a mask of the same name, and the rows of these masks."""
     by_path: dict[str, int] = {}
     by_stem: dict[str, list[int]] = {}
-    for row in range(len(masks.names)):
-        path = PurePosixPath(masks.names[row])
+    for row in range(len(masks)):
+        path = PurePosixPath(masks[row])
         by_path[str(path.with_suffix(""))] = row
         by_stem.setdefault(path.stem, []).append(row)
 
@@ -179,7 +185,7 @@ def _by_name(
         example = without[0] if without else str(images.name(0))
         raise BadData(
             f"no image has a mask in {title}: for {example} there is no {Path(example).stem}.png, and there is "
-            f"{masks.names[0]}; a mask has the name of its image"
+            f"{masks[0]}; a mask has the name of its image"
         )
     notes: tuple[str, ...] = ()
     if without:
@@ -220,7 +226,7 @@ def find_legend(
     path: Path | None,
     ignore: int | None,
 ) -> tuple[Legend, tuple[str, ...]]:
-    """The legend of masks, and what was assumed, in sentences: the file's, the names of classes in the
+    """The legend of masks, and what was assumed, in sentences: the file's, that of a COCO file, the names of classes in the
     metadata of parquet files, or what follows from the values of the masks themselves, which are then read.
 
     Args:
@@ -234,6 +240,8 @@ def find_legend(
     """
     if path is not None:
         return read_legend(path, ignore), ()
+    if masks.legend is not None:
+        return with_ignored(masks.legend, ignore), ()
     names = names_in_metadata(masks.store)
     if names is not None:
         return legend_of_names(names, f"in the metadata of {where}", ignore), ()
@@ -281,7 +289,7 @@ def masked(
     Args:
         parts: The images of each part.
         where: The name of the data set.
-        masks: A folder of masks, or the column that holds them.
+        masks: A folder of masks, a COCO file, or the column that holds them.
         legend: A file (`read_legend`), or a legend; None: it is found (`find_legend`).
         ignore: A value whose pixels do not count.
 

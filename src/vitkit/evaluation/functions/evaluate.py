@@ -137,7 +137,7 @@ def evaluate(
         device: cpu, cuda, cuda:1 or mps; auto chooses the best one.
         json: Print the metrics as one line of JSON: {name: {"value", "unit", "interval"}}.
         masks: Masks of the images, for a model that classifies every pixel: a folder of files with the images'
-            names, or the column of the data that holds them.
+            names, a COCO file (.json), or the column of the data that holds them.
         legend: Text or JSON file that says which value or colour of a mask is which class. Default: the legend
             that the model was trained with.
         ignore: Value of a mask whose pixels do not count. Default: that of the training.

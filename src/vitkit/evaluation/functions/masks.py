@@ -8,9 +8,19 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from vitkit.data import IGNORED, Legend, Masked, Source, fingerprint, masked, source_at, splits_at
+from vitkit.data import (
+    IGNORED,
+    Legend,
+    Masked,
+    Source,
+    fingerprint,
+    grouped_columns,
+    grouped_to_measure,
+    masked,
+    source_at,
+    splits_at,
+)
 from vitkit.data.masks.legend import Codes
-from vitkit.data.sources.splits import grouped_columns, grouped_to_measure
 from vitkit.evaluation.functions.outcome import Evaluation, Measurement
 from vitkit.evaluation.metrics.segmentation import measure_masks
 from vitkit.runtimes import Eager, check_segments, segments
@@ -33,40 +43,40 @@ def classifies_pixels(classifier: Classifier) -> bool:
     return segments(classifier) or bool(getattr(exported, "segments", False))
 
 
-def evaluate_masks(asked: Measurement, loaded: Classifier, device: torch.device) -> Evaluation:
+def evaluate_masks(settings: Measurement, loaded: Classifier, device: torch.device) -> Evaluation:
     """Measure a model on images with masks. Raises BadSettings and BadData if these do not go together."""
     if not classifies_pixels(loaded):
-        check_segments(loaded, name_of(asked.model))
-    if not asked.masks:
+        check_segments(loaded, name_of(settings.model))
+    if not settings.masks:
         raise BadSettings(
-            f"{name_of(asked.model)} classifies every pixel, so it is measured on images with masks: "
-            f"{step('evaluate', asked.model, DATA, masks='masks/')}"
+            f"{name_of(settings.model)} classifies every pixel, so it is measured on images with masks: "
+            f"{step('evaluate', settings.model, DATA, masks='masks/')}"
         )
     others = ("against", "report", "calibrate", "real", "named", "corruptions", "evals")
-    given = [f"`{name}`" for name in others if getattr(asked, name)]
+    given = [f"`{name}`" for name in others if getattr(settings, name)]
     if given:
         raise BadSettings(f"{', '.join(given)} are for images with one class each; leave them out")
     if world().world_size > 1:
         raise BadSettings("masks are measured by one process; start this without torchrun")
 
     # The images, their masks, and the classes by the model's numbers
-    source, note = _images(asked, loaded)
+    source, note = _images(settings, loaded)
     trained_on = loaded.origin.get("legend")
-    legend: Path | Legend | None = asked.legend
+    legend: Path | Legend | None = settings.legend
     if legend is None and trained_on is not None:
         legend = Legend.from_json(trained_on)
-    parts, notes = masked({"": source}, asked.data, asked.masks, legend, asked.ignore)
+    parts, notes = masked({"": source}, settings.data, settings.masks, legend, settings.ignore)
     pairs = parts[""]
-    renumbered = renumbered_legend(pairs.legend, loaded.labels, name_of(asked.model))
+    renumbered = renumbered_legend(pairs.legend, loaded.labels, name_of(settings.model))
     pairs = replace(pairs, legend=renumbered)
-    if asked.on_bad_image == "skip":
+    if settings.on_bad_image == "skip":
         pairs = _readable(pairs)
     count = counted(len(pairs), "image")
-    if 0 < asked.limit < len(pairs):
-        count = f"{asked.limit:,} of {count}"
-        pairs = pairs.subset(np.arange(asked.limit) * len(pairs) // asked.limit)
-    title = f"{count} of {shown_address(asked.data)}{note}"
-    if asked.groups != "none":
+    if 0 < settings.limit < len(pairs):
+        count = f"{settings.limit:,} of {count}"
+        pairs = pairs.subset(np.arange(settings.limit) * len(pairs) // settings.limit)
+    title = f"{count} of {shown_address(settings.data)}{note}"
+    if settings.groups != "none":
         images, sentences = grouped_to_measure(pairs.images)
         pairs = replace(pairs, images=images)
         notes += sentences
@@ -74,30 +84,30 @@ def evaluate_masks(asked: Measurement, loaded: Classifier, device: torch.device)
         say(printable(sentence))
 
     # The scores
-    runtime = Eager(loaded.to(device), asked.precision)
+    runtime = Eager(loaded.to(device), settings.precision)
     scores = measure_masks(runtime, pairs)
     worst = [pairs.images.name(i) for i in scores.worst(WORST).tolist()]
     say(printable(f"the lowest IoU have {', '.join(worst)}"))
-    found = Evaluation.of(asked, title, tuple(scores.metrics()), None, pairs.images)
-    return replace(found, following=step("segment", asked.model, IMAGES, to="masks"))
+    found = Evaluation.of(settings, title, tuple(scores.metrics()), None, pairs.images)
+    return replace(found, following=step("segment", settings.model, IMAGES, to="masks"))
 
 
-def _images(asked: Measurement, classifier: Classifier) -> tuple[Source, str]:
+def _images(settings: Measurement, classifier: Classifier) -> tuple[Source, str]:
     """The images to evaluate on, and what a reader should know of them: of the data set that a model was trained
     on, those that its training held out."""
-    columns = grouped_columns(replace(asked.columns, target="none", label=None), asked.groups)
+    columns = grouped_columns(replace(settings.columns, target="none", label=None), settings.groups)
     origin = classifier.origin
     if held_out := origin.get("held_out"):
         splits = splits_at(
-            asked.data, columns, origin.get("split_seed", 0), always_grouped=True, typed=True
+            settings.data, columns, origin.get("split_seed", 0), always_grouped=True, typed=True
         )
-        name = asked.split or "test"
+        name = settings.split or "test"
         part = splits.sources.get(name)
         if part is not None and splits.made_fingerprint == held_out:
             if name == "train":
                 return part, ", the images that the model learned from"
             return part, f", the {name} part that was held out when the model was trained"
-    source = source_at(asked.data, columns, asked.split, typed=True)
+    source = source_at(settings.data, columns, settings.split, typed=True)
     note = ""
     if fingerprint(source) in origin.get("learned", ()):
         note = ", images that the model learned from"

@@ -247,8 +247,8 @@ def finetune(
             says which one is missing.
         columns: Columns of a table that hold the image and its label. Default: found by their usual
             names.
-        masks: Masks of the images: a folder of files with the images' names, or the column of DATA that holds
-            them. The model then classifies every pixel (docs/masks.md), and `vitkit.segment` uses it.
+        masks: Masks of the images: a folder of files with the images' names, a COCO file (.json), or the column
+            of DATA that holds them. The model then classifies every pixel (docs/masks.md), and `vitkit.segment` uses it.
         legend: Text or JSON file that says which value or colour of a mask is which class, such as the lines
             "road, 0" or "64, 0, 128, car". Default: the classes in the metadata of parquet files, or numbers.
         ignore: Value of a mask whose pixels do not count. 255 is one unless a class has it.

@@ -61,33 +61,33 @@ def finetune_masks(
     if hints.image and isinstance(config, ViTConfig):  # `dense` refuses others
         rows, columns_of_patches = config.tiling.grid(config.fitting(hints.image))
         tokens = rows * columns_of_patches
-    asked = MaskRequest(model, data, masks, legend, ignore, columns, tokens)
-    run_dir = workdir or run_dir_for(asked)
-    if not is_free(run_dir, asked):
+    request = MaskRequest(model, data, masks, legend, ignore, columns, tokens)
+    run_dir = workdir or run_dir_for(request)
+    if not is_free(run_dir, request):
         raise Occupied(f"{run_dir} holds another run; choose another `workdir`, or remove it")
-    result = make(asked, published, run_dir, pick_device(device))
+    result = make(request, published, run_dir, pick_device(device))
     classifier = load(run_dir, quiet=True)
     return Finetuned(data, workdir, classifier, run_dir, None, None, None, masks=result)
 
 
-def run_dir_for(asked: MaskRequest) -> Path:
+def run_dir_for(request: MaskRequest) -> Path:
     """The directory of a run that was not given one: runs/NAME-masks, or with a number behind it if that holds
     another run."""
-    name = run_name(asked.data, KIND)
+    name = run_name(request.data, KIND)
     run_dir = RUNS / name
     number = 2
-    while not is_free(run_dir, asked):
+    while not is_free(run_dir, request):
         run_dir = RUNS / f"{name}-{number}"
         number += 1
     return run_dir
 
 
-def is_free(run_dir: Path, asked: MaskRequest) -> bool:
+def is_free(run_dir: Path, request: MaskRequest) -> bool:
     """Whether a directory is empty, or holds an earlier run on the same images and masks, which is replaced."""
     if is_run(run_dir) or not (run_dir / RECORD).is_file():
         return not (run_dir / "model").exists() and not is_run(run_dir)
     try:
         written = parse_json((run_dir / RECORD).read_bytes())
-        return (written["data"], written["masks"]) == (asked.data, asked.masks)
+        return (written["data"], written["masks"]) == (request.data, request.masks)
     except (OSError, ValueError, KeyError, TypeError):
         return False

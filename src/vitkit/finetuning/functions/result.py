@@ -99,12 +99,12 @@ class Finetuned(Rows, MadeModel):
     @property
     def metric(self) -> Metric | None:
         """The accuracy of the model on the test images, or else on the held-out images; None if
-        there were none. Of a model of good images the area under the ROC curve; for images with masks, the
-        mean IoU."""
-        if self.good is not None:
-            return good_images.main_metric(self.good)
+        there were none. For images with masks the mean IoU, of a model of good images the area under the ROC
+        curve."""
         if self.masks is not None:
             return self.masks.metric
+        if self.good is not None:
+            return good_images.main_metric(self.good)
         if self.transfer is not None:
             return next(iter(self.transfer.runs.values()))
         assert self.answer is not None  # the result is either a quick run's or a protocol's
@@ -112,15 +112,15 @@ class Finetuned(Rows, MadeModel):
 
     def rows(self) -> list[dict]:
         """A row for each candidate of the quick way, or for each seed of a protocol; for a model of good
-        images, or one that classifies pixels, a row for each metric."""
+        images or of masks, a row for each metric."""
+        if self.masks is not None:
+            return self.masks.rows()
         if self.good is not None:
             return [
                 {"part": part, "metric": metric.name, "value": metric.value}
                 for part, metrics in (("left out", self.good.figures), ("test", self.good.test))
                 for metric in metrics
             ]
-        if self.masks is not None:
-            return self.masks.rows()
         if self.transfer is not None:
             seeds = self.transfer.runs.items()
             return [{"seed": seed, metric.name: metric.value} for seed, metric in seeds if metric]
@@ -146,11 +146,11 @@ class Finetuned(Rows, MadeModel):
 
     def _own(self) -> Iterator[str | Table]:
         """The output of the command without the faster model."""
-        if self.good is not None:
-            yield from good_images.shown(self.good, self.run_dir)
-            return
         if self.masks is not None:
             yield from shown_masks(self.masks, self.data, self.run_dir)
+            return
+        if self.good is not None:
+            yield from good_images.shown(self.good, self.run_dir)
             return
         if self.transfer is not None:
             yield from transfer_tables(self.transfer)

@@ -94,24 +94,26 @@ class SegmentationResult:
         return [{"metric": each.name, "value": each.value} for each in self.metrics]
 
 
-def read_parts(asked: MaskRequest) -> tuple[dict[str, Masked], dict | None]:
+def read_parts(request: MaskRequest) -> tuple[dict[str, Masked], dict | None]:
     """The parts of the images with their masks, "train" and others; and what identifies the part that had to
     be made. Raises BadData if there are no images to learn from."""
-    columns = replace(asked.columns, target="none", label=None)
-    splits = splits_at(asked.data, columns, always_grouped=True, typed=True)
+    columns = replace(request.columns, target="none", label=None)
+    splits = splits_at(request.data, columns, always_grouped=True, typed=True)
     for note in splits.notes:
         if "labelled" not in note:  # images with masks need no labels
             say(note)
-    parts, notes = masked(splits.sources, asked.data, asked.masks, asked.legend, asked.ignore)
+    parts, notes = masked(
+        splits.sources, request.data, request.masks, request.legend, request.ignore
+    )
     for note in notes:
         say(note)
     if "train" not in parts:
-        raise BadData(f"{asked.data} has no training images, but {', '.join(parts)}")
+        raise BadData(f"{request.data} has no training images, but {', '.join(parts)}")
     return parts, {"held_out": splits.made_fingerprint} if splits.made_fingerprint else None
 
 
 def make(
-    asked: MaskRequest,
+    request: MaskRequest,
     published: Classifier,
     run_dir: Path,
     device: torch.device,
@@ -123,7 +125,7 @@ def make(
     """
     began = time.monotonic()
     with locked(run_dir):
-        parts, made = read_parts(asked)
+        parts, made = read_parts(request)
         train = parts["train"]
         say(
             f"{counted(len(train), 'image')} with masks of {counted(len(train.labels), 'class')}: "
@@ -134,7 +136,7 @@ def make(
         config = published.model.config
         assert isinstance(config, ViTConfig)  # `dense` refuses others
         most = blocks_to_try(config.width, config.depth)[-1]
-        bare = dense(published, (), most, asked.tokens)
+        bare = dense(published, (), most, request.tokens)
         examples, sums, folds = read(bare, train, device, precision)
 
         # The head
@@ -144,17 +146,17 @@ def make(
         scores = _left_out_metric(best)
         xx, xy = sums.without(None, columns_of(best.reading.blocks, config.width))
         weights = solved(xx, xy, best.reading.l2)
-        made_model = dense(published, train.labels, best.reading.blocks, asked.tokens)
+        made_model = dense(published, train.labels, best.reading.blocks, request.tokens)
         head: Any = made_model.model.head
         with torch.no_grad():
             head.weight.copy_((weights[:-1] @ to_logits.weight).mT)
             head.bias.copy_(weights[-1] @ to_logits.weight + to_logits.bias)
         origin: dict[str, Any] = {
             "recipe": "finetune-masks",
-            "init": asked.init,
+            "init": request.init,
             "head": CLOSED_FORM,
-            "data": asked.data,
-            "masks": asked.masks,
+            "data": request.data,
+            "masks": request.masks,
             "legend": train.legend.to_json(),
             "metrics": {scores.name: scores.text()},
             "split_seed": 0,
@@ -169,7 +171,7 @@ def make(
             f"on training images that had no part in a fit it has {scores.text()} (mean IoU)"
         )
         result = _measured(classifier, parts, scores, device, precision, began)
-        write_json(run_dir / RECORD, record(asked, result, tried, best))
+        write_json(run_dir / RECORD, record(request, result, tried, best))
     return result
 
 
@@ -277,13 +279,13 @@ def _measured(
 
 
 def record(
-    asked: MaskRequest, result: SegmentationResult, tried: list[Tried], best: Tried
+    request: MaskRequest, result: SegmentationResult, tried: list[Tried], best: Tried
 ) -> dict[str, Any]:
     """What is written about the run beside its model."""
     return {
-        "init": asked.init,
-        "data": asked.data,
-        "masks": asked.masks,
+        "init": request.init,
+        "data": request.data,
+        "masks": request.masks,
         "reading": best.reading._asdict() | {"rare": best.rare},
         "tried": [each.reading._asdict() | {"miou": each.miou} for each in tried],
         "left_out": result.left_out.to_json(),

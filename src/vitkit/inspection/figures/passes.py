@@ -45,7 +45,7 @@ def check_has_attention(classifier: Classifier) -> VisionTransformer:
     model = check_transformer(classifier)
     if not model.config.pools:
         raise Unsupported(
-            'the model has an output for every token (its pool is "none"), so there is no single '
+            f'the model has an output for every token (its pool is "{model.config.pool}"), so there is no single '
             "answer whose attention could be shown"
         )
     return model

@@ -172,17 +172,17 @@ def segment(
 
     Raises:
         BadSettings: If settings do not go together, or something that was given is not an image.
-        Unsupported: If the model gives an image one answer.
+        Unsupported: If the model has one output for an image.
     """
-    asked = request(model, images, cast(Answering, segmenting))
+    settings = request(model, images, cast(Answering, segmenting))
     if smallest < 1:
         raise BadSettings(f"`smallest` is {smallest}; it is a number of pixels, at least 1")
     if to is not None:
         check_folder("`to`", to, images)
         check_mask_folder(to)
-    runtime = runtime_of(asked)
+    runtime = runtime_of(settings)
     labels = tuple(runtime.labels)
-    items = images_of(asked, (), limit, [to] if to else [])
+    items = images_of(settings, (), limit, [to] if to else [])
     if items is None:
         raise BadSettings("masks of names from the standard input are not written; give the names")
     answers = []
@@ -197,30 +197,34 @@ def segment(
         following = step("segment", model, *images, to="masks")
     else:
         following = step("evaluate", model, DATA, masks="masks/")
-    return Segmentations(tuple(answers), labels, to, following, asked.ok_if_unreadable)
+    return Segmentations(tuple(answers), labels, to, following, settings.ok_if_unreadable)
 
 
-def runtime_of(asked: Request) -> Runtime:
-    """What computes the masks. Raises Unsupported for a model that gives an image one answer."""
-    name = name_of(asked.model)
-    with brief(not asked.verbose):
-        if isinstance(asked.model, str) and is_exported(asked.model):
+def runtime_of(settings: Request) -> Runtime:
+    """What computes the masks. Raises Unsupported for a model with one output for an image."""
+    name = name_of(settings.model)
+    with brief(not settings.verbose):
+        if isinstance(settings.model, str) and is_exported(settings.model):
             opened = any_runtime_of_file(
-                asked.model, asked.hints, asked.runtime, asked.precision, asked.device
+                settings.model,
+                settings.hints,
+                settings.runtime,
+                settings.precision,
+                settings.device,
             )
             if not opened.exported.segments:
                 raise BadSettings(
-                    f"{name} gives an image one answer; {step('predict', asked.model, DATA)} prints it"
+                    f"{name} has one output for an image; {step('predict', settings.model, DATA)} prints it"
                 )
             return opened
-        classifier = classifier_with_head(asked.model, asked.hints)
+        classifier = classifier_with_head(settings.model, settings.hints)
     check_segments(classifier, name)
-    if asked.runtime not in ("auto", "torch"):
+    if settings.runtime not in ("auto", "torch"):
         raise BadSettings(
-            f"`runtime={asked.runtime!r}` computes exported files: "
-            f"{step('export', asked.model, output='model.onnx')}, and give that file"
+            f"`runtime={settings.runtime!r}` computes exported files: "
+            f"{step('export', settings.model, output='model.onnx')}, and give that file"
         )
-    return map_runtime(classifier, asked.device, asked.precision)
+    return map_runtime(classifier, settings.device, settings.precision)
 
 
 def segmented(

@@ -197,8 +197,8 @@ def beyond_vit(
             f"{config.positions} positions": config.positions not in positions,
             "positions at every block": config.inject not in (None, "stem"),
             "pooling by the first patch": config.pool == "corner",
-            "a memory bank of patches": pool.compares_patches,
             "a class for every pixel": config.segments,
+            "a memory bank of patches": pool.compares_patches,
         }
     )
     if stems and config.stem:
