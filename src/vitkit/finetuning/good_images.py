@@ -270,12 +270,14 @@ def _few_enough(good: Source, trunk: Classifier) -> tuple[Source, str]:
 def patches_of(classifier: Classifier, source: Source, precision: Precision) -> Tensor:
     """What is compared of the patches of images: float16 (I, N, D), each of length 1."""
     model = classifier.model
-    assert isinstance(model, VisionTransformer) and isinstance(model.pool, MemoryPool)
+    assert isinstance(model, VisionTransformer)
+    pool = model.pool
+    assert isinstance(pool, MemoryPool)
 
     def read(batch: Batch) -> tuple[Tensor, ...]:
         with autocast(classifier.device, precision):
             states = model.patch_states(classifier.preprocessing.normalise(batch.images))
-        return model.pool.directions(states).half(), batch.indices
+        return pool.directions(states).half(), batch.indices
 
     batches = batches_of(classifier, source, "reading patches")
     patches, indices = concatenated(collect(model, batches, read, classifier.device))
