@@ -2,7 +2,7 @@
 search has not seen, over many draws of those that it sees.
 
 For each data set, every candidate's body computes all images once. A draw then takes some of them to learn
-from and to judge by, each answered by a fit without it, as of a run whose head is solved in closed form;
+from and to compare by, each answered by a fit without it, as of a run whose head is solved in closed form;
 chooses; and measures on all others what the chosen model loses beside the whole one. The images that
 calibrate int8 are always among those that are learned from. Speeds are measured once, in turns.
 
@@ -33,12 +33,12 @@ from vitkit.apps.faster.bodies import (
     opened,
     reading_of,
 )
-from vitkit.apps.faster.losses import SAME, Judge, loss_of
+from vitkit.apps.faster.losses import SAME, ReferenceComparison, loss_of
 from vitkit.apps.faster.pareto import ParetoLine, Point
 from vitkit.apps.faster.subjects import CALIBRATED, SearchSubject
 from vitkit.data import merge_parts, open_parts, subset
 from vitkit.evaluation import Features, tango
-from vitkit.exporting import Contender, Turns, measure
+from vitkit.exporting import Implementation, Turns, measure
 from vitkit.finetuning import question, solved
 from vitkit.weights import Classifier, fitted_to, load
 
@@ -85,7 +85,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--model", required=True)
     parser.add_argument("--data", nargs="+", required=True)
     parser.add_argument(
-        "--learned", type=int, default=600, help="images to learn from and judge by"
+        "--learned", type=int, default=600, help="images to learn from and compare by"
     )
     parser.add_argument("--draws", type=int, default=40)
     parser.add_argument("--rounds", type=int, default=3)
@@ -131,19 +131,21 @@ def measured_speeds(published: Classifier, data: str, rounds: int) -> dict[str, 
         Arithmetic("onnx", "int8"),
         Arithmetic("openvino", "int8"),
     ]
-    contenders = {}
+    implementations = {}
     images = np.random.default_rng(0).integers(0, 256, (1, 3, *full.image), dtype=np.uint8)
     with TemporaryDirectory() as folder:
         trial = calibration(subject, 16)
         for arithmetic, shape in [*((each, full) for each in others), *candidates(subject)]:
             reads = reading_of(subject.classifier, shape, 1000)
             model = model_of(subject.classifier, shape, reads)
-            path = Path(folder) / str(len(contenders))
+            path = Path(folder) / str(len(implementations))
             runtime, _ = opened(model, arithmetic, 0, path, trial)
             name = name_of(arithmetic, shape)
-            contenders[name] = Contender(str(arithmetic), arithmetic.precision, runtime.logits)
-        speeds = measure(list(contenders.values()), images, Turns((1,), rounds, 0.4))
-    return {name: speed.p50 for name, speed in zip(contenders, speeds, strict=True)}
+            implementations[name] = Implementation(
+                str(arithmetic), arithmetic.precision, runtime.logits
+            )
+        speeds = measure(list(implementations.values()), images, Turns((1,), rounds, 0.4))
+    return {name: speed.p50 for name, speed in zip(implementations, speeds, strict=True)}
 
 
 def of_set(
@@ -151,12 +153,12 @@ def of_set(
 ) -> dict:
     """What the draws of a set give."""
     subject = subject_of(published, data)
-    y = subject.judged.targets
+    y = subject.evaluated.targets
     read = {}
     for arithmetic, shape in candidates(subject):
         body = Body(subject, arithmetic, shape.image)
         reads = reading_of(subject.classifier, shape, options.learned)
-        read[arithmetic, shape] = body.read(body.states(subject.judged), shape, reads)
+        read[arithmetic, shape] = body.read(body.states(subject.evaluated), shape, reads)
         print(Path(data).name, name_of(arithmetic, shape), flush=True)
     learned = min(options.learned, round(0.7 * len(y)))
     draws = []
@@ -190,8 +192,8 @@ def draw(subject, read, y, learned: int, seed: int, speeds: dict[str, float]) ->
         left_out[key] = probe.left_out
         answers[key] = probe.logits(torch.tensor(x[unseen])).argmax(1).numpy()
     (exact, *rest) = read
-    judge = Judge(left_out[exact], y[seen])
-    of_rest = [loss_of(judge.judged(left_out[key])) for key in rest]
+    comparison = ReferenceComparison(left_out[exact], y[seen])
+    of_rest = [loss_of(comparison.of(left_out[key])) for key in rest]
     points = []
     for (arithmetic, shape), loss in zip([exact, *rest], [SAME, *of_rest], strict=True):
         name = name_of(arithmetic, shape)
@@ -204,7 +206,7 @@ def draw(subject, read, y, learned: int, seed: int, speeds: dict[str, float]) ->
         points.append(point)
     points.sort(key=lambda point: -point.milliseconds)
     line = ParetoLine(
-        points[0], tuple(points), learned, subject.where, int((~judge.is_ordering).sum()), 1
+        points[0], tuple(points), learned, subject.where, int((~comparison.is_ordering).sum()), 1
     )
 
     # What is lost there

@@ -3,7 +3,7 @@
 # first.
 #
 #   bash benchmarks/gpu.sh                       all pieces, on cuda
-#   bash benchmarks/gpu.sh --subset              the first ones, smaller, in at most 25 minutes
+#   bash benchmarks/gpu.sh --subset              the first ones, smaller, in at most 12 minutes
 #   bash benchmarks/gpu.sh --list                their names
 #   bash benchmarks/gpu.sh forward step          some of them
 #   bash benchmarks/gpu.sh --device cpu          all of them at toy size, to see that they work
@@ -40,7 +40,7 @@ declare -A limits=() # seconds of each piece
 for piece in "${all[@]}"; do limits[$piece]=540; done
 if [ -n "$subset" ]; then
     [ ${#pieces[@]} -gt 0 ] || pieces=(correctness run_step same_bits sharding step large)
-    limits+=([correctness]=480 [run_step]=300 [same_bits]=60 [sharding]=240 [step]=240 [large]=180)
+    limits+=([correctness]=240 [run_step]=150 [same_bits]=40 [sharding]=80 [step]=120 [large]=90)
 fi
 [ ${#pieces[@]} -gt 0 ] || pieces=("${all[@]}")
 for piece in "${pieces[@]}"; do

@@ -1,13 +1,13 @@
 """What it takes to label a folder with `vitkit label`, by a simulated person: how good a model is after so many
-labels, beside other ways to choose which; how many clicks a sitting takes; and whether what it says of itself is
+labels, beside other ways to choose which; how many clicks a session takes; and whether what it says of itself is
 true.
 
 Labels: photographs of the training and validation parts are asked about in rounds, one a class at a time of the
 first two and then two, by vitkit's `next_to_label`, at random, by the smallest margin, by TypiClust (Hacohen and
-others, 2022) and by k-means (the photograph next to each centre); all models are the one that a sitting solves.
+others, 2022) and by k-means (the photograph next to each centre); all models are the one that a session solves.
 Accuracy is that of the test images.
 
-Sittings: a person answers every question of `Sitting`, rightly, or wrongly one in twenty times; the effort is a
+Sessions: a person answers every question of `LabelSession`, rightly, or wrongly one in twenty times; the effort is a
 keystroke for a photograph or a screen, and a click for each photograph taken out of it.
 
     python benchmarks/label.py --model WEIGHTS --data SET... --output FILE
@@ -24,7 +24,7 @@ from sklearn.cluster import KMeans
 
 from vitkit.apps.label import next_to_label
 from vitkit.apps.label.head import solve, unsureness
-from vitkit.apps.label.sitting import Sitting
+from vitkit.apps.label.session import LabelSession
 from vitkit.data import Source, merge_parts, open_parts
 from vitkit.evaluation import compute_features
 from vitkit.weights import load
@@ -35,7 +35,7 @@ SEEDS = 3
 NEAREST = 20  # photographs by which TypiClust tells how typical one is
 MOST_CLUSTERS = 500
 REACHED = 0.95  # of the accuracy of all labels
-LOOKED_AT = 20  # answers between two looks at what a sitting says of itself
+LOOKED_AT = 20  # answers between two looks at what a session says of itself
 WORTH_TELLING = 20  # photographs without a label, below which that is not looked at
 
 
@@ -51,10 +51,10 @@ def main(argv: list[str] | None = None) -> dict:
         result = {"photographs": len(pool), "classes": int(labels.max()) + 1}
         result["accuracy"] = by_method(pool, labels, new, truth)
         for wrong in (0.0, 0.05):
-            name = "sitting" if not wrong else "sitting, one answer in twenty wrong"
+            name = "session" if not wrong else "session, one answer in twenty wrong"
             made = []
             for seed in range(options.seeds):
-                sat, looks = sitting(pool, labels, new, truth, wrong, seed)
+                sat, looks = session(pool, labels, new, truth, wrong, seed)
                 made.append(sat)
                 if not wrong:
                     of_this += looks
@@ -75,7 +75,7 @@ def arguments() -> argparse.ArgumentParser:
     parser = record.parser(__doc__)
     parser.add_argument("--model", required=True)
     parser.add_argument("--data", nargs="+", required=True)
-    parser.add_argument("--seeds", type=int, default=SEEDS, help="sittings of each set")
+    parser.add_argument("--seeds", type=int, default=SEEDS, help="sessions of each set")
     parser.add_argument("--output", type=Path)
     return parser
 
@@ -198,11 +198,11 @@ METHODS = {
 """How labels are chosen, and whether by chance."""
 
 
-# A sitting
+# A session
 
 
-def sitting(pool, labels, new, truth, wrong: float, seed: int) -> tuple[dict, list[dict]]:
-    """What a sitting takes until all is labelled, and what it says of itself on the way."""
+def session(pool, labels, new, truth, wrong: float, seed: int) -> tuple[dict, list[dict]]:
+    """What a session takes until all is labelled, and what it says of itself on the way."""
     draws = np.random.default_rng(seed)
     count = int(labels.max()) + 1
     everything = accuracy(solve(pool, labels), new, truth)
@@ -212,7 +212,7 @@ def sitting(pool, labels, new, truth, wrong: float, seed: int) -> tuple[dict, li
     shown, shown_wrong = 0, 0
     told = []
     with tempfile.TemporaryDirectory() as folder:
-        sat = Sitting(names, Path(folder))
+        sat = LabelSession(names, Path(folder))
         sat.see(names, pool)
         while (question := sat.ask("somebody")) is not None:
             if question.how == "screen":
@@ -252,14 +252,14 @@ def sitting(pool, labels, new, truth, wrong: float, seed: int) -> tuple[dict, li
     }, told
 
 
-def model_of(sat: Sitting):
-    """The head of a sitting, and the classes of its numbers."""
+def model_of(sat: LabelSession):
+    """The head of a session, and the classes of its numbers."""
     head, labels = sat.head()
     return head, np.array([int(label) for label in labels])
 
 
-def look(sat: Sitting, head, numbers, pool, class_of, names) -> list[dict]:
-    """What the sitting says of the rest, and what is true."""
+def look(sat: LabelSession, head, numbers, pool, class_of, names) -> list[dict]:
+    """What the session says of the rest, and what is true."""
     progress = sat.progress()
     left = [i for i, name in enumerate(names) if name not in sat.answers.labels]
     if progress.estimate is None or len(left) < WORTH_TELLING:

@@ -9,7 +9,7 @@ their edges and encoded again (4:2:0). Enlarging would smooth the texture of pho
 
 The task is the same for all: read JPEG files from disk, take an Inception crop to 224 (area 5 to
 100 %, bilinear, antialiased), flip half of them, and deliver batches of 64 uint8 images, by two
-workers. Two things differ:
+workers (--workers). Two things differ:
 
 - vitkit draws crops as the paper did: their side is uniform. The peers' are somewhat larger: their
   area is uniform. The row with torchvision's crop sizes compares like with like.
@@ -20,9 +20,13 @@ A round runs every pipeline once over the same files, in an order of its own. Th
 the batches that were under way at the start have arrived, so starting processes does not count.
 
 Prints and writes, for each pipeline: images per second (median over the rounds, minimum, maximum),
-the ratio to the best peer, and the processor time per image in all processes together. Other
-programs on the machine disturb the last one much less. The file is
+the ratio to the best peer, the processor time per image in all processes together (other programs on
+the machine disturb it much less), the seconds until the first batch, and the memory of all processes
+while they run (each page counts once). The file is
 benchmarks/results/loader-SIZE.json unless --output says another.
+
+"vitkit, threads" prepares the same batches in threads of this process instead of worker processes.
+TurboJPEG (through ctypes), Pillow and PyTorch release the lock of the interpreter while they work.
 
 "reduced decode" lets libjpeg halve an image, or more, before the crop is resized, if the crop is
 at least twice as large as 224. This changes pixels; by how much is measured too.
@@ -38,7 +42,9 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from itertools import islice
@@ -57,9 +63,10 @@ from torchvision import io as tv_io
 from torchvision import transforms as tv
 from torchvision.transforms import v2
 
-SIDE, BATCH, WORKERS = 224, 64, 2
+SIDE, BATCH = 224, 64
+WORKERS = 2  # processes, or threads; --workers sets it
 AREA = (0.05, 1)  # smallest and largest part of an image that a crop takes
-UNDER_WAY = 2 * WORKERS  # batches that workers prepare before the first is asked for
+AHEAD = 2  # batches that each worker prepares before the first is asked for
 COMPARED = 8  # batches that are decoded in full and at a reduced size, to compare the pixels
 PACKAGES = ("vitkit", "torch", "torchvision", "pillow", "timm", "datasets", "numpy", "turbojpeg")
 
@@ -78,8 +85,10 @@ def vitkit(
     reduced: bool = False,
     turbojpeg: bool = True,
     torchvisions_crops: bool = False,
+    threads: bool = False,
 ) -> Start:
-    """vitkit's pipeline; with reduced decoding, without TurboJPEG, or with torchvision's crops."""
+    """vitkit's pipeline; with reduced decoding, without TurboJPEG, with torchvision's crops, or in
+    threads."""
     from vitkit.data import Augmentation, Preprocessing, open_source, train_batches
 
     source = open_source(str(folder))
@@ -90,18 +99,45 @@ def vitkit(
         changes["vitkit.data.images.jpeg.library"] = lambda: None
     if torchvisions_crops:
         changes["vitkit.data.augmentation.draws.inception_box"] = torchvision_box
+    if threads:
+        changes["vitkit.data.loading.batches.batches_in_order"] = in_threads
 
     def start(seed: int) -> Batches:
-        stream = train_batches(
-            source, augmentation, preprocessing, batch=BATCH, seed=seed, after=0, workers=WORKERS
-        )
         with ExitStack() as patches:
             for name, value in changes.items():
                 patches.enter_context(mock.patch(name, value))
+            stream = train_batches(
+                source,
+                augmentation,
+                preprocessing,
+                batch=BATCH,
+                seed=seed,
+                after=0,
+                workers=WORKERS,
+            )
             yield next(stream)  # starts the workers, which keep what was changed
         yield from stream
 
     return start
+
+
+def in_threads(
+    fill: Callable, items: Iterable, workers: int, layout, *_: object, ahead: int = AHEAD
+) -> Batches:
+    """As vitkit's `batches_in_order`: fill(images, item) for every item, in order, but in threads."""
+
+    def task(item: object) -> object:
+        return fill(torch.empty(layout.shape, dtype=layout.dtype), item)
+
+    items = iter(items)
+    one_thread = partial(torch.set_num_threads, 1)
+    with ThreadPoolExecutor(workers, initializer=one_thread) as pool:
+        under_way: deque[Future] = deque()
+        for item in islice(items, ahead * workers + 1):
+            under_way.append(pool.submit(task, item))
+        while under_way:
+            yield under_way.popleft().result()
+            under_way.extend(pool.submit(task, item) for item in islice(items, 1))
 
 
 def torchvision_box(
@@ -212,6 +248,7 @@ OURS = {
     "vitkit, torchvision's crop sizes": partial(vitkit, torchvisions_crops=True),
     "vitkit, reduced decode": partial(vitkit, reduced=True),
     "vitkit without TurboJPEG": partial(vitkit, turbojpeg=False),
+    "vitkit, threads": partial(vitkit, threads=True),
 }
 PEERS = {
     "torchvision ImageFolder, PIL": torchvision_pil,
@@ -231,6 +268,10 @@ class Rate(NamedTuple):
     images_per_second: float
     cpu_ms: float
     """Processor time per image, of all processes together."""
+    first_seconds: float
+    """From the start of the pipeline to its first batch."""
+    megabytes: float
+    """Memory of all processes at the end; NaN if not on Linux."""
 
 
 def measure(pipelines: dict[str, Start], rounds: int, steps: int) -> dict[str, list[Rate]]:
@@ -246,22 +287,26 @@ def measure(pipelines: dict[str, Start], rounds: int, steps: int) -> dict[str, l
 
 def rate(start: Start, seed: int, steps: int) -> Rate:
     """The steady rate: from the arrival of the batches that were under way to that of the last."""
+    began = time.perf_counter()
     stream = start(seed)
-    for _ in islice(stream, UNDER_WAY):
+    next(stream)
+    first_seconds = time.perf_counter() - began
+    for _ in islice(stream, AHEAD * WORKERS - 1):
         pass
     began = time.perf_counter()
     busy_before = processor_seconds()
 
-    expected = steps - UNDER_WAY
+    expected = steps - AHEAD * WORKERS
     batches = sum(1 for _ in islice(stream, expected))
     seconds = time.perf_counter() - began
     busy = processor_seconds() - busy_before
+    megabytes = memory()
 
     assert batches == expected, f"{batches} batches came, not {expected}"
     if hasattr(stream, "close"):
         stream.close()
     images = batches * BATCH
-    return Rate(images / seconds, 1e3 * busy / images)
+    return Rate(images / seconds, 1e3 * busy / images, first_seconds, megabytes)
 
 
 def processor_seconds() -> float:
@@ -274,6 +319,17 @@ def processor_seconds() -> float:
             user, system = numbers[11:13]
             ticks += int(user) + int(system)
     return time.process_time() + ticks / os.sysconf("SC_CLK_TCK")
+
+
+def memory() -> float:
+    """Megabytes of this process and its workers, a page that several share counted once."""
+    kilobytes = 0
+    for pid in (os.getpid(), *(child.pid for child in multiprocessing.active_children())):
+        rollup = Path(f"/proc/{pid}/smaps_rollup")
+        if not rollup.exists():
+            return math.nan
+        kilobytes += int(rollup.read_text().partition("Pss:")[2].split()[0])
+    return kilobytes / 1e3
 
 
 def reduced_difference(folder: Path, batches: int) -> dict[str, float]:
@@ -297,6 +353,8 @@ def report(rates: dict[str, list[Rate]]) -> list[dict]:
     """A row for each pipeline, the fastest first, with ratios to the peer of the best median."""
     speeds = {name: [rate.images_per_second for rate in values] for name, values in rates.items()}
     cpu = {name: median(rate.cpu_ms for rate in values) for name, values in rates.items()}
+    first = {name: median(rate.first_seconds for rate in values) for name, values in rates.items()}
+    megabytes = {name: median(rate.megabytes for rate in values) for name, values in rates.items()}
     peers = [name for name in rates if name in PEERS]
     best = max(peers, key=lambda name: median(speeds[name]))
     rows = []
@@ -311,6 +369,8 @@ def report(rates: dict[str, list[Rate]]) -> list[dict]:
                 "ratio_of_each_round": [round(ratio, 3) for ratio in ratios],
                 "cpu_ms_an_image": round(cpu[name], 3),
                 "cpu_ratio": round(cpu[best] / cpu[name], 3),
+                "first_batch_s": round(first[name], 3),
+                "memory_mb": round(megabytes[name]),
                 "best_peer": name == best,
             }
         )
@@ -369,7 +429,9 @@ def description(files: list[File]) -> dict:
 
 
 def main() -> None:
+    global WORKERS
     options = arguments()
+    WORKERS = options.workers
     files = chosen_files(options)
     load_at_start = record.load()
     root = Path(tempfile.mkdtemp())
@@ -407,6 +469,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--quality", type=int, default=95, help="JPEG quality of those")
     parser.add_argument("--images", type=int, default=1536, help="files in a round")
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--workers", type=int, default=WORKERS, help="processes, or threads")
     parser.add_argument(
         "--only", nargs="*", help="pipelines whose name contains one of these words"
     )
@@ -454,7 +517,7 @@ def show(result: dict) -> None:
     print(f"{result['data']}, load at start and end {result['load_at_start_and_end']}")
     print(
         f"{'pipeline':36}{'images/s':>9}{'min':>7}{'max':>7}{'ratio':>7}{'rounds':>14}"
-        f"{'CPU ms':>8}{'ratio':>7}"
+        f"{'CPU ms':>8}{'ratio':>7}{'first s':>9}{'MB':>7}"
     )
     for row in result["results"]:
         low, high = row["min_max"]
@@ -463,6 +526,7 @@ def show(result: dict) -> None:
         line = f"{row['pipeline']:36}{row['images_per_second']:9.0f}{low:7.0f}{high:7.0f}"
         line += f"{row['ratio_to_best_peer']:7.2f}{spread:>14}"
         line += f"{row['cpu_ms_an_image']:8.2f}{row['cpu_ratio']:7.2f}"
+        line += f"{row['first_batch_s']:9.2f}{row['memory_mb']:7.0f}"
         if row["best_peer"]:
             line += " <- best peer"
         print(line)

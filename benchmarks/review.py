@@ -161,7 +161,7 @@ def _sentence(result: dict) -> str:
     """A line of a terminal."""
     name = f"{result['data']} {result['kind']} {result['share']:.0%}"
     if "estimated" not in result:
-        return f"{name}: no label was judged"
+        return f"{name}: labels were not checked"
     words = [
         f"{name}: {result['planted']:.0f} planted, {result['estimated']:.0f} estimated "
         f"({result['low']:.0f} to {result['high']:.0f})"

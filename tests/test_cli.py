@@ -123,7 +123,7 @@ def test_without_labels_then_with_them(photographs, tmp_path, capsys):
     assert f"next: vitkit finetune {masked} DATA" in out
     assert "test/baseline" in out
     page = (masked / "report.html").read_text()
-    assert "What it sees, and makes of it" in page
+    assert "Inputs and predictions of the objective" in page
     assert page.count("<img class=photographs") == 1
 
     # It has no head
@@ -212,14 +212,18 @@ def test_models_lists_every_name(capsys):
         (["train", "dgits"], 1, "no recipe 'dgits'; did you mean digits?"),
         (["train", "digits", "--optm.lr", "1"], 2, "--optim.lr"),
         (["train", "digits", "--length", "soon"], 2, "'soon' is not a duration"),
-        (["train", "scratch"], 1, "no images: say which with --data.source"),
+        (["train", "scratch"], 1, "no images are given: set --data.source"),
         (["train", "nowhere.py:mine"], 1, "no file 'nowhere.py'"),
         (
             ["evaluate", "nowhere", "digits"],
             1,
             "there is nothing at nowhere, and it is not the name of a model",
         ),
-        (["train", "digits", "--model.pool", "none"], 1, "a label needs one: use another pool"),
+        (
+            ["train", "digits", "--model.pool", "none"],
+            1,
+            "a label needs one for the image: use another pool",
+        ),
         (["models", "B-16"], 1, "no model 'B-16'; did you mean 'B/16'?"),
         (["models", "B/17x"], 1, "no model 'B/17x'; did you mean 'B/16'?"),
         (["data"], 2, "data stats DATA"),

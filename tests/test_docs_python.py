@@ -40,11 +40,16 @@ LIBRARIES = {
 }
 
 
-def save_published(image: tuple[int, int], labels: tuple[str, ...]) -> None:
+TIMMS = Preprocessing(size=(224, 224), rule="shorter", resize=248, interpolation="bicubic")
+"""The preprocessing of timm's vit_tiny_patch16_224."""
+
+
+def save_published(preprocessing: Preprocessing, labels: tuple[str, ...]) -> None:
     """A random model as the published ones that the page names: one file and one directory."""
-    model = vitkit.create("Ti/16", image=image, classes=len(labels), gelu="erf", seed=0).eval()
+    size = preprocessing.size
+    model = vitkit.create("Ti/16", image=size, classes=len(labels), gelu="erf", seed=0).eval()
     torch.nn.init.normal_(model.head.weight, std=0.1, generator=torch.Generator().manual_seed(0))
-    classifier = vitkit.Classifier(model, Preprocessing(size=image), labels)
+    classifier = vitkit.Classifier(model, preprocessing, labels)
     convert_weights(classifier, Path(FILE), "timm")
     vitkit.save(classifier, DIRECTORY)
 
@@ -75,7 +80,7 @@ def folder(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_the_code_runs(folder, capsys):
-    save_published((32, 32), ("cat", "dog", "owl"))
+    save_published(Preprocessing(size=(32, 32)), ("cat", "dog", "owl"))
     blocks = []
     for title, text in sections().items():
         if title not in LIBRARIES:
@@ -122,7 +127,7 @@ def published(folder):
         source = open_source(str(shared / "data/ants_bees-test.parquet"))
         Path("holiday.jpg").write_bytes(source[15][0])
     else:
-        save_published((224, 224), tuple(map(str, range(1000))))
+        save_published(TIMMS, tuple(map(str, range(1000))))
     return folder
 
 
@@ -180,7 +185,7 @@ def test_the_notebook_was_executed_and_is_small():
 @pytest.mark.parametrize("data", ["photos", pytest.param("digits", marks=pytest.mark.slow)])
 @pytest.mark.slow
 def test_the_notebook_runs_with_a_small_model(data, folder, capsys):
-    save_published((32, 32), ("cat", "dog", "owl"))
+    save_published(Preprocessing(size=(32, 32)), ("cat", "dog", "owl"))
     if data == "digits":  # what it takes where there are no photographs
         shutil.rmtree("photos")
     names = {}

@@ -166,10 +166,10 @@ def test_without_weights_the_call_that_was_made_is_named(name, tmp_path, capsys,
         "label": ("vitkit.label('photos', model=model)", "vitkit label photos --model MODEL"),
     }
     in_python, in_a_terminal = calls[name]
-    with pytest.raises(vitkit.BadSettings, match=f"Say which: {re.escape(in_python)}, where"):
+    with pytest.raises(vitkit.BadSettings, match=f"Name a model: {re.escape(in_python)}, where"):
         getattr(vitkit, name)("photos")
     assert main([name, "photos"]) == 1
-    assert f"Say which: {in_a_terminal}, where" in capsys.readouterr().err
+    assert f"Name a model: {in_a_terminal}, where" in capsys.readouterr().err
 
 
 # Bugs

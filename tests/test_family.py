@@ -156,7 +156,9 @@ def test_a_run_of_another_family_is_not_continued_nor_begun_from(
     init = ["--init", run, "--workdir", tmp_path / "other"]
     status, _, err = say(capsys, *train, "--model", "BiT-R50x1", *small, *init)
     assert status == 1
-    assert "holds another model than the recipe's (backbone.norm_eps: 1e-06 -> 1e-05" in err
+    assert (
+        "has another architecture than the recipe's model (backbone.norm_eps: 1e-06 -> 1e-05" in err
+    )
     status, _, err = say(capsys, *train, "--model", "S/8", *init)
     assert status == 1
     assert "class: ResNetConfig -> ViTConfig" in err

@@ -385,10 +385,10 @@ def test_images_that_teach_nothing_get_a_sentence_with_the_next_step(folder, cap
     for data, sentence in (
         (
             "one",
-            "are of one class, 'red', so there is nothing to tell apart: add a folder of other",
+            "are of one class, 'red', so there is nothing to distinguish: add a folder with",
         ),
         ("unlabelled", "put those of each class into a folder, name the column that holds the"),
-        ("broken", "10 broken images in 'broken'; mend or remove them, or leave them out with"),
+        ("broken", "10 broken images in 'broken'; repair or remove them, or leave them out with"),
         ("broken --data.on-bad-image skip", "has no training images, or none that can be decoded"),
         ("photos.zip", "photos.zip is an archive; unpack it"),
     ):

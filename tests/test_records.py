@@ -22,7 +22,7 @@ from safetensors.numpy import load_file, save_file
 
 import vitkit
 from vitkit.apps.label.answers import JOURNAL, Answer, Journal
-from vitkit.apps.label.sitting import Sitting
+from vitkit.apps.label.session import LabelSession
 from vitkit.cli.entry import main
 from vitkit.data import Preprocessing
 from vitkit.evaluation.probes import teaching
@@ -196,19 +196,19 @@ def run(*words: str) -> Callable[[], None]:
 
 
 def sit() -> None:
-    """Open a sitting, ask, answer, and look how far it is."""
+    """Open a session, ask, answer, and look how far it is."""
     shutil.copytree("labels", "copied", dirs_exist_ok=True)
     names = [f"{colour}/{i:02}.png" for colour in ("blue", "red") for i in range(12)]
-    sitting = Sitting(names, Path("copied"))
-    sitting.see(names, np.random.default_rng(0).normal(size=(len(names), 8)).astype(np.float32))
-    question = sitting.ask("a")
+    session = LabelSession(names, Path("copied"))
+    session.see(names, np.random.default_rng(0).normal(size=(len(names), 8)).astype(np.float32))
+    question = session.ask("a")
     assert all(name in names for name in question.photographs)
-    sitting.progress()
-    sitting.differences()
-    sitting.head()
-    sitting.undo("a")
-    sitting.classes()
-    for name, label in sitting.labels().items():
+    session.progress()
+    session.differences()
+    session.head()
+    session.undo("a")
+    session.classes()
+    for name, label in session.labels().items():
         assert len(name) > 1 and len(label) > 1, (name, label)  # no letters of a text
 
 

@@ -14,8 +14,8 @@ from quick_ones import quick_ones
 
 import vitkit
 from vitkit.apps.label.answers import Journal, write_labels
-from vitkit.apps.label.directory import record_sitting
-from vitkit.apps.label.sitting import Sitting
+from vitkit.apps.label.directory import record_session
+from vitkit.apps.label.session import LabelSession
 from vitkit.cli.entry import main
 from vitkit.data import Preprocessing
 from vitkit.inspection.pages import html
@@ -166,23 +166,23 @@ def test_a_command_reads_and_writes_such_names(name, photos, model, tmp_path, ca
                 assert "\\udce9" in Path(page).read_text("utf-8")
 
 
-def test_a_sitting_of_such_a_folder(photos, tmp_path):
+def test_a_session_of_such_a_folder(photos, tmp_path):
     (tmp_path / "labels").mkdir()
     names = [f"{CLASSES[1]}/{FILE % 0}", "named.png"]
     for _ in range(2):
-        record_sitting(tmp_path / "labels", Path(FOLDER), check=False)
-    sitting = Sitting(names, tmp_path / "labels")
-    question = sitting.ask("a")
-    sitting.say("a", question.number, "class", "cat")
-    assert sitting.labels() == {"named.png": "cat"}
+        record_session(tmp_path / "labels", Path(FOLDER), check=False)
+    session = LabelSession(names, tmp_path / "labels")
+    question = session.ask("a")
+    session.say("a", question.number, "class", "cat")
+    assert session.labels() == {"named.png": "cat"}
 
     # A journal of somebody else's may have names that no table of text can hold
     with Journal(tmp_path / "labels").path.open("a") as file:
         answer = {"number": 9, "by": "a", "how": "typed", "decision": "class", "label": "cat"}
         file.write(json.dumps(answer | {"photographs": [FILE % 0]}) + "\n")
-    sitting = Sitting(names, tmp_path / "labels")
-    assert sitting.labels() == {"named.png": "cat", FILE % 0: "cat"}
-    write_labels(tmp_path / "labels.csv", "photographs", sitting.answers)
+    session = LabelSession(names, tmp_path / "labels")
+    assert session.labels() == {"named.png": "cat", FILE % 0: "cat"}
+    write_labels(tmp_path / "labels.csv", "photographs", session.answers)
     assert "\\udce9" in (tmp_path / "labels.csv").read_text("utf-8")
 
 

@@ -105,7 +105,7 @@ def test_windows_locks_a_run_too(monkeypatch, tmp_path):
     with locked(tmp_path / "run"):
         assert (tmp_path / "run" / "LOCK").exists() and len(held) == 1
         with (
-            pytest.raises(Occupied, match="another process is training into"),
+            pytest.raises(Occupied, match="another process is training in"),
             locked(tmp_path / "run"),
         ):
             pass

@@ -1,4 +1,4 @@
-"""`VitClassifier`: a classifier of images as scikit-learn has them, for its pipelines, searches and
+"""`VitClassifier`: a classifier of images with scikit-learn's interface, for its pipelines, searches and
 cross-validation.
 
 Legend: N images or examples, D width of their features, K classes, h w pixels.
@@ -38,7 +38,7 @@ from vitkit.system.errors import BadData
 from vitkit.system.machine import PrecisionChoice, autocast, pick_device, pick_precision
 from vitkit.weights import Classifier, adopt, called_in, load
 
-KEPT_FROM = 8  # images to predict: the features of fewer are computed sooner than looked up
+KEPT_FROM = 8  # images to predict from which their features are cached; fewer are faster to compute
 
 
 class VitClassifier(ClassifierMixin, BaseEstimator):
@@ -100,7 +100,7 @@ class VitClassifier(ClassifierMixin, BaseEstimator):
         check_choice("method", self.method, tuple(FIT))
         check_choice("precision", self.precision, get_args(PrecisionChoice))
 
-        # What there is to learn from
+        # Check the inputs
         if self.model is None:
             _check_features(X)
             x, y = validate_data(self, X, y)
@@ -117,14 +117,14 @@ class VitClassifier(ClassifierMixin, BaseEstimator):
             name = self.classes_.tolist()[0]
             raise BadData(f"all of y is one class, {name!r}; a classifier needs two or more")
 
-        # Features of the images, as the new head will read them
+        # Compute the features of the images
         if self.model is not None:
             labels = tuple(map(str, self.classes_))
             classifier = self._load(labels)
             x = self._features(classifier, source, cached=True)
             self.n_features_in_ = x.shape[1]
 
-        # The head, and what it answers to left-out examples
+        # Fit the head, and score its answers to left-out examples
         is_balanced = unbalanced(np.bincount(classes))
         fitted = fit_probe(self.method, x, classes, count, is_balanced)
         self.coef_ = fitted.weight.numpy()
@@ -132,7 +132,7 @@ class VitClassifier(ClassifierMixin, BaseEstimator):
         self.left_out_score_ = _accuracy(fitted, classes)
         if self.model is not None:
             unknown = None
-            if self.method == "linear":  # the one whose left-out answers are exact
+            if self.method == "linear":  # the only method with exact left-out answers
                 unknown = fit_unknown(
                     torch.tensor(x),
                     torch.tensor(classes),
@@ -154,7 +154,7 @@ class VitClassifier(ClassifierMixin, BaseEstimator):
         return torch.from_numpy(self._scores(X)).softmax(1).numpy()
 
     def _scores(self, X: Any) -> np.ndarray:
-        """(N, K)"""
+        """The scores of all classes, (N, K)."""
         check_is_fitted(self)
         if self.model is None:
             x = validate_data(self, X, reset=False)
@@ -164,16 +164,16 @@ class VitClassifier(ClassifierMixin, BaseEstimator):
         return x.astype(np.float64) @ self.coef_.T + self.intercept_
 
     def _load(self, labels: tuple[str, ...]) -> Classifier:
-        """The model with a head of zeros for these classes, on its own weights."""
+        """The model, with a head of zeros for these classes."""
         classifier = self.model
-        assert classifier is not None  # then it is the features that are given
+        assert classifier is not None
         if not isinstance(classifier, Classifier):
             classifier = load(classifier, quiet=not self.verbose)
         adopted, _ = adopt(classifier, labels=labels, image=self.image, new_head=True)
         return adopted
 
     def _origin(self, fitted: Probe, count: int) -> dict:
-        """Where the fitted classifier comes from, for people."""
+        """The origin of the fitted classifier, to be shown to people."""
         init = self.model
         if isinstance(init, Classifier):
             init = called_in(init.origin)
@@ -188,7 +188,7 @@ class VitClassifier(ClassifierMixin, BaseEstimator):
         }
 
     def _features(self, classifier: Classifier, source: Source, cached: bool) -> np.ndarray:
-        """float32 (N, D)"""
+        """The features of all images, float32 (N, D)."""
         device = pick_device(self.device)
         deployed = classifier.for_inference().to(device)
         batch = min(BATCH, len(source))
@@ -206,7 +206,7 @@ class VitClassifier(ClassifierMixin, BaseEstimator):
 
 
 def _accuracy(fitted: Probe, classes: np.ndarray) -> float:
-    """Of the answers to left-out examples; those that have none do not count."""
+    """The accuracy of the answers to left-out examples, among examples that have one."""
     answered = fitted.left_out.isfinite().all(1).numpy()
     right = fitted.left_out.argmax(1).numpy() == classes
     if not answered.any():
@@ -215,8 +215,8 @@ def _accuracy(fitted: Probe, classes: np.ndarray) -> float:
 
 
 def _workers(count: int) -> int:
-    """Processes that decode images while the model computes: none for a single batch, and none
-    where starting them is forbidden or unsafe, as within joblib's processes and threads."""
+    """The number of processes that decode images: 0 for a single batch, and where processes must not be
+    started, as within joblib's processes and threads."""
     is_daemon = multiprocessing.current_process().daemon
     is_main = threading.current_thread() is threading.main_thread()
     if count <= BATCH or is_daemon or not is_main:
@@ -225,7 +225,7 @@ def _workers(count: int) -> int:
 
 
 def _images(X: Any) -> Source:
-    """Images, where features would be a mistake. Raises VitkitError."""
+    """X as images. Raises VitkitError if it is features."""
     if isinstance(X, np.ndarray | Tensor) and X.ndim == 2 and X.shape[1] > 1:
         raise BadData(
             f"X is {X.dtype} {tuple(X.shape)}, and a model is to compute the features of images; if "
@@ -235,7 +235,7 @@ def _images(X: Any) -> Source:
 
 
 def _check_features(X: Any) -> None:
-    """Raises VitkitError if images are given where features are expected."""
+    """Raises VitkitError if X is images."""
     values = X
     if hasattr(X, "to_numpy"):  # pandas and polars
         values = X.to_numpy()

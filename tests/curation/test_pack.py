@@ -201,7 +201,7 @@ def test_what_a_full_disk_leaves_is_said_and_goes_on(photos, tmp_path):
     out = tmp_path / "out"
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
-    message = r"out/train-00000-of-00001.tar could not be written: .*the same command goes on"
+    message = r"out/train-00000-of-00001.tar could not be written: .*the same command to continue"
     try:
         with pytest.raises(OSError, match=message):
             pack_shards(parts, out, Packing(), 0)
@@ -230,9 +230,8 @@ def test_a_file_system_without_locks_is_packed_into(photos, tmp_path, monkeypatc
     assert pack_shards(open_parts(photos).sources, tmp_path / "out", Packing(), 0).written == 20
 
 
-@pytest.mark.parametrize(
-    "kill", [os.killpg, pytest.param(os.kill, marks=pytest.mark.slow)]
-)  # with its worker, or without
+# With its worker, or without
+@pytest.mark.parametrize("kill", [os.killpg, pytest.param(os.kill, marks=pytest.mark.slow)])
 @pytest.mark.slow
 def test_killed_at_any_moment_packing_goes_on(folder, tmp_path, kill):
     files = {f"{kind}/{i}.png": 24 for kind in ("ant", "bee") for i in range(150)}

@@ -34,9 +34,7 @@ def test_impossible_augmentations_are_refused(change):
 def test_a_crop_must_fit_the_resize():
     with pytest.raises(ValueError, match=r"resize is 0; a resize_crop needs"):
         Augmentation(crop="resize_crop")
-    with pytest.raises(
-        ValueError, match=r"resize is 200; a crop of 224 x 224 does not fit: make it 224 or more"
-    ):
+    with pytest.raises(ValueError, match=r"resize is 200; .* make it 224 or more"):
         check_fits(Augmentation(crop="resize_crop", resize=200), Preprocessing())
 
 

@@ -120,7 +120,7 @@ def test_a_mistake_of_ours_behind_the_border_is_none_of_the_image():
 def test_other_pixels_than_the_header_promised_are_damage(given, monkeypatch):
     picture = open_image(encoded(PIXELS, "PNG"), "x.png")
     monkeypatch.setattr(Encoded, "pixels", lambda *arguments: given)
-    with pytest.raises(BadImage, match=r"^x\.png is damaged: 24 x 30 pixels"):
+    with pytest.raises(BadImage, match=r"^x\.png is damaged: .* 24 x 30 pixels"):
         picture.pixels()
     with pytest.raises(BadImage, match=r"^x\.png is damaged"):
         picture.stored(3)
@@ -150,7 +150,7 @@ def test_of_a_tiff_only_the_strips_that_it_needs_have_to_be_there():
     pytest.importorskip("tifffile", reason="the extra tiff is not installed")
     data = tiff((24, 30, 3), "u1", photometric="rgb", rowsperstrip=8)
     without_last = with_last_zero(data, STRIP_PLACES)
-    with pytest.raises(BadImage, match=r"left out .*SPARSE_OK"):
+    with pytest.raises(BadImage, match=r"strips .* missing .*SPARSE_OK"):
         use(without_last)
     use(with_tag(without_last, STRIP_ROWS, 12))  # two would do
     with pytest.raises(BadImage, match=r"^x\.file cannot be decoded: (?!it is damaged)"):

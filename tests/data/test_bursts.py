@@ -15,7 +15,7 @@ from PIL import Image, ImageEnhance
 from vitkit import cli
 from vitkit.data import Columns, fingerprint, merge_parts, open_parts, open_splits, subset
 from vitkit.data.sources import outlines
-from vitkit.data.sources.bursts import FRACTION, TAKEN, _taken, find_bursts
+from vitkit.data.sources.bursts import FRACTION, TAKEN, _time_taken, find_bursts
 from vitkit.data.sources.source import stratified, stratified_groups
 from vitkit.recipes import Data
 from vitkit.training import divide
@@ -314,7 +314,7 @@ def test_the_time_of_a_photograph_is_to_the_fraction_of_a_second(taken, fraction
     exif = {TAKEN: taken}
     if fraction is not None:
         exif[FRACTION] = fraction
-    found = _taken(SimpleNamespace(exif=lambda: exif))
+    found = _time_taken(SimpleNamespace(exif=lambda: exif))
     if after is None:
         assert np.isnan(found)
     else:

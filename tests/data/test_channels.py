@@ -135,7 +135,7 @@ def test_bands_for_a_model_of_colours_are_refused_in_one_sentence():
     picture = open_image(FILES["samples"](), "field.tif")
     with pytest.raises(BadImage, match=r"field.tif has 12 channels.*`model.channels=12`"):
         Preprocessing()(picture)
-    with pytest.raises(BadImage, match="field.tif has 12 channels, and the model's images have 5"):
+    with pytest.raises(BadImage, match="field.tif has 12 channels, .* 5; .*`model.channels=12`"):
         preparing(5)(picture)
     with pytest.raises(BadImage, match="two is an array of uint8"):
         Preprocessing()(open_image(BANDS[..., :2].astype(np.uint8), "two"))

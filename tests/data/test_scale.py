@@ -185,7 +185,7 @@ def test_nothing_in_a_shard_leads_out_of_it(tmp_path):
 
 
 @pytest.mark.parametrize(("members", "message"), [
-    ({"1.png": b"a", "2.png": b"a", "2.cls": b"0"}, r"x.tar 1.png has no label, and others have one; expected a .cls"),
+    ({"1.png": b"a", "2.png": b"a", "2.cls": b"0"}, r"x.tar 1.png has no label, .* expected a .cls"),
     ({"1.png": b"a", "1.json": b'{"label": null}', "2.png": b"a", "2.json": b'{"label": 1}'}, "x.tar 1.png has no label"),
     ({"1.png": b"a", "1.json": b'{"label": 1, "y": 2}'}, "1.json: several columns may be meant: label, y"),
     ({"1.png": b"a", "1.jpg": b"b", "1.cls": b"0"}, r"x.tar 1 has several images \(png, jpg\)"),
@@ -375,7 +375,7 @@ def pauses(monkeypatch):
     """How long was waited, instead of waiting."""
     seconds = []
     monkeypatch.setattr(retries.time, "sleep", seconds.append)
-    monkeypatch.setattr(retries, "_told", set())
+    monkeypatch.setattr(retries, "_reported_servers", set())
     return seconds
 
 
@@ -535,7 +535,7 @@ def test_a_server_without_ranges_is_noticed(tmp_path, served, monkeypatch):
 def test_braces_are_written_out():
     assert remote.expand("a-{008..010}.tar") == ["a-008.tar", "a-009.tar", "a-010.tar"]
     assert remote.expand("{b,a}/{1..2}.x") == ["a/1.x", "a/2.x", "b/1.x", "b/2.x"]
-    with pytest.raises(ValueError, match="stands for more than"):
+    with pytest.raises(ValueError, match="represents more than"):
         remote.expand("{0..9999}-{0..9999}")
 
 

@@ -343,7 +343,7 @@ def test_what_lies_beside_the_files_of_a_data_set_is_said(write, folder, tmp_pat
         write(f"{name}.parquet", table(pictures(2), [0, 1], names=["a", "b"]))
     splits = open_splits(str(tmp_path))
     assert sizes(splits) == (2, None, 2) and splits.notes == (
-        "left out, as their names say no part: d-extra.parquet",
+        "left out, as their names contain no part: d-extra.parquet",
     )
     root = folder({"cat/1.png": 9, "dog/1.png": 9})
     write("photos/backup.parquet", table(pictures(2), [0, 1]))
@@ -367,9 +367,7 @@ def test_columns_are_found_by_the_header_and_by_order(write):
     content = table(pictures(2), [1, 0], "foto", "art", names=["a", "b"])
     assert open_source(write("x.parquet", content)).labels == ("a", "b")
     bare = write("y.parquet", table(pictures(2), [1, 0], "foto", "art", header=False))
-    with pytest.raises(
-        ValueError, match=r"y.parquet: none of the columns foto, art .*`data.columns.image`"
-    ):
+    with pytest.raises(ValueError, match=r"y.parquet: .* columns foto, art .*`data.columns.image`"):
         open_source(bare)
     assert len(open_source(bare, Columns(image="foto", label="art"))) == 2
     with pytest.raises(ValueError, match="there is no column 'photo'; the columns are foto, art"):
@@ -425,7 +423,7 @@ def test_files_of_different_data_sets_are_no_family(write, tmp_path):
     write("x-train.parquet", table(pictures(2), [0, 1], names=["a", "b"]))
     write("x-test.parquet", table(pictures(2), [0, 1], names=["b", "a"]))
     with pytest.raises(
-        ValueError, match=r"x-train.parquet has other columns or class names than x-test.parquet"
+        ValueError, match=r"x-train.parquet has other columns .* than x-test.parquet"
     ):
         open_splits(str(tmp_path / "x"))
 

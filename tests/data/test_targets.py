@@ -114,8 +114,8 @@ def test_what_labels_are(values, asked, kind, expected):
 
 
 @pytest.mark.parametrize(("values", "note"), [
-    (["0.31", "0.5", "n/a"], "classes are called 0.31, 0.5: if these are numbers to predict, say"),
-    (["a;b", "c"], "classes are called a;b: if these are several each, say"),
+    (["0.31", "0.5", "n/a"], "classes are called 0.31, 0.5: if these are numbers to predict, set"),
+    (["a;b", "c"], "classes are called a;b: if these are several classes each, set"),
     ([20, 35], "(if they are numbers to predict: `data.columns.target='number'`)"),
     (["1.0", "cat"], None),
 ])  # fmt: skip
@@ -144,7 +144,7 @@ def test_classes_that_may_be_meant_otherwise_are_said(values, note):
     ([1, float("inf")], "auto", "row 1 has the label inf; expected a finite number"),
     ([1, 1e300], "number", r"row 1 has the label 1e\+300; expected a finite number"),
     ([[1]], "number", r"row 0 has the label \[1\]"),
-    ([[], []], "auto", "are of no class"),
+    ([[], []], "auto", "have no class"),
     ([[-1]], "auto", "has the label -1; labels go from 0 .*`data.columns.target='number'`"),
 ])  # fmt: skip
 def test_labels_that_cannot_be_understood(values, asked, message):
@@ -222,7 +222,7 @@ def test_several_classes_an_image_in_every_format(packed, kind):
     source = open_source(packed(kind, SEVERAL_NAMES))
     assert [source.answer(i) for i in range(5)] == ["cat, dog", "cat", "", "dog", "cow"]
     assert source.targets_of(np.array([0, 2]))[0].tolist() == [1, 0, 1]
-    assert "every image is of 0 to 2 of 3 classes (cat, cow, dog)" in splits.notes
+    assert "every image has 0 to 2 of 3 classes (cat, cow, dog)" in splits.notes
 
 
 @pytest.mark.parametrize("kind", FORMATS)

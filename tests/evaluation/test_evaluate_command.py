@@ -217,7 +217,7 @@ def test_shots_of_one_thing_make_intervals_wider(models, tmp_path, capsys):
     assert status == 0
     assert widths(out)["top1"] > 1.5 * alone["top1"]
     notes = " ".join(json.loads(report.read_text())["notes"])
-    assert "groups of 4 images" in notes and "independent of each other" in notes
+    assert "groups of 4 images" in notes and "groups as independent" in notes
     _, out, _ = say(capsys, *words[:-1], "--groups", "thing", "--against", models / "two")
     assert "groups of images, p = " in " ".join(out.split())
 

@@ -127,7 +127,7 @@ def test_what_cannot_be_kept_is_computed_all_the_same(classifier, digits, monkey
     monkeypatch.setattr(room, "KEPT", 100)
     x, _ = compute_features(classifier, digits)
     assert len(x) == 100 and not cache_files()
-    assert "not kept for the next time" in capsys.readouterr().err
+    assert "the features are not cached" in capsys.readouterr().err
 
 
 def test_a_damaged_file_of_the_cache_is_computed_anew(classifier, digits, computed):
@@ -141,12 +141,12 @@ def test_a_damaged_file_of_the_cache_is_computed_anew(classifier, digits, comput
 def test_what_has_no_features_is_a_sentence(classifier, digits, folder):
     with pytest.raises(ValueError, match="no images, so there are no features"):
         compute_features(classifier, subset(digits, []))
-    with pytest.raises(ValueError, match="gives 4 x 32 numbers for an image"):
+    with pytest.raises(ValueError, match="returns 4 x 32 numbers for an image"):
         compute_features(classifier_for(pool="none", classes=0, class_token=False), digits)
     broken = folder({"cat/1.jpg": 40, "cat/2.jpg": 0})
     with pytest.raises(BadImage, match=r"2\.jpg"):
         compute_features(classifier, open_source(str(broken)))
-    with pytest.raises(ValueError, match="100 of 100 images never or twice"):
+    with pytest.raises(ValueError, match="100 of 100 images are missing"):
         compute_features(classifier, digits, batches=[])
 
 

@@ -351,6 +351,6 @@ def test_a_page_of_older_answers_takes_the_groups_of_the_images():
     older = replace(given, groups=None)
     found = report(older, source, "", "", {})
     assert found.metrics[0] == share_right("top1", given.right, number)
-    assert any("5 groups that are independent of each other" in note for note in found.notes)
+    assert any("5 groups as independent" in note for note in found.notes)
     alone = replace(source, groups=np.arange(25))  # each image is a group of its own
     assert in_groups(older, alone).groups is None

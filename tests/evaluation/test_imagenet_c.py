@@ -70,9 +70,9 @@ def test_folders_that_are_not_its_are_sentences(tmp_path):
     assert "is not ImageNet-C: it has none of the folders gaussian_noise" in said()
     put_corruption(tmp_path / "fog")
     put_corruption(tmp_path / "snow", classes=(0, 0))
-    assert "fog have other images (2 and 3, ILSVRC2012_val_00000003.JPEG" in said()
+    assert "fog have different images (2 and 3, ILSVRC2012_val_00000003.JPEG" in said()
     (tmp_path / "snow/4" / WORDNET[0] / "ILSVRC2012_val_00000002.JPEG").unlink()
-    assert "snow/1" in said() and "snow/4 have other images (2 and 1" in said()
+    assert "snow/1" in said() and "snow/4 have different images (2 and 1" in said()
     (tmp_path / "snow/4").rename(tmp_path / "snow/four")
     assert "has no folder 4; a corruption has five" in said()
 

@@ -19,9 +19,7 @@ def test_classes_meet_by_name():
 
 def test_classes_that_the_model_does_not_know_are_named_with_the_nearest():
     with pytest.raises(
-        ValueError,
-        match=r"2 of 3 classes that the model does not know: beetel \(nearest: beetle\), xylophone; "
-        "the model knows ant, beetle",
+        ValueError, match=r"2 of 3 .*: beetel \(.* beetle\), xylophone; .* ant, beetle"
     ):
         align(["ant", "beetel", "xylophone"], ["ant", "beetle"])
 
@@ -109,6 +107,6 @@ def test_heads_of_imagenet_21k_meet_names_and_wordnet_names(classes):
 
 def test_a_file_without_names_gets_those_of_imagenet_only_for_as_many_classes():
     labels, [note] = usual_labels(1000)
-    assert labels == imagenet_labels() and "ImageNet-1k's 1,000 classes; nothing in the" in note
+    assert labels == imagenet_labels() and "ImageNet-1k's 1,000 classes; the file does" in note
     for classes in (0, 999, 1001, 21_842):
         assert usual_labels(classes) == (None, [])

@@ -138,16 +138,16 @@ def test_scores_of_another_view_are_those_of_a_fit_without_the_image_s_views(
 ):
     x, _ = some(images * views, width)
     x = x.reshape(images, views, width)
-    asked, classes = some(images, width)
-    asked = asked + 1  # other views than those that are learned from
+    queries, classes = some(images, width)
+    queries = queries + 1  # other views than those that are learned from
     y = targets(classes, 4)
-    scores = LeaveOut(x, y, asked=asked).scores(l2)
+    scores = LeaveOut(x, y, queries=queries).scores(l2)
     for i in range(images):
         others = torch.arange(images) != i
         rows = x[others].reshape(-1, width)
         of_views = y[others].repeat_interleave(views, 0)
         weights, bias = centred_ridge(rows, of_views, torch.ones(len(rows)).double()).head(l2)
-        torch.testing.assert_close(scores[i], weights @ asked[i] + bias, rtol=1e-8, atol=1e-8)
+        torch.testing.assert_close(scores[i], weights @ queries[i] + bias, rtol=1e-8, atol=1e-8)
 
 
 @pytest.mark.parametrize("count", [12, 900])  # all l2 together, and one after the other

@@ -11,9 +11,9 @@ from vitkit.evaluation import COUNT, NATS, SHARE, Metric, Unit, wilson
 from vitkit.evaluation.metrics.metric import (
     CORRELATION,
     UNITS,
+    basic_percentiles,
     interval_of,
     percentiles,
-    turned_percentiles,
     with_intervals,
 )
 
@@ -72,8 +72,8 @@ def test_percentiles_hold_the_middle_95_percent():
 
 def test_turned_percentiles_are_as_far_on_the_other_side_and_never_below_0():
     values = np.arange(1001.0)
-    assert turned_percentiles(600, values, 10**9) == pytest.approx((225, 1175))
-    assert turned_percentiles(10, values, 10**9) == (0, 0)
+    assert basic_percentiles(600, values, 10**9) == pytest.approx((225, 1175))
+    assert basic_percentiles(10, values, 10**9) == (0, 0)
 
 
 def test_a_mean_has_the_interval_that_theory_gives_it():

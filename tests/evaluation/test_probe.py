@@ -49,9 +49,8 @@ def test_left_out_logits_are_those_of_a_fit_without_one_of_each_class(method, sh
         fold = fitted.fold.numpy() == number
         assert sorted(y[fold].tolist()) == [0, 1, 2]
         errors = []
-        for factor in 2.0 ** np.arange(
-            -24, 26, 2
-        ):  # the other folds chose which, and a temperature
+        # The other folds chose which, and a temperature
+        for factor in 2.0 ** np.arange(-24, 26, 2):
             expected = logits_without(method, x, y, fold, fitted.strength * factor)
             logits = fitted.left_out[fold].numpy()
             times = (expected * logits).sum() / np.square(expected).sum()
@@ -110,14 +109,14 @@ def test_the_only_example_of_a_class_is_left_out_where_that_means_something():
 
 def test_what_teaches_nothing_is_a_sentence():
     x, y = some(30)
-    with pytest.raises(ValueError, match="30 examples of 1 classes teach no classifier"):
+    with pytest.raises(ValueError, match="cannot be fitted to 30 examples of 1 classes"):
         fit_probe("linear", x, np.zeros(30, np.int64), 1)
     with pytest.raises(ValueError, match="0 examples"):
         fit_probe("linear", x[:0], y[:0], 3)
     with pytest.raises(ValueError, match="of 4 classes 1 have no example"):
         fit_probe("prototype", x, y, 4)
     x[[4, 9], 0] = (math.nan, math.inf)
-    with pytest.raises(ValueError, match="2 of 30 examples hold NaN or infinity, the first of nu"):
+    with pytest.raises(ValueError, match="2 of 30 examples hold NaN or infinity"):
         fit_probe("linear", x, y, 3)
     same = np.ones((30, 4), np.float32)
     for method in FIT:

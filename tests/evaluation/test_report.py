@@ -153,4 +153,4 @@ def test_a_thousand_classes_fit_on_a_page(tmp_path):
     labels = tuple(f"class {k}" for k in range(60))
     found, _, source = reported(logits, targets, labels)
     page = write_report(tmp_path / "page.html", found, source).read_text()
-    assert "These 30 classes of" in page and "All other classes" in page
+    assert "These are the 30 of" in page and "All other classes" in page

@@ -52,7 +52,7 @@ def test_a_disc_on_the_left_is_another_one_if_it_is_mirrored(model):
     at_most(mirrored.p_value, 1e-6)
     assert not mirrored.survives and not crops.survives
     said = about_survival(survival)
-    assert f"do not survive it: mirrored images ({mirrored.changed} of 100 can be told then" in said
+    assert f"does not preserve the classes: mirrored images ({mirrored.changed} of 100" in said
 
 
 @pytest.mark.slow

@@ -127,7 +127,7 @@ def test_what_makes_no_classifier_is_a_sentence():
     memory = of(photographs(x, y))
     with pytest.raises(ValueError, match="would know c; add another"):
         fit(changed(memory, "", remove=set(range(60)) - set(range(2, 60, 3))))
-    with pytest.raises(ValueError, match="b cannot be called c: another class is"):
+    with pytest.raises(ValueError, match="b cannot be renamed to c: another class"):
         changed(memory, "", rename=[("b", "c")])
     with pytest.raises(ValueError, match="there is no class q; the classes are a, b, c"):
         changed(memory, "", rename=[("q", "r")])
@@ -290,4 +290,4 @@ def test_another_head_or_model_is_noticed(animals, capsys):
     with torch.no_grad():
         next(iter(classifier.model.parameters())).add_(0.1)
     save(classifier, animals)
-    assert "another below its head" in refusal(capsys, animals, "--undo")
+    assert "backbone of the model" in refusal(capsys, animals, "--undo")

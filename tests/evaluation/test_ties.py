@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from vitkit.apps.faster.losses import Judge
+from vitkit.apps.faster.losses import ReferenceComparison
 from vitkit.evaluation import tied_answers
 from vitkit.exporting.agreement import TOLERANCE, compared
 from vitkit.exporting.bounds import keeps_accuracy, wrong
@@ -72,8 +72,8 @@ def test_shorter_numbers_have_more_ties():
 def test_a_candidate_loses_nothing_by_a_tie():
     """Which `faster` judges: the reference is right on all of them by chance alone."""
     reference = torch.tensor([[2.0, 2.0 - 1e-7, 0.0]], dtype=torch.float64).repeat(50, 1)
-    judge = Judge(reference, np.zeros(50, int))
-    judged = judge.judged(reference[:, [1, 0, 2]])
-    assert judged.lost == judged.won == judged.differing == 0
-    judged = judge.judged(torch.tensor([[0.0, 0.0, 2.0]]).repeat(50, 1))
-    assert judged.lost == judged.differing == 40
+    comparison = ReferenceComparison(reference, np.zeros(50, int))
+    evaluated = comparison.of(reference[:, [1, 0, 2]])
+    assert evaluated.lost == evaluated.won == evaluated.differing == 0
+    evaluated = comparison.of(torch.tensor([[0.0, 0.0, 2.0]]).repeat(50, 1))
+    assert evaluated.lost == evaluated.differing == 40

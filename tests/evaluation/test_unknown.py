@@ -75,9 +75,8 @@ def test_of_every_class_new_images_are_covered_and_accepted_as_often_as_said():
     detected = []
     for seed in range(8):
         x, y, other = clusters(2_000, seed)
-        learned = np.r_[
-            :160, np.flatnonzero(y[160:] < 2)[:160] + 160
-        ]  # 120 of two classes, 40 of two
+        # 120 of two classes, 40 of two
+        learned = np.r_[:160, np.flatnonzero(y[160:] < 2)[:160] + 160]
         unknown, fitted = limits(x[learned], y[learned])
         rest = np.setdiff1d(np.arange(2_000), learned)
         new = torch.tensor(x[rest])

@@ -272,7 +272,7 @@ def test_files_that_are_not_ours_are_sentences(file, tmp_path):
         open_file(damaged)
     program = tmp_path / "program.pt2"
     program.write_bytes(b"anything")
-    with pytest.raises(ValueError, match="could run anything while it is read"):
+    with pytest.raises(ValueError, match="could run any code while it is read"):
         open_file(program)
     with pytest.raises(ValueError, match="cannot be computed by the runtime 'compiled'"):
         open_file(file, "compiled")
@@ -402,7 +402,7 @@ def test_int8_that_would_be_wrong_on_this_processor_is_refused(
     open_file(earlier)
     monkeypatch.setattr("vitkit.runtimes.libraries.has_vnni", lambda: False)
     open_file(now)
-    with pytest.raises(ValueError, match="multiplies wrongly on this processor"):
+    with pytest.raises(ValueError, match="computes wrongly on this processor"):
         open_file(earlier)
 
 
@@ -455,9 +455,8 @@ def test_a_giant_among_the_numbers_does_not_round_the_others_away(
     classifier, tmp_path, monkeypatch
 ):
     wanted = Export(precision="int8", least=0.0)
-    monkeypatch.setattr(
-        "vitkit.runtimes.graphs.int8.COARSE", 8
-    )  # of 128 numbers, one is at most 11
+    # A peak among 128 numbers is at most 11 times their root mean square
+    monkeypatch.setattr("vitkit.runtimes.graphs.int8.COARSE", 8)
     with_care = write_export(with_a_giant(classifier), tmp_path / "small.onnx", wanted)
     monkeypatch.setattr("vitkit.runtimes.graphs.int8.COARSE", 1e9)
     without = write_export(with_a_giant(classifier), tmp_path / "small.onnx", wanted)

@@ -14,9 +14,8 @@ from vitkit.exporting import agreement
 from vitkit.runtimes import FileRuntime
 
 SOME = 120  # of the photographs
-TURNED = (
-    0.026  # of accuracy: three of these, as many as turn by chance among those between two classes
-)
+# Allowed loss of accuracy: three of these, as many as change by chance among those between two classes
+TURNED = 0.026
 REAL = "weights/vit_tiny_patch16_224.augreg_in21k_ft_in1k.safetensors"
 
 

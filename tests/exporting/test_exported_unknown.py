@@ -184,12 +184,12 @@ def test_a_file_of_before_limits_has_none(classifier, file, images, expected, tm
     assert [answer.label for answer in answers] == [answer.label for answer in expected]
     assert {answer.unknown for answer in answers} == {None}
 
-    # One that says it has limits, and computes none
+    # A file whose metadata have thresholds, without the output for them
     model = onnx.load(old)
-    told = replace(open_runtime(old).exported, limits=ExportedLimits((0.1,), 0.05, 0.95))
-    model.metadata_props[0].value = told.to_json()
+    described = replace(open_runtime(old).exported, limits=ExportedLimits((0.1,), 0.05, 0.95))
+    model.metadata_props[0].value = described.to_json()
     onnx.save(model, old)
-    with pytest.raises(ValueError, match="does not compute which images are unknown, as it says"):
+    with pytest.raises(ValueError, match="lacks the output for unknown images"):
         list(predict_items(open_runtime(old), images, workers=0))
 
     # Other programs read what the second output is

@@ -117,9 +117,8 @@ def test_the_solved_head_is_compared_as_it_is_saved(recipe, tmp_path):
 
 @pytest.mark.slow
 def test_images_of_few_pixels_are_fine_tuned_at_a_smaller_size(recipe, tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        "vitkit.finetuning.fine_tuning.SMALL", 5
-    )  # 4 for patches of 2; the digits have 8 x 8
+    # The smaller size is then 4, for patches of 2; the digits have 8 x 8
+    monkeypatch.setattr("vitkit.finetuning.fine_tuning.SMALL", 5)
     said = []
     reached = answer(recipe, tmp_path / "run", 1, CPU, said.append)
     sizes = [each.classifier.model.config.image for each in reached.candidates]
@@ -196,9 +195,8 @@ def test_quarters_are_not_taken_where_they_gain_nothing(folder, pretrained, tmp_
 
 
 def test_of_one_image_a_class_nothing_can_be_left_out(folder, pretrained, tmp_path):
-    files = {
-        f"{label}/{i}.png": 12 for label in "abc" for i in range(2)
-    }  # one of two is to test on
+    # One of two is to test on
+    files = {f"{label}/{i}.png": 12 for label in "abc" for i in range(2)}
     quick = finetune(pretrained, str(folder(files)), "quick")
     said = []
     answer(replace(quick, precision="float32"), tmp_path / "run", 1, CPU, said.append)

@@ -1,7 +1,9 @@
 """The plan of a fine-tuning, as it is read again."""
 
 import pytest
+import torch
 
+from vitkit.finetuning.fine_tuning import worth_compiling
 from vitkit.finetuning.plan import PLAN, RunPlan, read_plan, write_plan
 from vitkit.models import FeatureSet
 from vitkit.recipes import RECIPES
@@ -24,3 +26,9 @@ def test_a_plan_is_read_as_it_was_written(tmp_path):
 def test_a_plan_of_what_does_not_exist_is_damaged(tmp_path, damage):
     write_json(tmp_path / PLAN, PLANNED._asdict() | damage)
     assert read_plan(tmp_path) is None
+
+
+def test_compiling_is_for_long_runs_on_a_gpu():
+    assert worth_compiling(torch.device("cuda"), 600)
+    assert not worth_compiling(torch.device("cuda"), 100)
+    assert not worth_compiling(torch.device("cpu"), 600)

@@ -80,7 +80,7 @@ def test_two_are_compared_on_the_images_that_both_left_out(model, here, capsys):
     assert 0 < both < len(files[1])
     capsys.readouterr()
     assert main(["compare", first, second]) == 0
-    assert f"on the {both} images that both left out photos is right" in " ".join(
+    assert f"on the {both} images that both held out photos is right" in " ".join(
         capsys.readouterr().out.split()
     )
     written = report(Path(first), Path(second))

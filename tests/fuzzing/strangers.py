@@ -20,9 +20,9 @@ from fuzzing.subject import Subject
 from vitkit.apps.doctor.run import examine_run
 from vitkit.apps.faster.subjects import of_run
 from vitkit.apps.label.answers import JOURNAL
-from vitkit.apps.label.directory import record_sitting
+from vitkit.apps.label.directory import RECORD, record_session
 from vitkit.apps.label.saving import sort_into
-from vitkit.apps.label.sitting import Sitting
+from vitkit.apps.label.session import LabelSession
 from vitkit.apps.suites.images import find_all
 from vitkit.apps.suites.task import read_suite
 from vitkit.data import Augmentation, Preprocessing, open_source
@@ -31,7 +31,7 @@ from vitkit.models import ViTConfig, create, vit
 from vitkit.recipes import Data, Recipe
 from vitkit.system.errors import VitkitError
 from vitkit.system.span import Span
-from vitkit.training import SITTING, read_rows, read_run, run_recipe
+from vitkit.training import read_rows, read_run, run_recipe
 from vitkit.weights import Classifier, load, save
 
 RECIPE = Recipe(
@@ -160,25 +160,25 @@ def _measure(folder: Path) -> None:
     find_all(suite.tasks, ".", Path("results"), False)
 
 
-def _sitting(folder: Path) -> None:
+def _session(folder: Path) -> None:
     """A folder with answers about photographs."""
     root = make_photographs(folder)
-    sitting = folder / "sitting"
-    sitting.mkdir()
+    session = folder / "session"
+    session.mkdir()
     used = root.parent.with_name("damaged") / root.name  # where the copy that is used lies
     about = {"photographs": str(used), "check": False, "process": 1, "machine": "theirs"}
-    (sitting / SITTING).write_text(json.dumps(about))
+    (session / RECORD).write_text(json.dumps(about))
     lines = []
     for number, name in enumerate(("red/0.jpg", "blue/1.jpg"), 1):
         said = {"number": number, "by": "me", "how": "typed", "decision": "class", "label": "cat"}
         lines.append(json.dumps(said | {"photographs": [name]}))
-    (sitting / JOURNAL).write_text("\n".join(lines) + "\n")
+    (session / JOURNAL).write_text("\n".join(lines) + "\n")
 
 
 def _go_on(folder: Path) -> None:
-    record_sitting(Path("sitting"), Path("photos"), False)
-    sitting = Sitting(["red/0.jpg", "blue/1.jpg"], Path("sitting"))
-    sort_into(sitting, Path("photos"), Path("sorted"))
+    record_session(Path("session"), Path("photos"), False)
+    session = LabelSession(["red/0.jpg", "blue/1.jpg"], Path("session"))
+    sort_into(session, Path("photos"), Path("sorted"))
     for path in Path("sorted").rglob("*"):
         assert path.resolve().is_relative_to(folder.resolve()), path
         assert path.name in ("0.jpg", "1.jpg") or path.is_dir(), path
@@ -219,10 +219,10 @@ STRANGERS = (
     Subject("stranger's selection", _selection, _silent(_select), ("*.json",), change=_planted),
     Subject("stranger's suite", _suite, _silent(_measure), ("*.toml",), change=_planted),
     Subject(
-        "stranger's sitting",
-        _sitting,
+        "stranger's session",
+        _session,
         _silent(_go_on),
-        ("sitting/*.json", f"sitting/{JOURNAL}"),
+        ("session/*.json", f"session/{JOURNAL}"),
         change=_planted,
     ),
 )

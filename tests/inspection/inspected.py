@@ -52,7 +52,7 @@ def classifier(config) -> Classifier:
 
 
 def uniform(config) -> Classifier:
-    """A model whose every token attends to all tokens alike."""
+    """A model whose every token attends equally to all tokens."""
     own = classifier(config)
     for name, parameter in own.model.named_parameters():
         if ".qkv." in name:

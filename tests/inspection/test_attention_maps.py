@@ -103,7 +103,7 @@ def test_attention_of_a_map_head():
         drawn = raw_attention(own, IMAGES, 2, head)
         np.testing.assert_allclose(drawn, expected.reshape(2, *GRID), atol=1e-7)
         torch.testing.assert_close(drawn.sum((1, 2)), torch.ones(2))
-    with pytest.raises(ValueError, match="a learned query looks at the patches"):
+    with pytest.raises(ValueError, match="a learned query attends to the patches"):
         raw_attention(own, IMAGES, 2, query=(0, 0))
 
 
@@ -146,7 +146,7 @@ def test_what_is_not_there_is_refused():
     ):
         with pytest.raises(ValueError, match=words):
             raw_attention(own, IMAGES, *arguments)
-    with pytest.raises(ValueError, match="an answer for every token"):
+    with pytest.raises(ValueError, match="an output for every token"):
         rollout(classifier(replace(FAMILY["token"], pool="none")), IMAGES)
 
 

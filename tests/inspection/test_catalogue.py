@@ -150,7 +150,7 @@ def test_a_plain_model_has_all_three_light_and_dark():
 def test_what_has_no_meaning_is_a_sentence():
     """Few filters are all drawn; a bag of patches has no positions, a ResNet no attention."""
     text = shown(vit("mu/16", image=(64, 64), depth=1, positions="none", pool="gap", patch=2))
-    assert "to it the patches are a set" in text and text.count("<picture") == 2
+    assert "it treats patches as a set" in text and text.count("<picture") == 2
     text = shown(ResNetConfig(Backbone((1, 1)), (64, 64)))
     assert text.count("Left out: a ResNet has no attention among patches") == 1
     assert text.count("Left out: a ResNet has no position embeddings") == 1

@@ -178,7 +178,7 @@ def test_models_without_attention_or_without_one_answer(tmp_path):
     file = write_explorer(tmp_path / "b.html", "dense", dense, pictures())
     data = embedded(file)
     assert data["reader"] is None and data["photographs"][0]["answers"] == []
-    assert "no one token whose attention stands for the answer" in file.read_text()
+    assert "no single token whose attention represents the answer" in file.read_text()
     assert all(x["reader"] == "" for x in data["photographs"][0]["tables"])
     assert prefix_names(FAMILY["distilled"]) == ["class token", "distillation token"]
     assert prefix_names(small(registers=1)) == ["class token", "register"]

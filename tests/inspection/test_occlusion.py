@@ -73,7 +73,7 @@ def test_what_does_not_fit_is_refused():
     ):
         with pytest.raises(ValueError, match=words):
             occlusion_curves(own, IMAGES, *arguments)
-    with pytest.raises(ValueError, match="no head that answers an image"):
+    with pytest.raises(ValueError, match="no head with an output for an image"):
         occlusion_curves(classifier(FAMILY["no pooling"]), IMAGES, maps)
 
 

@@ -106,7 +106,7 @@ def test_a_report_shows_what_an_objective_predicts(tmp_path):
         tensors[name] = np.ascontiguousarray(np.broadcast_to(pixels, (3, 3, 16, 16)))
     save_file(tensors, tmp_path / "pictures.safetensors", {"order": "image,predicted"})
     page = report(tmp_path).read_text()
-    assert "What it sees, and makes of it" in page and "30.00 %" in page
+    assert "Inputs and predictions of the objective" in page and "30.00 %" in page
     (shown,) = re.findall(r"class=photographs.*?base64,([^\"]+)", page)
     with Image.open(io.BytesIO(base64.b64decode(shown))) as picture:
         pixels = np.asarray(picture.convert("RGB")).astype(int)

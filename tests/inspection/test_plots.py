@@ -51,7 +51,7 @@ def test_filters_are_drawn_around_grey():
     assert "First 9 principal components" in words(figure)
     grey = filter_components(classifier(LeNetConfig(channels=1, classes=5)), 6)
     assert draw_filters(grey).axes[0].get_images()[0].get_array().shape[1] == 6 * 5 + 5
-    with pytest.raises(ValueError, match="filters of 4 channels have no colours"):
+    with pytest.raises(ValueError, match="filters of 4 channels cannot be drawn"):
         draw_filters(filter_components(classifier(small(channels=4)), 6))
 
 
@@ -170,5 +170,5 @@ def test_files(tmp_path):
     write_figure(figure, tmp_path / "a.png")
     with Image.open(tmp_path / "a.png") as image:
         assert min(image.size) > 400
-    with pytest.raises(ValueError, match=r"its name ends in \.png or \.svg"):
+    with pytest.raises(ValueError, match=r"its name must end in \.png or \.svg"):
         write_figure(figure, tmp_path / "a.gif")

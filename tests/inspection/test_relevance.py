@@ -151,11 +151,9 @@ def test_what_has_no_meaning_is_refused():
         with pytest.raises(ValueError, match="5 classes are numbered 0 to 4"):
             class_relevance(own, IMAGES, target)
     headless = classifier(replace(FAMILY["token"], classes=0))
-    with pytest.raises(
-        ValueError, match="no classification head.*no class that a patch could speak for"
-    ):
+    with pytest.raises(ValueError, match="no classification head.*no class to compute relevance"):
         gradient_rollout(headless, IMAGES)
-    with pytest.raises(ValueError, match="an answer for every token"):
+    with pytest.raises(ValueError, match="an output for every token"):
         class_relevance(classifier(FAMILY["no pooling"]), IMAGES)
 
 
@@ -180,7 +178,7 @@ def test_the_real_model_tells_two_classes_apart(real):
 def test_one_block_s_graph_is_kept_at_a_time(monkeypatch):
     own = classifier(replace(FAMILY["token"], depth=6))
     kept = []
-    make = relevance._Attended
+    make = relevance._AttentionCall
 
     def counted(*arguments):
         assert sum(weak() is not None for weak in kept) <= 1
@@ -188,6 +186,6 @@ def test_one_block_s_graph_is_kept_at_a_time(monkeypatch):
         kept.append(weakref.ref(attended))
         return attended
 
-    monkeypatch.setattr(relevance, "_Attended", counted)
+    monkeypatch.setattr(relevance, "_AttentionCall", counted)
     class_relevance(own, IMAGES)
     assert len(kept) == 6

@@ -167,9 +167,9 @@ def test_what_has_no_meaning_is_refused():
     for layer in (4, -5):
         with pytest.raises(ValueError, match=f"no layer {layer}: the model has 3 blocks"):
             hidden_states(model, X, [layer])
-    with pytest.raises(ValueError, match="layer '3' is no whole number"):
+    with pytest.raises(ValueError, match="layer '3' is not a whole number"):
         hidden_states(model, X, "3")
-    with pytest.raises(ValueError, match="form is 'grid'; it is one of tokens, class, map"):
+    with pytest.raises(ValueError, match="form is 'grid'; it must be one of tokens, class, map"):
         hidden_states(model, X, form="grid")
     with pytest.raises(ValueError, match='no class token .its pool is "gap"'):
         hidden_states(random_model(replace(SMALL, pool="gap")), X, form="class")

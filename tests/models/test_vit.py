@@ -313,7 +313,7 @@ class TestMask:
     @pytest.mark.parametrize("mask", [torch.ones(13).bool(), torch.ones(13, 13)])
     def test_a_mask_is_bool_and_of_two_axes(self, mask):
         model = small()
-        with pytest.raises(ValueError, match="it is bool, "):
+        with pytest.raises(ValueError, match="it must be bool, "):
             model.encoder(model.embed(random_images(1, 3, 32, 24)), (4, 3), mask=mask)
 
     def test_a_mask_and_a_bias_act_together(self):

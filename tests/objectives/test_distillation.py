@@ -213,10 +213,7 @@ class TestTeacher:
 
 
 def test_what_cannot_be_is_refused():
-    with pytest.raises(
-        ValueError,
-        match="an image of 20 x 20 pixels cannot be cut into patches of 8 x 8; choose mult",
-    ):
+    with pytest.raises(ValueError, match="20 x 20 .* patches of 8 x 8; choose multiples"):
         learner_of(replace(SMALL, local_size=20))
     with pytest.raises(ValueError, match='pool is "none"'):
         SMALL.learner(create(replace(CONFIG, pool="none"), seed=0), PREPARE)

@@ -226,9 +226,8 @@ class TestEvaluator:
         parts = [
             Batch(images[:4], rows[:4], torch.ones(4, dtype=torch.bool), rows[:4]),
             Batch(images[last], last, torch.tensor([True, True, True, False]), last),
-            Batch(
-                images[last], last, torch.zeros(4, dtype=torch.bool), last
-            ),  # a rank's share of a last batch
+            # A rank's share of a last batch
+            Batch(images[last], last, torch.zeros(4, dtype=torch.bool), last),
         ]
         metrics = measured(learner, whole)
         assert metrics == pytest.approx(measured(learner, parts), rel=1e-6)
@@ -256,7 +255,7 @@ class TestEvaluator:
 
     def test_a_finished_model_has_nothing_to_predict_with(self):
         subject = Subject(Classifier(create(CONFIG, seed=0), PREPARE, ()))
-        with pytest.raises(ValueError, match="while it trains"):
+        with pytest.raises(ValueError, match="only models in pre-training"):
             list(Reconstruction().measure(subject, Part(None, [])))
 
 

@@ -2,13 +2,22 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
+import torch
 from pictures import make_photographs
 
-from vitkit.data import Augmentation, Preprocessing, open_splits, square_before_crop, subset
+from vitkit.data import (
+    Augmentation,
+    Preprocessing,
+    open_splits,
+    splits_at,
+    square_before_crop,
+    subset,
+)
 from vitkit.models import create, vit
-from vitkit.recipes import PRESETS, TABLE_4, finetune, finetuning
-from vitkit.weights import Classifier, Hints, save
+from vitkit.recipes import PRESETS, TABLE_4, choose_pretrained, finetune, finetuning
+from vitkit.weights import Classifier, Hints, Published, save
 
 PAPER = {  # Table 4: steps and learning rates; App. B.1.1: what is held out
     "imagenet": (20_000, (0.003, 0.01, 0.03, 0.06), 0.01),
@@ -135,6 +144,49 @@ def test_bits_rule_by_size(weights, shared):
     assert (medium.length.n, medium.optim.warmup.n, medium.objective.mixup) == (10_000, 500, 0.1)
     large_images = finetune(weights, str(shared("data/ants_bees-train.parquet")), "bit")
     assert large_images.data.preprocessing.size == (384, 384)
+
+
+@pytest.mark.parametrize(
+    ("images", "on_gpu", "batch", "lr"),
+    [
+        (400, True, 8, 0.01),
+        (400, False, 8, 0.01),
+        (8_000, False, 32, 0.01),
+        (8_000, True, 64, 0.01 * 2**0.5),
+        (50_000, True, 512, 0.04),
+    ],
+)
+def test_batches_are_as_large_as_a_gpu_and_an_epoch_allow(
+    weights, monkeypatch, images, on_gpu, batch, lr
+):
+    """On a GPU, an epoch keeps 64 batches or more."""
+    digits = splits_at("digits")
+    many = subset(digits.train, np.resize(np.arange(len(digits.train)), images))
+    monkeypatch.setattr(finetuning, "splits_at", lambda *_, **__: replace(digits, train=many))
+    recipe = finetune(weights, "digits", "quick", on_gpu=on_gpu)
+    assert (recipe.batch, recipe.optim.lr) == (batch, pytest.approx(lr))
+    assert recipe.micro_batch <= 64
+
+
+@pytest.mark.parametrize(
+    ("minutes", "tflops", "cached", "size"),
+    [
+        (2, 0.2, (), "tiny"),
+        (2, 700, (), "base"),  # a download of 1.2 GB takes the two minutes
+        (2, 700, ("large",), "large"),
+        (5, 700, (), "large"),
+        (2, 8, ("large", "base"), "small"),
+    ],
+)
+def test_weights_follow_from_the_device_the_minutes_and_the_download(
+    monkeypatch, minutes, tflops, cached, size
+):
+    monkeypatch.setattr(finetuning, "_speed", lambda device: tflops * 1e12)
+    here = property(lambda published: any(f"vit_{size}_" in published.name for size in cached))
+    monkeypatch.setattr(Published, "is_here", here)
+    monkeypatch.setattr(finetuning, "hub_answers", lambda: True)
+    choice = choose_pretrained(minutes, torch.device("cpu"), "")
+    assert f"vit_{size}_" in choice.model
 
 
 def test_an_unknown_preset_is_a_sentence(weights):

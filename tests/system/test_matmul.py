@@ -92,16 +92,18 @@ def test_a_choice_is_said_in_words():
 
 
 def test_without_the_forward_pass_nothing_is_onednn_s(monkeypatch):
-    monkeypatch.setattr(matmul, "_ratio", lambda ours, theirs: 2.0)
+    monkeypatch.setattr(matmul, "_speed_up", lambda ours, theirs: 2.0)
     assert matmul.measure() == matmul.ALL
     ratios = iter([0.9, 2, 2] * 2)
-    monkeypatch.setattr(matmul, "_ratio", lambda ours, theirs: next(ratios))
+    monkeypatch.setattr(matmul, "_speed_up", lambda ours, theirs: next(ratios))
     assert matmul.measure() == matmul.NONE
 
 
 def test_defaults_of_the_user_do_not_change_what_is_measured(monkeypatch):
     dtypes = []
-    monkeypatch.setattr(matmul, "_ratio", lambda ours, theirs: dtypes.append(theirs().dtype) or 2)
+    monkeypatch.setattr(
+        matmul, "_speed_up", lambda ours, theirs: dtypes.append(theirs().dtype) or 2
+    )
     matmul.available.cache_clear()
     torch.set_default_dtype(torch.float64)
     try:

@@ -43,14 +43,14 @@ def third(slept):
         ({0: 5, 1: 5}, "no rank came further"),
     ],
 )
-def test_a_roll_call_names_who_is_silent_or_behind(others, problem, third, slept):
+def test_a_check_ranks_names_who_is_silent_or_behind(others, problem, third, slept):
     for rank, heartbeats in others.items():
         third.store.set(f"heartbeats/{rank}", str(heartbeats))
-    assert third._roll_call(third.store) == problem + ADVICE
+    assert third._check_ranks(third.store) == problem + ADVICE
     assert third.store.get("heartbeats/2") == b"5"  # it answers, too
     assert slept == [2.0]
     third.patience = 100.0
-    third._roll_call(third.store)
+    third._check_ranks(third.store)
     assert slept[1] == 10.0
 
 
@@ -70,7 +70,7 @@ def test_a_store_that_is_gone_is_told(third, capsys, monkeypatch):
     def gone(store):
         raise RuntimeError("connection reset")
 
-    monkeypatch.setattr(third, "_roll_call", gone)
+    monkeypatch.setattr(third, "_check_ranks", gone)
     third._report()
     said = capsys.readouterr().err
     assert said.startswith("vitkit: rank 2 came no further for 20 s and cannot reach the others; ")

@@ -135,7 +135,7 @@ def test_what_the_classes_do_not_survive_is_off_and_stays_off(discs, tmp_path, m
     console = Console(record=True, width=1000, file=io.StringIO())
     run_recipe(discs, tmp_path / "run", "cpu", console)
     said = console.export_text()
-    assert "switched off, because the classes do not survive it: mirrored images" in said
+    assert "switched off, because it does not preserve the classes: mirrored images" in said
     ran = read_json(tmp_path / "run" / "recipe.json")["data"]["augmentation"]
     assert (ran["flip"], ran["auto"]) == (False, False)
     assert (ran["crop"], ran["resize"]) in (("resize_crop", 60), ("none", 0))
@@ -169,7 +169,7 @@ def test_from_scratch_the_pixels_are_asked(discs, tmp_path, monkeypatch):
     console = Console(record=True, width=1000, file=io.StringIO())
     run_recipe(scratch, tmp_path / "run", "cpu", console)
     said = console.export_text()
-    assert "switched off, because the classes do not survive it: mirrored images" in said
+    assert "switched off, because it does not preserve the classes: mirrored images" in said
     ran = read_json(tmp_path / "run" / "recipe.json")["data"]["augmentation"]
     assert (ran["flip"], ran["auto"]) == (False, False)
     monkeypatch.setattr("vitkit.training.choices.surviving_in_pixels", None)

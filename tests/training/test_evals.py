@@ -178,8 +178,11 @@ def test_unless_told_they_are_the_objectives(tiny):
 @pytest.mark.parametrize(
     ("evals", "message"),
     [
-        ((Eval(Accuracy()), Eval(Accuracy(), Span(3))), "two of the recipe's evals are called Acc"),
-        ((Eval(Neighbours(3)), Eval(Neighbours(5))), "are called Neighbours"),
+        (
+            (Eval(Accuracy()), Eval(Accuracy(), Span(3))),
+            "two of the recipe's evals have the name Acc",
+        ),
+        ((Eval(Neighbours(3)), Eval(Neighbours(5))), "have the name Neighbours"),
     ],
 )
 def test_two_of_one_name_are_refused(tiny, evals, message):

@@ -204,7 +204,7 @@ SOMEBODYS = ["data.json", "recipe.json", "model", "metrics.jsonl", "checkpoints"
 @pytest.mark.parametrize("name", SOMEBODYS)
 def test_a_directory_of_somebody_is_not_a_run(name, short, quiet, tmp_path):
     (tmp_path / name).write_text('{"port": 80}')
-    with pytest.raises(ValueError, match=f"holds {name}, which no run has written there"):
+    with pytest.raises(ValueError, match=f"holds {name}, which is not from a run"):
         run_recipe(short, tmp_path, "cpu", quiet)
     assert [path.name for path in tmp_path.iterdir()] == [name]
     with pytest.raises(ValueError, match="is a file, and a run is a directory"):
@@ -231,7 +231,7 @@ def test_another_recipe_does_not_overwrite_a_finished_model(lost, short, bare, q
 def test_a_model_of_which_no_file_says_the_recipe_is_not_overwritten(short, bare, quiet):
     (bare / "recipe.json").unlink()
     (bare / "finished.json").unlink()
-    with pytest.raises(ValueError, match="nothing says by which recipe"):
+    with pytest.raises(ValueError, match="whose recipe is unknown"):
         run_recipe(short, bare, "cpu", quiet)
 
 
@@ -282,4 +282,4 @@ def test_a_licence_that_is_lost_with_the_weights_is_said(tiny, tmp_path):
     said = []
     recipe = replace(tiny, init=str(tmp_path / "gone"))
     assert license_of(recipe, tmp_path, said.append) is None
-    assert "gone is not known any more" in said[0]
+    assert "gone cannot be read any more" in said[0]

@@ -94,7 +94,7 @@ def test_labels_of_photographs_have_their_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert run_name("runs/photos-labels/labels.csv", "finetune") == "photos-finetune"
     assert run_name("pets/labels.csv", "finetune") == "pets-finetune"
-    sitting = Path("runs/photos-finetune")
-    sitting.mkdir(parents=True)
-    (sitting / "sitting.json").write_text("{}")
+    session = Path("runs/photos-finetune")
+    session.mkdir(parents=True)
+    (session / "sitting.json").write_text("{}")
     assert default_run_dir("photos", "finetune") == Path("runs/photos-finetune-2")

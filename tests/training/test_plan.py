@@ -223,7 +223,7 @@ class Looking(Supervised):
 
 def test_an_objective_that_looks_at_values_cannot_be_counted():
     recipe = recipe_of(small(), objective=Looking())
-    with pytest.raises(ValueError, match="what Looking needs cannot be counted without running"):
+    with pytest.raises(ValueError, match="the needs of Looking cannot be counted"):
         count(recipe)
 
 
@@ -309,6 +309,6 @@ def test_advice_is_true(large, counted):
     assert whole.startswith("It fits. `residual=bfloat16` makes steps faster")
     narrow = replace(large, micro_batch=most, residual="bfloat16")
     assert advice(narrow, machine, counted) == "It fits."
-    assert "Nothing short of a smaller model" in advice(large, Machine(gpus=1, memory=2.1), counted)
+    assert "Only a smaller model would" in advice(large, Machine(gpus=1, memory=2.1), counted)
     with pytest.raises(ValueError, match="mfu is 40; it is a share"):
         Machine(mfu=40)

@@ -275,7 +275,7 @@ def test_two_processes_do_not_train_into_the_same_directory(tiny, tmp_path):
             signal.pause()
     os.read(read, 1)
     try:
-        with pytest.raises(ValueError, match="another process is training into"):
+        with pytest.raises(ValueError, match="another process is training in"):
             run(tiny, tmp_path)
     finally:
         os.kill(holder, signal.SIGKILL)

@@ -158,7 +158,7 @@ def test_how_many_readers_a_run_has(recipe, monkeypatch):
     assert readers_of(source, data, Earlier({}, {}, trained=True)) == 1
     assert readers_of(source, data, Earlier({}, {"readers": 6}, trained=True)) == 6
     for wrong in ("6", 0, 1.5, None):
-        with pytest.raises(Occupied, match=f"says that {wrong!r} processes read"):
+        with pytest.raises(Occupied, match=f"is {wrong!r}; it is a number of processes"):
             readers_of(source, data, Earlier({}, {"readers": wrong}, trained=True))
 
     monkeypatch.setattr(stores, "KEEP", 1 << 30)

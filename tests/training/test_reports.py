@@ -170,7 +170,7 @@ def test_masked_pretraining_shows_its_pictures_and_costs_less(runs, tmp_path):
     masked = replace(masked, model=replace(masked.model, depth=8))
     run_recipe(masked, tmp_path / "mae", "cpu")
     page = report(tmp_path / "mae", inside=True).read_text()
-    assert "What it sees, and makes of it" in page and "Filters" in page
+    assert "Inputs and predictions of the objective" in page and "Filters" in page
     assert "Which classes are confused" not in page
     exaflops = json.loads((tmp_path / "mae" / "begun.json").read_text())["exaflops_of_an_image"]
     assert exaflops > 0
@@ -275,7 +275,7 @@ def test_a_page_of_runs_has_the_settings_in_which_they_differ(compared, tmp_path
     place = cells.index("optim.lr")
     assert cells[place : place + 3] == ["optim.lr", "0.003", "1e-06"]
     same = write_comparison(tmp_path / "same.html", [runs[0], runs[0]]).read_text()
-    assert "There is none: the recipes are the same." in same
+    assert "None: the recipes are equal." in same
 
 
 def with_top1(run, name, value, interval):
@@ -419,4 +419,4 @@ def test_answers_of_images_that_are_not_there_are_a_sentence(index, runs, tmp_pa
     kept.answers.indices[0] = index
     write_answers(copy / "answers.safetensors", kept)
     (sentence,) = reports(copy, runs / "seed1", output=copy / "page.html").notes
-    assert "answers are of other images than the" in sentence
+    assert "answers do not belong to the" in sentence

@@ -13,7 +13,7 @@ from vitkit.system import matmul
 from vitkit.system.errors import Interrupted
 from vitkit.system.span import Span
 from vitkit.training import run_recipe
-from vitkit.training.record.machine import MACHINE, compute_as_begun
+from vitkit.training.record.machine import MACHINE, restore_numerics
 
 pytestmark = pytest.mark.skipif(not matmul.available(), reason="this PyTorch has no oneDNN")
 
@@ -81,11 +81,11 @@ def test_what_a_run_began_on_is_compared_only_when_it_continues(
     monkeypatch.setattr(matmul, "measure", lambda: matmul.NONE)
     cpu = torch.device("cpu")
     if record is not None:
-        compute_as_begun(tmp_path, cpu, "float32", False, [].append)
+        restore_numerics(tmp_path, cpu, "float32", False, [].append)
         facts = json.loads((tmp_path / MACHINE).read_text())
         (tmp_path / MACHINE).write_text(json.dumps(facts | record))
     said = []
-    compute_as_begun(tmp_path, cpu, "float32", continues, said.append)
+    restore_numerics(tmp_path, cpu, "float32", continues, said.append)
     assert len(said) == bool(sentence)
     assert sentence.replace("THREADS", str(torch.get_num_threads())) in "".join(said)
     written = json.loads((tmp_path / MACHINE).read_text())

@@ -202,7 +202,7 @@ def test_a_run_on_a_function_of_one_s_own_goes_on_working(own, capsys):
     capsys.readouterr()
     shutil.copytree("mine", "copy")
     assert main(["compare", "mine", "copy", "--data", "own.py:make"]) == 0 and own()
-    assert "on the 8 images that both left out" in " ".join(capsys.readouterr().out.split())
+    assert "on the 8 images that both held out" in " ".join(capsys.readouterr().out.split())
     assert main(["compare", "mine", "copy"]) == 0 and not own()
     said = " ".join(capsys.readouterr().out.split())
     assert "their answers cannot be compared image by image" in said

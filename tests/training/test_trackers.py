@@ -55,7 +55,7 @@ def test_tensorboard_has_the_numbers_the_settings_and_the_mistakes(short, quiet,
     (recipe,) = events.Tensors("recipe/text_summary")
     assert b"| optim.lr |" in recipe.tensor_proto.string_val[0]
     pictures = events.Tags()["images"]
-    assert pictures and all(re.match(r"mistakes/\d\d .*, taken for ", name) for name in pictures)
+    assert pictures and all(re.match(r"mistakes/\d\d .*, predicted as ", name) for name in pictures)
 
 
 def test_a_function_of_the_program_follows_a_run(short, tmp_path):
@@ -88,13 +88,13 @@ def test_a_tracker_that_fails_does_not_end_the_run(short, tmp_path, monkeypatch)
         short, workdir=tmp_path, track="tensorboard", device="cpu", progress=told.append
     )
     assert made.run.steps() == 6
-    (sentence,) = [text for text in told if "gets no more" in str(text)]
-    assert sentence == "TensorBoard gets no more of this run, which goes on: no space left"
+    (sentence,) = [text for text in told if "failed and is left out" in str(text)]
+    assert sentence == "TensorBoard failed and is left out; the run continues: no space left"
 
 
 def test_one_that_cannot_begin_is_a_sentence(short, tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(ValueError, match="track='.*file/board'` cannot begin: "):
+    with pytest.raises(ValueError, match="track='.*file/board'` cannot be opened: "):
         vitkit.train(
             short, workdir=tmp_path / "run", track=str(tmp_path / "file/board"), quiet=True
         )

@@ -99,7 +99,7 @@ def test_the_best_rate_by_the_metrics_own_direction():
     assert best(measured(0.9, 0.8, 0.8, unit=NATS)) == 0.01
     assert best(measured(0.1, math.nan, 0.2, unit=SHARE)) == 0.03
     assert best(measured(0.1, 0.2, 0.2, unit=SHARE) | {0.1: None}) == 0.01  # which failed
-    with pytest.raises(ValueError, match="measures nothing on held-out images"):
+    with pytest.raises(ValueError, match="no evaluator for held-out images"):
         best({0.1: None})
 
 
@@ -186,7 +186,7 @@ def test_the_final_directory_is_looked_at_before_anything_is_trained(recipe, tmp
 
     # Somebody's files, and a file
     (tmp_path / "mine/model").mkdir(parents=True)
-    with pytest.raises(ValueError, match="mine holds model, which no run has written there"):
+    with pytest.raises(ValueError, match="mine holds model, which is not from a run"):
         transfer(quick, tmp_path / "mine", rates=rates, device="cpu")
     with pytest.raises(ValueError, match="is a file, and a run is a directory"):
         transfer(quick, tmp_path / "run/recipe.json", rates=rates, device="cpu")

@@ -17,7 +17,7 @@ from vitkit.system.span import Span
 from vitkit.training import Recorded, operations, run_recipe
 from vitkit.training.record import machine
 from vitkit.training.record.log import Log, Meter, Work
-from vitkit.training.record.machine import about_compiling, about_tf32, work_of_images
+from vitkit.training.record.machine import about_compiling, about_tf32, recorded_work
 from vitkit.training.record.metrics import read_metrics
 
 CUDA = torch.device("cuda")
@@ -64,13 +64,13 @@ def test_what_the_gpus_of_a_run_can_do_is_known_of_some(
     begun(tmp_path, 2e-7)
     monkeypatch.setattr(machine, "_name", lambda device: name)
     monkeypatch.setattr(machine, "world", lambda: ranks.World(0, 4))
-    assert work_of_images(tmp_path, CUDA, precision) == (pytest.approx(0.2), most)
+    assert recorded_work(tmp_path, CUDA, precision) == (pytest.approx(0.2), most)
 
 
 @pytest.mark.parametrize("exaflops", [None, "many"])
 def test_an_objective_whose_operations_nobody_could_count_has_none(exaflops, tmp_path):
     begun(tmp_path, exaflops)
-    assert work_of_images(tmp_path, CUDA, "bfloat16") == Work()
+    assert recorded_work(tmp_path, CUDA, "bfloat16") == Work()
     assert Work().rates(1000) == {}
 
 

@@ -79,7 +79,7 @@ def test_what_is_not_exact_is_said():
     backbone = Backbone(units=(1, 1), width=1.0)
     resnet = ResNetConfig(backbone, (32, 32), classes=5)
     _, sentences = adopt(a_classifier(resnet), channels=1)
-    assert "other answers" in sentences[1]
+    assert "other outputs" in sentences[1]
     adapted, _ = adopt(a_classifier(), channels=12)
     with pytest.raises(ValueError, match="have 12 channels, not 4.*red, green and blue"):
         adopt(adapted, channels=4)

@@ -62,7 +62,7 @@ def test_as_many_labels_are_names_for_the_head_that_is_there(published, capsys):
         ([], "labels is empty"),
         ({"ant", "bee"}, "labels is a set; give a list of names, in the order"),
         ({0: "ant", 1: "bee"}, "labels is a dict; give a list"),
-        ([0, 1], "labels holds 0, which is no string"),
+        ([0, 1], "labels holds 0, which is not a string"),
         (["ant", "bee", "ant"], "labels holds 'ant' twice"),
         ([f"class {i}" for i in range(6)], "6 labels for a head of 7 classes, and 6 of them are"),
         ([f"class {i}" for i in range(8)], "8 labels for a head of 7 classes, and 7 of them are"),
@@ -107,7 +107,7 @@ def test_without_weights_it_is_the_models_rooms_own():
         (vit("mu/8"), {}, "eps is 1e-12 there, 1e-06 here; gelu is 'erf' there, 'tanh' here"),
         (vit("mu/8"), {"classes": 3}, "use dataclasses.replace on a config"),
         ("mu/8", {"clases": 3}, "no setting 'clases'; did you mean 'classes'"),
-        ("mu/8", {"pretrained": True}, "say which pre-trained weights"),
+        ("mu/8", {"pretrained": True}, "name the pre-trained weights"),
         ("mu/8", {"seed": 0}, "seed is for initial weights"),
     ],
 )

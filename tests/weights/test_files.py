@@ -216,7 +216,7 @@ def npz_with(shape: str, claimed: int = 0) -> bytes:
 @pytest.mark.parametrize(
     ("shape", "claimed", "sentence"),
     [
-        ("(1000000, 1000000, 1000000, 1000000)", 0, "says that its shape is"),
+        ("(1000000, 1000000, 1000000, 1000000)", 0, "has the shape .* by its header"),
         ("(-1, -1)", 0, "is not a weight"),
         ("(1.5,)", 0, "cannot be loaded"),
         ("(True,)", 0, "cannot be loaded"),
@@ -260,9 +260,7 @@ def test_an_archive_compressed_as_numpy_never_does_is_refused_unread(method, fil
     data = bytearray((files / "x.npz").read_bytes())
     data[120:140] = bytes(20)  # within the first array
     (files / "x.npz").write_bytes(data)
-    with pytest.raises(
-        ValueError, match=f"by a method of ZIP, number {method}, that NumPy does not"
-    ):
+    with pytest.raises(ValueError, match=f"by ZIP method {method}, .* numpy.savez"):
         load(files / "x.npz", quiet=True)
 
 

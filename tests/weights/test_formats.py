@@ -27,7 +27,7 @@ BATCH_NORM = Backbone((1,), norm="batch", standardise="none", padding="even", po
 CONFIGS = {
     "plain": PLAIN,
     "erf": small(gelu="erf"),
-    "patch 14, no square": small(patch=14, image=(28, 70)),
+    "patch 14, not square": small(patch=14, image=(28, 70)),
     "gap": small(pool="gap"),
     "map": small(pool="map", mlp=192),
     "representation": small(representation=24),
@@ -68,7 +68,7 @@ CONFIGS = {
     ),
     "normalised queries and keys, MAP": small(qk_norm=True, pool="map", mlp=192),
     "rectangles": small(patch=(8, 4)),
-    "rectangles, no square": small(patch=(4, 8), image=(32, 48), pool="map", mlp=192),
+    "rectangles, not square": small(patch=(4, 8), image=(32, 48), pool="map", mlp=192),
     "rectangles, DINOv2": small(patch=(8, 4), registers=4, prefix_positions=1, layer_scale=1.0),
     "rectangles, DINOv3": small(
         patch=(8, 4), positions="rotary-dinov3", layer_scale=0.1, registers=4
@@ -189,9 +189,9 @@ def test_a_refusal_says_what_the_format_lacks(random_classifier, tmp_path):
         (
             "m.npz",
             "huggingface",
-            "m.npz is the name of a file, and huggingface is written to a dir",
+            "m.npz is the name of a file, but huggingface",
         ),
-        ("m.pth", "native", "m.pth is the name of a file, and native is written to a directory"),
+        ("m.pth", "native", "m.pth is the name of a file, but native is written to a directory"),
     ],
 )
 def test_a_name_that_the_format_does_not_write_is_refused(

@@ -118,16 +118,16 @@ def test_a_rectangle_of_a_square_and_one_is_told(random_classifier, tmp_path, ca
     np.savez(tmp_path / "model.npz", **arrays_of(classifier))
     assert load(tmp_path / "model.npz").model.config.grid == (7, 7)
     err = capsys.readouterr().err
-    assert err.count("taken for 7 x 7 patches and 1 of 1 tokens") == 1
+    assert err.count("read as 7 x 7 patches and 1 of 1 tokens") == 1
     assert "if they are 10 x 5 patches and 0 of 1 tokens: `image=(160, 80)`" in err
     right = load(tmp_path / "model.npz", image=(160, 80))
-    assert "taken for" not in capsys.readouterr().err
+    assert "read as" not in capsys.readouterr().err
     assert_same_state(right.model, classifier.model)
 
     papers = random_classifier(replace(config, image=(112, 112), prefix_positions=None))
     np.savez(tmp_path / "paper.npz", **arrays_of(papers))
     load(tmp_path / "paper.npz")
-    assert "taken for" not in capsys.readouterr().err
+    assert "read as" not in capsys.readouterr().err
 
 
 def test_where_nothing_is_left_out_nothing_is_said(random_classifier):
@@ -230,7 +230,7 @@ def test_an_early_map_head_and_bfloat16_as_raw_bytes_are_read(random_classifier,
 def test_a_table_that_is_no_square_asks_for_the_size(shared):
     file = shared("reference/vit_nonsquare.weights.npz")
     with pytest.raises(
-        ValueError, match="15 patches, which make no square; say the size in pixels"
+        ValueError, match="15 patches, which do not form a square; set the size in pixels"
     ):
         load(file)
     with pytest.raises(ValueError, match="has 15 patches, but 16 x 40 pixels make 2 x 5"):
@@ -243,5 +243,5 @@ def test_what_a_file_of_big_visions_does_not_say_is_told(
     """The mean of the patches or the first of them, and the size of computed positions."""
     load(shared("reference/big_vision_gap_sincos.weights.npz"), quiet=False)
     err = capsys.readouterr().err
-    assert 'does not tell it from pool_type "0"' in err and "`pool='corner'`" in err
-    assert "for 224 x 224 pixels, which nothing in the file says" in err
+    assert 'does not distinguish it from pool_type "0"' in err and "`pool='corner'`" in err
+    assert "for 224 x 224 pixels, which the file does not state" in err

@@ -85,7 +85,7 @@ def test_a_centre_is_cut_out_of_whole_images_too(bare):
     assert (whole.rule, whole.resize) == ("square", 0)
     centre = load_as(file, Hints(crop="centre", resize=36), quiet=True).preprocessing
     assert (centre.rule, centre.resize) == ("shorter", 36)
-    with pytest.raises(ValueError, match="nothing is cut out"):
+    with pytest.raises(ValueError, match="nothing is cropped"):
         Hints(crop="whole", resize=36)
 
 
@@ -105,7 +105,7 @@ def test_a_model_that_reads_whole_images_can_crop_again(bare, tmp_path):
 @pytest.mark.parametrize(
     ("hints", "sentence"),
     [
-        ({"crop": "native", "resize": 40}, 'nothing is cut out if crop is "native"'),
+        ({"crop": "native", "resize": 40}, 'nothing is cropped if crop is "native"'),
         ({"tokens": 0}, "it is a number of patches, from 1 to 16,384"),
         ({"tokens": 64, "crop": "centre"}, "leave out crop and resize"),
     ],
@@ -118,7 +118,9 @@ def test_what_does_not_go_with_whole_images_is_said(hints, sentence):
 @pytest.mark.parametrize("to", ["huggingface", "timm", "torchvision", "google"])
 def test_other_formats_refuse_whole_images_in_a_sentence(to, bare, tmp_path):
     native = load_as(bare(SMALL), Hints(crop="native"), quiet=True)
-    with pytest.raises(ValueError, match=f"{to} has no place for images at their own proportions"):
+    with pytest.raises(
+        ValueError, match=f"{to} has no place for images in their own aspect ratios"
+    ):
         convert_weights(native, tmp_path / "out.npz", to)
     proof = convert_weights(native, tmp_path / "native", "native")
     assert load(proof.path, quiet=True).preprocessing.is_native
@@ -144,7 +146,7 @@ def test_heads_are_told_and_can_be_said(bare, capsys):
     file = bare(vit("S/16", depth=1, image=(32, 32), heads=12, classes=2))
     assert load(file).model.config.heads == 6
     err = capsys.readouterr().err
-    assert "heads: 6, as ViT-S has; nothing in the file says so (MoCo v3's has 12" in err
+    assert "heads: 6, as in ViT-S; the file does not state it (MoCo v3's has 12" in err
     assert load(file, heads=12).model.config.heads == 12
     assert "heads:" not in capsys.readouterr().err
 
@@ -166,7 +168,7 @@ def test_pooling_can_be_said_where_nothing_tells_it(bare):
     with pytest.raises(ValueError, match="no class token"):
         load_as(without_token, Hints(pool="token"), quiet=True)
     map_head = bare(vit("mu/8", image=(32, 32), pool="map"), "map.safetensors")
-    with pytest.raises(ValueError, match="its weights say what the head reads"):
+    with pytest.raises(ValueError, match="its weights determine its pooling"):
         load_as(map_head, Hints(pool="gap"), quiet=True)
 
 

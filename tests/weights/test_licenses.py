@@ -134,7 +134,7 @@ def test_a_card_says_what_the_licence_allows(classifier):
     card = model_card(replace(classifier, license=DINOV3), format)
     assert 'license: "other"\nlicense_name: "dinov3-license"\nlicense_link: "LICENSE"' in card
     assert "no commercial use" in model_card(replace(classifier, license=NON_COMMERCIAL), format)
-    assert "Nobody has said under which licence" in model_card(classifier, format)
+    assert "The licence of the weights is unknown" in model_card(classifier, format)
     linked = License("apache-2.0", link="https://a.example/terms")
     assert " See https://a.example/terms." in model_card(
         replace(classifier, license=linked), format
@@ -145,8 +145,8 @@ def test_a_card_says_what_the_licence_allows(classifier):
 
 def test_what_may_not_be_shared_is_refused():
     refused = {
-        "nobody has said": (None, False),
-        "does not allow to share changed ones": (License("cc-by-nc-nd-4.0"), True),
+        "licence of these weights is unknown": (None, False),
+        "does not allow sharing modified ones": (License("cc-by-nc-nd-4.0"), True),
         "put its text into a file LICENSE": (License("other", "dinov3-license"), False),
     }
     for sentence, weights in refused.items():

@@ -297,11 +297,11 @@ HOSTILE = {
     ),
     "patches of another size": (
         "preprocessor_config.json", (), {"patch_size": 14},
-        "its preprocessor's patch_size is 14, and the model's is 8",
+        "its preprocessor's patch_size is 14, but the model's is 8",
     ),
     "patches of a list": (
         "preprocessor_config.json", (), {"patch_size": [8, 8]},
-        r"its preprocessor's patch_size is \[8, 8\], and the model's is 8",
+        r"its preprocessor's patch_size is \[8, 8\], but the model's is 8",
     ),
     "a table that is no square": (
         "config.json", ("vision_config",), {"num_patches": 15}, "its num_patches is 15; .* a square"
@@ -316,10 +316,10 @@ HOSTILE = {
         "config.json", ("vision_config",), {"patch_size": 0}, "patch is 0"
     ),
     "another patch than the weights'": (
-        "config.json", ("vision_config",), {"patch_size": 4}, "patch_size is 8, and the model's is 4"
+        "config.json", ("vision_config",), {"patch_size": 4}, "patch_size is 8, but the model's is 4"
     ),
     "rectangles": (
-        "config.json", ("vision_config",), {"patch_size": [8, 4]}, "takes squares alone"
+        "config.json", ("vision_config",), {"patch_size": [8, 4]}, "supports only squares"
     ),
     "no object": ("config.json", (), {"vision_config": 5}, "vision_config is 5; expected an object"),
     "another kind": (

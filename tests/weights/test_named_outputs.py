@@ -62,7 +62,7 @@ def test_numbers_that_begin_at_one_are_read_and_told(written):
     ("written", "labels", "note"),
     [
         # Outputs without a name
-        ({"0": "ant", "2": "cat"}, ("ant", "1", "cat"), "outputs, and the others have their number (1)"),
+        ({"0": "ant", "2": "cat"}, ("ant", "1", "cat"), "outputs; the others have their number (1)"),
         ({"0": "ant", "1": None, "2": ""}, ("ant", "1", "2"), "names 1 of 3 outputs"),
         ({"0": "ant", "1": ["n1", "bee"], "2": "cat"}, ("ant", "1", "cat"), "names 2 of 3 outputs"),
         (["ant", "bee"], ("ant", "bee", "2"), "names 2 of 3 outputs"),
@@ -70,16 +70,16 @@ def test_numbers_that_begin_at_one_are_read_and_told(written):
         # Names of several outputs, such as ImageNet's two cranes
         ({"0": "crane", "1": "bee", "2": "crane"}, ("crane (0)", "bee", "crane (2)"), "their number (crane)"),
         # Names that do not fit the head
-        ({str(i): f"class {i}" for i in range(10)}, None, "names an output 9, and the head has 3 classes"),
+        ({str(i): f"class {i}" for i in range(10)}, None, "names an output 9, but the head has 3 classes"),
         ({"0": "ant", "1": "bee", "3": "cat"}, None, "names an output 3"),
         ({"1": "ant", "3": "cat"}, None, "names an output 3"),
-        ({"a": "ant", "b": "bee", "c": "cat"}, None, "does not say which output has which name"),
-        ({"0": "ant", "b": "bee"}, None, "does not say which output has which name"),
-        ("ant bee cat", None, "does not say which output has which name"),
-        (7, None, "does not say which output has which name"),
+        ({"a": "ant", "b": "bee", "c": "cat"}, None, "does not map outputs to names"),
+        ({"0": "ant", "b": "bee"}, None, "does not map outputs to names"),
+        ("ant bee cat", None, "does not map outputs to names"),
+        (7, None, "does not map outputs to names"),
         # Which number, or which crane?
-        ({"0": "ant", "1": "2"}, None, "does not tell its outputs apart"),
-        ({"0": "a", "1": "a", "2": "a (0)"}, None, "does not tell its outputs apart"),
+        ({"0": "ant", "1": "2"}, None, "are not unique"),
+        ({"0": "a", "1": "a", "2": "a (0)"}, None, "are not unique"),
     ],
 )  # fmt: skip
 def test_what_is_not_just_as_written_is_told_in_one_note(written, labels, note):

@@ -182,7 +182,7 @@ def test_whole_numbers_that_answers_depend_on_are_not_dropped(tmp_path, capsys):
         loaded(path)
     model.perm = torch.arange(5)  # of classes
     load(written(model.state_dict(), tmp_path), heads=4)
-    assert "GUESSED: no answer depends on perm" in capsys.readouterr().err
+    assert "GUESSED: perm, beside the model, does not affect" in capsys.readouterr().err
     model.perm = torch.eye(WIDTH).bool()
     with pytest.raises(ValueError, match=r"perm.*`part='backbone'`"):
         loaded(written(model.state_dict(), tmp_path))
@@ -289,7 +289,7 @@ def test_a_classifier_beside_a_pooler_is_of_somebodys_own(architectures, tmp_pat
     transformers = pytest.importorskip("transformers")
     model = randomised(Pooled(transformers.ViTModel(transformers.ViTConfig(**TRANSFORMERS))))
     folder = folder_of(model, model.vit.config, tmp_path, architectures=architectures)
-    with pytest.raises(ValueError, match=r"nothing says which output.*`part='encoder'`"):
+    with pytest.raises(ValueError, match=r"unknown which output.*`part='encoder'`"):
         load(folder, quiet=True)
     encoder = load(folder, part="encoder", quiet=True).model
     assert_same_outputs(model.vit, encoder, read=lambda record: record.pooler_output)
@@ -301,7 +301,7 @@ def test_a_classifier_beside_attention_pooling_is_of_somebodys_own(architectures
     config = transformers.SiglipVisionConfig(**{**TRANSFORMERS, "num_hidden_layers": 1})
     model = randomised(Pooled(transformers.SiglipVisionModel(config)))
     folder = folder_of(model, config, tmp_path, architectures=architectures)
-    with pytest.raises(ValueError, match=r"nothing says which output.*`part='encoder'`"):
+    with pytest.raises(ValueError, match=r"unknown which output.*`part='encoder'`"):
         load(folder, quiet=True)
     encoder = load(folder, part="encoder", quiet=True).model
     assert_same_outputs(model.vit, encoder, read=lambda record: record.pooler_output)
@@ -323,13 +323,13 @@ def test_the_architecture_that_a_checkpoint_names_is_asked(tmp_path, capsys):
         classifier = load(written(content, tmp_path, "vit_base_patch16_224.pth"), heads=4)
         assert classifier.model.config.gelu == "quick"
         assert (
-            f"architecture: timm's {name}, by what the checkpoint says" in capsys.readouterr().err
+            f"architecture: timm's {name}, by the name in the checkpoint" in capsys.readouterr().err
         )
 
 
 def test_an_architecture_that_vitkit_does_not_read_is_refused_by_its_name(tmp_path):
     content = {"arch": "beit_base_patch16_224", "state_dict": timm_vit().state_dict()}
-    with pytest.raises(ValueError, match="checkpoint says that it is timm's beit_base_patch16_224"):
+    with pytest.raises(ValueError, match="timm's beit_base_patch16_224 by its checkpoint"):
         loaded(written(content, tmp_path))
 
 
@@ -476,7 +476,7 @@ def test_no_sentence_has_endless_text_of_a_json_file(file, tmp_path):
         ),
         ({"exp_avg": {"a": torch.zeros(2)}}, "exp_avg, which is the name of an optimiser's state"),
         ({"a": [{"w": torch.zeros(2)}]}, "in a list"),
-        ({"a": {3: {"w": torch.zeros(2)}}}, "under 3, which is no text"),
+        ({"a": {3: {"w": torch.zeros(2)}}}, "under 3, which is not a string"),
     ],
 )
 def test_what_was_not_looked_into_is_said(content, says, tmp_path):

@@ -246,7 +246,7 @@ def test_dinov3s_bicubic_pixels_would_not_be_ours(tmp_path):
 def test_an_unknown_class_is_refused_with_its_own_fields(name):
     written = {"image_processor_type": name, "size": 384, "crop_pct": 0.9, "do_twice": False}
     sentence = said(written)
-    assert f"image_processor_type is {name!r}, with crop_pct, and" in sentence
+    assert f"image_processor_type is {name!r}, with crop_pct, but" in sentence
     assert "ViTImageProcessor, DeiTImageProcessor" in sentence
 
 

@@ -91,7 +91,7 @@ def test_a_model_of_another_kind_is_not_opened(script):
 
     with torch.device("meta"):
         other = timm.create_model("eva02_tiny_patch14_224", depth=1)
-    with pytest.raises(ValueError, match="vitkit does not read that|beside a position table"):
+    with pytest.raises(ValueError, match="vitkit cannot read that|and a position table"):
         script.opened_as(other.state_dict(), {})
 
 
@@ -147,8 +147,8 @@ def test_the_verb_lists_families_then_each_with_what_is_in_the_cache(tmp_path, m
             "did you mean timm/vit_tiny_patch16_224.augreg_in21k",
         ),
         ("deit-tiny-patch16-224", "did you mean facebook/deit-tiny-patch16-224"),
-        ("dinov2", r"the list of models has \d+ published ones called so"),
-        ("patch16", r"the list of models has \d+ published ones called so"),
+        ("dinov2", r"the list of models has \d+ published ones with this name"),
+        ("patch16", r"the list of models has \d+ published ones with this name"),
         ("atch16", "it is not the name of a model"),  # in the middle of a word
         ("vi", "it is not the name of a model"),
     ],

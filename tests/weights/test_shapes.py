@@ -8,7 +8,7 @@ from vitkit.weights.formats.shapes import heads_of, table_of
 @pytest.mark.parametrize(
     ("width", "mlp", "hint", "heads", "note"),
     [
-        (768, 3072, None, 12, "heads: 12, as ViT-B has"),
+        (768, 3072, None, 12, "heads: 12, as in ViT-B"),
         (384, 1536, None, 6, "MoCo v3's has 12: `heads=12`"),
         (128, 300, None, 2, "heads: 2, of 64 channels each"),
         (768, 3072, 8, 8, None),
@@ -44,7 +44,7 @@ def test_a_square_with_the_class_token_may_be_a_rectangle_without_it():
     assert table_of(170, (1, 0), (16, 16), None) == ((13, 13), None, [])
     grid, prefix, [note] = table_of(170, (1, 0), (16, 16), None, either=True)
     assert (grid, prefix) == ((13, 13), None)
-    assert "170 rows, taken for 13 x 13 patches and 1 of 1 tokens before them" in note
+    assert "170 rows, read as 13 x 13 patches and 1 of 1 tokens before them" in note
     assert "if they are 17 x 10 patches and 0 of 1 tokens: `image=(272, 160)`" in note
     assert table_of(170, (1, 0), (16, 16), (272, 160), either=True)[1] == 0
     assert table_of(170, (1, 0), (16, 16), (208, 208), either=True)[2] == []

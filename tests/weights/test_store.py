@@ -227,9 +227,9 @@ def test_a_card_of_vitkit_is_written_anew(classifier, clone):
     ("names_there", "sentence"),
     [
         (["photo.jpg"], "holds other files .photo.jpg. and no model"),
-        (["config.json"], "config.json is not of a model"),
-        (["package.json", "config.json"], "config.json is not of a model"),
-        (["model.safetensors"], "is not of a model"),
+        (["config.json"], "config.json does not belong to a model"),
+        (["package.json", "config.json"], "config.json does not belong to a model"),
+        (["model.safetensors"], "does not belong to a model"),
         (["model.safetensors/"], "model.safetensors is a directory"),
         (["README.md/"], "README.md is a directory"),
     ],
@@ -267,7 +267,7 @@ def test_a_file_is_not_replaced_by_a_directory(classifier, tmp_path):
 def test_a_file_that_holds_no_weights_is_not_replaced(classifier, tmp_path):
     path = tmp_path / "photos.npz"
     path.write_bytes(b"my photographs")
-    with pytest.raises(ValueError, match="holds no model that vitkit wrote"):
+    with pytest.raises(ValueError, match="contains no model of vitkit"):
         convert_weights(classifier, path, "google")
     assert path.read_bytes() == b"my photographs"
 
@@ -333,7 +333,7 @@ def test_a_link_is_written_through_and_stays(classifier, tmp_path):
     assert names(tmp_path / "real") == OURS
     assert names(tmp_path) == {"link", "real"}
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
-    with pytest.raises(ValueError, match="is a link to nothing"):
+    with pytest.raises(ValueError, match="is a broken link"):
         save(classifier, tmp_path / "dangling")
 
 
@@ -362,9 +362,9 @@ def test_weights_of_another_program_are_not_replaced(classifier, tmp_path):
     save(classifier, clone)
     save_file(load_file(clone / "model.safetensors"), clone / "model.safetensors")
     before = contents(tmp_path)
-    with pytest.raises(ValueError, match=r"checkpoint.pth exists and holds no model that vitkit"):
+    with pytest.raises(ValueError, match=r"checkpoint.pth exists and contains no model"):
         convert_weights(classifier, file, "timm")
-    with pytest.raises(ValueError, match=r"config.json is not of a model that vitkit wrote"):
+    with pytest.raises(ValueError, match=r"config.json does not belong to a model of"):
         save(classifier, clone)
     assert contents(tmp_path) == before
 
@@ -377,7 +377,7 @@ def test_a_link_to_a_file_is_written_through_too(classifier, tmp_path):
     assert (tmp_path / "link.npz").is_symlink()
     assert (tmp_path / "real.npz").read_bytes() != before
     (tmp_path / "dangling.npz").symlink_to(tmp_path / "nowhere.npz")
-    with pytest.raises(ValueError, match="is a link to nothing"):
+    with pytest.raises(ValueError, match="is a broken link"):
         convert_weights(classifier, tmp_path / "dangling.npz", "google")
 
 

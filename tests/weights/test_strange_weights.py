@@ -60,7 +60,7 @@ def test_a_record_with_a_wrong_checksum_is_refused(checkpoint, tmp_path):
     at = data.index(torch.arange(10.0).numpy().tobytes())
     data[at + 6] ^= 64
     (tmp_path / "w.pth").write_bytes(data)
-    refused(tmp_path / "w.pth", "data/0 is damaged: its checksum is another")
+    refused(tmp_path / "w.pth", "data/0 is damaged: its checksum")
 
 
 def test_an_archive_that_was_written_without_checksums_is_read(tmp_path):
@@ -74,7 +74,7 @@ def test_an_archive_that_was_written_without_checksums_is_read(tmp_path):
 
 def test_a_tensor_must_lie_in_the_file(tmp_path):
     torch.save({"head.bias": torch.zeros(1).expand(10**9)}, tmp_path / "expanded.pth")
-    refused(tmp_path / "expanded.pth", r"\(1000000000,\), and the file holds 4 bytes of it")
+    refused(tmp_path / "expanded.pth", r"\(1000000000,\), but the file holds 4 bytes")
     torch.save({"a": torch.eye(3).to_sparse()}, tmp_path / "sparse.pth")
     refused(tmp_path / "sparse.pth", "a is a torch.sparse_coo tensor on cpu, not plain numbers")
     torch.save({"a": torch.empty(10**9, device="meta")}, tmp_path / "meta.pth")

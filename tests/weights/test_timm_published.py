@@ -81,9 +81,9 @@ def test_dinov2s_own_giant_is_read(tmp_path):
 
 
 REFUSED = {
-    "eva02_tiny_patch14_224": "biases of q and v alone beside a position table",
+    "eva02_tiny_patch14_224": "biases of q and v only",
     "eva02_base_patch14_224": "a norm within the MLP",
-    "eva_giant_patch14_224": "biases of q and v alone beside a position table",
+    "eva_giant_patch14_224": "biases of q and v only",
     "beit_base_patch16_224": "a table of biases for offsets",
 }
 

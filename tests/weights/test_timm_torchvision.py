@@ -169,17 +169,17 @@ def test_two_readings_of_a_position_table_are_told(tmp_path, capsys):
     save_file(theirs.state_dict(), tmp_path / "m.safetensors")
     assert load(tmp_path / "m.safetensors", heads=4).model.config.grid == (4, 4)
     err = capsys.readouterr().err
-    assert "taken for 4 x 4 patches and 0 of 1 tokens before them" in err
+    assert "read as 4 x 4 patches and 0 of 1 tokens before them" in err
     assert "`image=(40, 24)`" in err
     classifier = load(tmp_path / "m.safetensors", heads=4, image=(40, 24))
-    assert "taken for" not in capsys.readouterr().err
+    assert "read as" not in capsys.readouterr().err
     assert_same_outputs(theirs, classifier.model, (40, 24))
 
     # With a row for every token there is one reading
     save_file(timm_model().state_dict(), tmp_path / "square.safetensors")
     load(tmp_path / "square.safetensors", heads=4)
     err = capsys.readouterr().err
-    assert "taken for" not in err and "pooling: the class token; nothing in the file says so" in err
+    assert "read as" not in err and "pooling: the class token; the file does not state it" in err
 
 
 def test_a_distilled_deit_is_read(tmp_path):

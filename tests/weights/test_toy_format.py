@@ -131,7 +131,7 @@ def test_a_proof_that_fails_keeps_nothing(wrong, toy, random_classifier, tmp_pat
     kind = replace(TOY, open_elsewhere=off)
     monkeypatch.setattr(formats, "FORMATS", (*formats.FORMATS[:-1], kind))
     classifier = random_classifier(CONFIG)
-    with pytest.raises(ValueError, match="so nothing is written; write it all the same with"):
+    with pytest.raises(ValueError, match="so nothing is written; write it nevertheless with"):
         convert_weights(classifier, tmp_path / "new" / "m.npz", "toy")
     assert not list(tmp_path.iterdir())
     proof = convert_weights(classifier, tmp_path / "m.npz", "toy", approximate=True)

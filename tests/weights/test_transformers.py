@@ -201,7 +201,7 @@ def test_a_sharded_model_is_read_from_its_folder_alone(tmp_path):
 
     first = min(tmp_path.glob("model-*.safetensors"))
     first.rename(tmp_path / "elsewhere")
-    with pytest.raises(ValueError, match=f"names {first.name}, which is not there; download it"):
+    with pytest.raises(ValueError, match=f"names {first.name}, which does not exist; download it"):
         load(tmp_path)
     (tmp_path / "elsewhere").rename(first)
 
@@ -249,7 +249,9 @@ def test_the_vision_tower_beside_a_text_tower_is_read(family, tmp_path, capsys):
     save_file(state, tmp_path / "model.safetensors")
     classifier = load(tmp_path)
     account = capsys.readouterr().err
-    assert "tensors beside the vision tower, as logit_scale" in account or "logit_bias" in account
+    assert (
+        "tensors beside the vision tower, such as logit_scale" in account or "logit_bias" in account
+    )
     assert_same_outputs(theirs.vision_model, classifier.model, read=pooled)
 
 
@@ -268,7 +270,7 @@ def test_pixels_that_patches_leave_out_are_told(tmp_path, capsys):
     theirs = saved("SiglipVisionModel", config, tmp_path)
     transformers.SiglipImageProcessor(size={"height": 36, "width": 36}).save_pretrained(tmp_path)
     classifier = load(tmp_path)
-    assert "patches of 8 leave out 4 of 36 pixels" in capsys.readouterr().err
+    assert "patches of 8 do not cover 4 of 36 pixels" in capsys.readouterr().err
     assert (classifier.preprocessing.size, classifier.preprocessing.resize) == ((32, 32), 36)
     images = torch.randn(2, 3, 36, 36, generator=torch.Generator().manual_seed(0))
     with torch.inference_mode():

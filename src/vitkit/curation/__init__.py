@@ -1,4 +1,4 @@
-"""Tools for people who look after a data set: statistics, duplicates, and shards.
+"""Tools to maintain a data set: statistics, duplicates, and shards.
 
 Training does not need this package.
 """

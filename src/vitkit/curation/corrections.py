@@ -1,9 +1,9 @@
-"""What a reader has decided on the page of a review: photographs that belong to another class, and those
-to be left out. Files are moved, never deleted or replaced, and moved back by the same list.
+"""Corrections from the page of a review: photographs to move to another class, and those to leave out.
+Files are moved, never deleted or replaced, and the same list can move them back.
 
-A line of the list is NAME, DECISION, CLASS, LABEL and PART, with tabs between them: the photograph, "label"
-or "leave out", the class that it is said to be (empty for one to leave out), the class that it is in, and
-its part of the data set: train, val or test.
+A line of the list is NAME, DECISION, CLASS, LABEL and PART, separated by tabs: the photograph, "label" or
+"leave out", its new class (empty for one to leave out), its present class, and its part of the data set
+(train, val or test).
 """
 
 from pathlib import Path
@@ -21,24 +21,23 @@ class Correction(NamedTuple):
     """A decision about a photograph."""
 
     path: Path
-    """The file, as the data set names it."""
+    """The file, as named in the data set."""
     label: str
-    """The class whose folder it is in."""
+    """The class whose folder contains the file."""
     other: str
     """The corrected class; empty for an image to leave out."""
 
 
 class Move(NamedTuple):
-    """A file and its destination."""
+    """A file, and its path after the move."""
 
     before: Path
     after: Path
 
 
 def read_corrections(path: Path) -> list[Correction]:
-    """The decisions of a list. Raises VitkitError if it does not exist, or for a line without a
-    decision;
-    OSError."""
+    """Read a list. Raises VitkitError if it does not exist, or for a line without a decision; OSError if
+    it cannot be read."""
     if not path.is_file():
         raise BadData(f"there is no file {path}; the page of vitkit data review saves one")
     corrections = []
@@ -46,8 +45,8 @@ def read_corrections(path: Path) -> list[Correction]:
         if not line.strip() or line.startswith("#"):
             continue
         name, decision, other, label = [*line.split("\t"), "", "", ""][:4]
-        is_said = (decision == RELABEL and other) or (decision == LEAVE_OUT and not other)
-        if not is_said or not label:
+        is_complete = (decision == RELABEL and other) or (decision == LEAVE_OUT and not other)
+        if not is_complete or not label:
             raise BadData(
                 f"{path}: no decision in the line {line!r}; lists to apply are saved by the page of "
                 "vitkit data review"
@@ -57,16 +56,16 @@ def read_corrections(path: Path) -> list[Correction]:
 
 
 def _left_out_folder(root: Path) -> Path:
-    """Where photographs go that are left out: beside the folder of the data set, where it is no class."""
+    """The folder for photographs that are left out, beside that of the data set."""
     if root.name in ("", ".."):
         root = root.resolve()
     return root.with_name(f"{root.name}-left-out")
 
 
 def moves(root: Path, corrections: list[Correction]) -> list[Move]:
-    """The destination of each file of a folder of classes that has not been moved yet: the same
-    place in the folder of its new class, or a folder outside the data set. If a file of the same
-    name exists there, the name gets the old class.
+    """The moves of all files that have not been moved yet: to the same place in the folder of the new
+    class, or to a folder outside the data set. If a file of the same name exists there, the old class is
+    added to the name.
 
     Raises VitkitError for a photograph that lies elsewhere, or for a class without a folder.
     """
@@ -84,7 +83,7 @@ def moves(root: Path, corrections: list[Correction]) -> list[Move]:
 
 
 def moves_back(root: Path, corrections: list[Correction]) -> list[Move]:
-    """The moves back, for files that were moved and whose old place is free."""
+    """The moves back of all files that were moved, if no other file has their old path."""
     planned = []
     for each in corrections:
         plain = _destination(root, each)
@@ -95,23 +94,23 @@ def moves_back(root: Path, corrections: list[Correction]) -> list[Move]:
 
 
 def _destination(root: Path, correction: Correction) -> Path:
-    """Where a file goes, whether there is one of its name or not."""
-    # Its folders below the data set's
+    """The path after the move, even if another file has it."""
+    # Its folders below that of the data set
     path = correction.path
     below = path.parent.resolve() / path.name
     if not below.is_relative_to(root.resolve()):
         raise BadData(
-            f"{path} does not lie in {root}; what is moved are files of a folder, and no rows of a table"
+            f"{path} is not in {root}; only files of a folder can be moved, and no rows of a table"
         )
     parts = below.relative_to(root.resolve()).parts
     if correction.label not in parts[:-1]:
         raise BadData(
-            f"{path} lies in no folder {correction.label!r}; labels that a table gives are changed there"
+            f"{path} is in no folder {correction.label!r}; if a table gives the labels, change them there"
         )
     if not correction.other:
         return _left_out_folder(root).joinpath(*parts)
 
-    # The folder of the other class, beside that of its own
+    # The folder of the new class, beside that of the old one
     place = parts.index(correction.label)
     beside = root.joinpath(*parts[:place])
     if correction.other not in _classes(root, beside):
@@ -120,8 +119,8 @@ def _destination(root: Path, correction: Correction) -> Path:
 
 
 def _classes(root: Path, beside: Path) -> set[str]:
-    """The classes that have a folder in a part of the data set, or, as a part need not have them all, in
-    another."""
+    """The classes with a folder in any part of the data set, since a part may lack some. beside: a folder
+    of classes."""
     parts = [beside]
     if beside != root:
         parts = [folder for folder in beside.parent.iterdir() if folder.is_dir()]
@@ -129,16 +128,16 @@ def _classes(root: Path, beside: Path) -> set[str]:
 
 
 def _beside(path: Path, correction: Correction) -> Path:
-    """A name beside that of a file that is there."""
+    """The path with the old class added to the name."""
     return path.with_stem(f"{path.stem}-from-{correction.label}")
 
 
 def move(planned: list[Move]) -> None:
-    """Move the files, one after the other, also to another file system.
+    """Move the files, one after another, possibly to another file system.
 
-    Raises OSError before the first move if one of them would certainly fail, FileExistsError rather than
-    replace a file, and OSError, with how many were moved, if a move fails; the same list then moves the
-    others.
+    Raises OSError before the first move if one of them would certainly fail; FileExistsError instead of
+    replacing a file; and Unavailable, with the number of moved files, if a move fails. The same list then
+    moves the others.
     """
     check_moves(planned)
     for number, (before, after) in enumerate(planned):

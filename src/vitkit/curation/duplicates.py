@@ -1,19 +1,19 @@
-"""Which images are the same, or nearly: digests of files, a perceptual hash of what they show, and an
-alignment of their thumbnails.
+"""Finds duplicates and near-duplicates: with digests of the files, a perceptual hash of the pixels, and an
+alignment of the thumbnails.
 
-The hash is pHash (Zauner, 2010): the image in grey at 32 x 32, its discrete cosine transform, and
-of the 8 x 8 lowest frequencies one bit each: above their median or not. Each image is also hashed as
-it would be mirrored, turned by quarters, and cropped to parts. It is a candidate if one of these
-hashes differs in at most MAX_BITS bits from the hash of another image.
+The hash is pHash (Zauner, 2010): the discrete cosine transform of the grey image at 32 x 32, and one bit
+for each of the 8 x 8 lowest frequencies: whether it is above their median. Each image is also hashed
+mirrored, turned by 90, 180 and 270 degrees, and cropped. A pair is a candidate if one of these hashes
+differs in at most MAX_BITS bits from the hash of the other image.
 
-Candidates are aligned, from where the hashes say that one lies in the other, by the affine map of
-least squares (Lucas and Kanade, 1981). They are near-duplicates if their details then correlate by
-MIN_CORRELATION; by more if most images have a candidate, as digits and X-rays do, whose details are
-alike without being copies. Of a thing on plain ground the outline is nearly all that there is to
-align, and any can may be moved and stretched onto any other: there more is asked too, unless the light
-is the same, and the map must be one that a copy has, to a part of the picture in its own shape. What
-has no contrast is the same only if the files are. Among more than MOST_PAIRS pairs of images, copies
-that are turned or cropped are not looked for.
+The two images of a candidate are aligned by an affine map, fitted with least squares (Lucas and Kanade,
+1981), which starts at the variant that the hashes found. They are near-duplicates if the correlation of
+their details is then at least MIN_CORRELATION. It must be larger, MIN_OF_ONE_KIND, if most images have a
+candidate: digits or X-rays have similar details without being copies. An object on a plain background has
+little more than an outline, so that any can could be stretched onto any other. Then the correlation must
+be larger too, unless the brightness also agrees, and the map must be that of a copy: to a part of the
+image, without distortion. Images without contrast are duplicates only if their files are equal. With more
+than MOST_PAIRS pairs of images, the search leaves out copies that are turned or cropped.
 
 Legend: N, M images of two sets, P pairs of them, V variants of each.
 """
@@ -27,32 +27,34 @@ import numpy as np
 from PIL import Image
 
 SIDE = 32  # pixels of the grey thumbnail
-LOW = 8  # frequencies of it in each direction
-MAX_BITS = 12  # of 64, in which the hashes of candidates differ
-MOST = 2  # candidates of an image
-STEPS = 6  # of the alignment
-HOPELESS_AFTER = 2  # steps, by which the details of copies correlate by HOPELESS
+LOW = 8  # frequencies of the hash in each direction
+MAX_BITS = 12  # largest difference of the hashes of candidates, of 64 bits
+MOST = 2  # candidates per image
+STEPS = 6  # steps of the alignment
+HOPELESS_AFTER = 2  # steps after which pairs with a correlation below HOPELESS are given up
 HOPELESS = 0.5
-FINE = 0.7  # pixels of SIDE: details are between this and COARSE
+FINE = 0.7  # details are what a filter of this width keeps and one of COARSE removes, in pixels of SIDE
 COARSE = 2.0
-MARGIN = 3  # pixels at the edges whose details do not count: a turned image has black corners
+MARGIN = 3  # pixels at the edges that are ignored: a turned image has black corners
 SIDE_OF_DETAILS = SIDE - 2 * MARGIN
-MIN_CORRELATION = 0.92  # of the details of near-duplicates
-CROWDED = 0.5  # candidates for each image, on average, from which the pictures are of one kind
-MIN_OF_ONE_KIND = 0.975  # the same, of pictures of one kind
-SAME_LIGHT = 0.12  # of their contrast, by which copies of a plain picture differ, if by no more
-NOTHING = 0.2  # standard deviations of a picture's details: a pixel with less has none
-PLAIN = 0.4  # share of such pixels from which a picture is a thing on plain ground
-SLACK = 0.05  # of an image's sides, by which a copy may lie outside of it, or be stretched
-FLAT = 1.0  # levels: an image whose thumbnail varies less shows nothing
-# Share of the pixels that have the details: a corner of land beside the sea is less
+MIN_CORRELATION = 0.92  # smallest correlation of the details of near-duplicates
+CROWDED = 0.5  # mean number of candidates per image above which all images are of one kind
+MIN_OF_ONE_KIND = 0.975  # smallest correlation among images of one kind
+# Largest difference between copies of a plain image, as a share of their contrast
+SAME_LIGHT = 0.12
+# Pixels are without details below this, in standard deviations of the image's details
+NOTHING = 0.2
+PLAIN = 0.4  # an image is plain if more than this share of its pixels is without details
+SLACK = 0.05  # share of the sides by which a copy may lie outside the image, or be stretched
+FLAT = 1.0  # an image has no contrast if the standard deviation of its thumbnail is below this
+# Smallest effective share of the pixels that have details: an image of the sea and a corner of land has less
 MIN_SPREAD = 0.05
-MOST_PAIRS = 10**10  # of images, up to which copies that are turned or cropped are looked for
-HASHES_AT_ONCE = 1 << 17  # pairs whose hashes are compared at once
-ALIGNED_AT_ONCE = 250  # pairs
+MOST_PAIRS = 10**10  # most pairs of images for which the search includes turned and cropped copies
+HASH_BATCH = 1 << 17  # pairs whose hashes are compared together
+ALIGNMENT_BATCH = 250  # pairs that are aligned together
 
 
-# Of a crop, its side as a share of the image's: how far from the edge it may begin
+# Crops: for each size, where they start; both as shares of the image's side
 PLACES = {
     0.95: (0.025,),
     0.9: (0.025, 0.075),
@@ -62,65 +64,65 @@ PLACES = {
 
 
 def _turns() -> Iterator[np.ndarray]:
-    """The image itself, mirrored, upside down, and all of these turned by a quarter: (2, 3) each."""
-    # The size and the start of an axis, as it is and turned round
+    """The 8 combinations of turns by 90 degrees and mirroring, (2, 3) each; the first is the identity."""
+    # Size and start of an axis, unchanged and reversed
     axes = ((1.0, 0.0), (-1.0, 1.0))
     for height, top in axes:
         for width, left in axes:
             yield np.array([[height, 0, top], [0, width, left]])
-            yield np.array([[0, width, left], [height, 0, top]])  # by a quarter
+            yield np.array([[0, width, left], [height, 0, top]])  # axes exchanged
 
 
 def _crops() -> Iterator[np.ndarray]:
-    """Parts of the image: (2, 3) each."""
+    """Square crops, (2, 3) each."""
     for side, places in PLACES.items():
         for top in places:
             for left in places:
                 yield np.array([[side, 0, top], [0, side, left]])
 
 
-# Variants of an image: where a point of the variant, (y, x, 1) in shares of its sides, lies in the image
+# Variants of an image, as matrices that map a point (y, x, 1) of the variant to the image, in shares of the sides
 TURNS = tuple(_turns())
 CROPS = tuple(_crops())
 
 
 class Appearance(NamedTuple):
-    """The appearance of an image, in few bytes."""
+    """Thumbnails of an image, by which duplicates are found."""
 
     thumbnail: np.ndarray
-    """uint8 (8, 8, 3)"""
+    """In colour: uint8 (8, 8, 3)."""
     grey: np.ndarray
-    """uint8 (SIDE, SIDE)"""
+    """In grey: uint8 (SIDE, SIDE)."""
 
 
 class Appearances(NamedTuple):
-    """The appearance of N images, one row each, and their files."""
+    """Digests and thumbnails of N images, one row per image."""
 
     digests: np.ndarray
-    """uint64 (N,): of the files."""
+    """Digests of the files: uint64 (N,)."""
     thumbnails: np.ndarray
-    """uint8 (N, 8, 8, 3)"""
+    """Thumbnails in colour: uint8 (N, 8, 8, 3)."""
     greys: np.ndarray
-    """uint8 (N, SIDE, SIDE)"""
+    """Thumbnails in grey: uint8 (N, SIDE, SIDE)."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """An image of one set, by its index, and the most similar image in another set, or among the
-    images before it."""
+    """An image, and the most similar image in another set or among the images before it."""
 
     first: int
+    """Index of the image."""
     second: int
+    """Index of the most similar one."""
     bits: int
-    """In which their hashes differ; -1 if the files are the same."""
+    """Number of bits in which their hashes differ; -1 if the files are the same."""
     count: int
-    """How many images of the other set it is like, of up to MOST that are not the same file: of a
-    picture that comes a thousand times there, one is named."""
+    """Number of images that are duplicates of the first: all with the same file, and up to MOST
+    others."""
 
 
 def appearance(pixels: np.ndarray) -> Appearance:
-    """The appearance of an image, uint8 (h, w, 3): a thumbnail in colour, and a larger one in
-    grey."""
+    """Make the thumbnails of an image, uint8 (h, w, 3)."""
     image = Image.fromarray(pixels)
     grey = image.convert("L").resize((SIDE, SIDE), Image.Resampling.BILINEAR)
     thumbnail = image.resize((8, 8), Image.Resampling.BOX)
@@ -128,10 +130,13 @@ def appearance(pixels: np.ndarray) -> Appearance:
 
 
 def nearest(first: Appearances, second: Appearances, earlier: bool = False) -> Iterator[Pair]:
-    """The images of the first set that have a duplicate in the second, each with its nearest one.
-    If the two are the same set, `earlier` looks among the images before each only. They come in
-    order. All are compared with all, which takes N M / 2 10^7 seconds or so;
-    with the same hashes alone, above MOST_PAIRS, N M / 10^9."""
+    """The images of the first set that have a duplicate in the second, in order, each with its nearest
+    duplicate.
+
+    earlier: compare each image only with those before it; both sets must be the same.
+    All pairs are compared, which takes about N M / 2 10^7 seconds; above MOST_PAIRS, without turned and
+    cropped copies, N M / 10^9.
+    """
     i, j, bits = _duplicates(first, second, earlier)
 
     # Sort the pairs by image, then by distance: the first one of each image is its nearest.
@@ -146,7 +151,7 @@ def nearest(first: Appearances, second: Appearances, earlier: bool = False) -> I
 
 
 def different(pictures: Sequence[np.ndarray]) -> int:
-    """How many pictures, uint8 (h, w, 3), are no duplicate of one before them."""
+    """The number of pictures, uint8 (h, w, 3), that are not duplicates of an earlier one."""
     digests = [blake2b(picture.tobytes(), digest_size=8).digest() for picture in pictures]
     looks = [appearance(picture) for picture in pictures]
     appearances = Appearances(
@@ -165,7 +170,7 @@ def _duplicates(
     i, j = _same_files(first.digests, second.digests)
     bits = np.full(len(i), -1)
 
-    # Near-duplicates: the second may be a part of the first, or turned; or the first a part of it
+    # Near-duplicates: the second may be turned, or a crop of the first; or the first a crop of the second
     few = len(first.digests) * len(second.digests) <= MOST_PAIRS
     variants = TURNS[:1]
     if few:
@@ -184,7 +189,7 @@ def _duplicates(
         j = j[before]
         bits = bits[before]
 
-    # Each pair once, as it is nearest
+    # Keep each pair once, with the fewest bits
     order = np.lexsort((bits, j, i))
     i = i[order]
     j = j[order]
@@ -224,8 +229,8 @@ def _near(
     correlations = np.zeros(len(i))
     differences = np.zeros(len(i))
     is_part = np.zeros(len(i), bool)
-    for start in range(0, len(i), ALIGNED_AT_ONCE):
-        chunk = slice(start, start + ALIGNED_AT_ONCE)
+    for start in range(0, len(i), ALIGNMENT_BATCH):
+        chunk = slice(start, start + ALIGNMENT_BATCH)
         places = np.stack(variants)[variant[chunk]]
         best, fitted = _aligned(greys[i[chunk]], copied[j[chunk]], places)
         correlations[chunk] = best
@@ -258,8 +263,8 @@ def _hashes(greys: np.ndarray, variant: np.ndarray) -> np.ndarray:
 
 
 def _sampling(size: float, start: float) -> np.ndarray:
-    """The matrix (SIDE, SIDE) that stretches a part of SIDE pixels, which begins at `start` and is as
-    long as `size`, both as shares, to all of them; a negative size turns it round."""
+    """The matrix (SIDE, SIDE) that takes a part of SIDE pixels, given by its start and its size as shares,
+    and stretches it to SIDE pixels; a negative size reverses them."""
     centres = (np.arange(SIDE) + 0.5) / SIDE
     places = ((start + size * centres) * SIDE - 0.5).clip(0, SIDE - 1)
     weights = 1 - np.abs(places[:, None] - np.arange(SIDE))  # linear interpolation
@@ -269,11 +274,19 @@ def _sampling(size: float, start: float) -> np.ndarray:
 def _candidates(
     hashes: np.ndarray, copies: np.ndarray, files: tuple[np.ndarray, np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Pairs of images, whose variants have the hashes (V, N), and copies, hashes (M,): image, copy,
-    nearest variant, and the bits in which the hashes differ, int64 (P,) each. Of an image at most
-    MOST, the nearest; none that is the same file, by the digests (N,) and (M,)."""
+    """The nearest candidates of each image, at most MOST, without those that are the same file.
+
+    Args:
+        hashes: The hashes of all variants of the images, (V, N).
+        copies: The hashes of possible copies, (M,).
+        files: Digests of the files of both, (N,) and (M,).
+
+    Returns:
+        The indices of image, copy and nearest variant, and the number of bits in which the hashes differ,
+        int64 (P,) each.
+    """
     found = []
-    block = max(1, HASHES_AT_ONCE // len(copies))
+    block = max(1, HASH_BATCH // len(copies))
     for start in range(0, hashes.shape[1], block):
         here = hashes[:, start : start + block]
         bits = np.full((here.shape[1], len(copies)), 255, np.uint8)
@@ -299,9 +312,11 @@ def _candidates(
 def _aligned(
     images: np.ndarray, copies: np.ndarray, places: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """How the details of copies (P, SIDE, SIDE) correlate with those of images (P, SIDE, SIDE) at the
-    places that fit best, by least squares from where they are said to be, (P, 2, 3): (P,), and these
-    places, (P, 2, 3)."""
+    """Align copies with images, (P, SIDE, SIDE) each, by least squares.
+
+    places: matrices (P, 2, 3) at which to start, as in TURNS and CROPS.
+    Returns the best correlation of the details, (P,), and the matrices with which it was reached, (P, 2, 3).
+    """
     images = _smooth(images, FINE)
     copies = _smooth(copies, FINE)
     images = np.stack([images, *np.gradient(images, axis=(1, 2))], axis=1)  # (P, 3, S, S)
@@ -324,7 +339,7 @@ def _aligned(
         best[open_pairs[is_better]] = correlation[is_better]
         fitted[open_pairs[is_better]] = here[is_better]
 
-        # A step of Gauss and Newton, in units of the image's contrast
+        # A Gauss-Newton step, with pixels in units of the image's contrast
         contrast = seen.std(axis=1, keepdims=True) + 1e-6
         error = _standardised(wanted) - _standardised(seen)
         along = np.stack([down, right], axis=1) / contrast[:, None] * SIDE  # (P, 2, S S)
@@ -337,15 +352,15 @@ def _aligned(
 
 
 def _points() -> np.ndarray:
-    """Where the pixels of a thumbnail lie, (y, x, 1) in shares of its sides: float32 (3, SIDE SIDE)."""
+    """The positions (y, x, 1) of a thumbnail's pixels, in shares of its sides: float32 (3, SIDE SIDE)."""
     centres = (np.arange(SIDE) + 0.5) / SIDE
     y, x = np.meshgrid(centres, centres, indexing="ij")
     return np.stack([y.ravel(), x.ravel(), np.ones(SIDE**2)]).astype(np.float32)
 
 
 def _difference(images: np.ndarray, copies: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """By how much the pixels of copies (P, SIDE, SIDE) differ from those of images at their places (P, 2,
-    3), as a share of the copies' standard deviations: (P,)."""
+    """The mean absolute difference between copies (P, SIDE, SIDE) and the images sampled at their places
+    (P, 2, 3), in standard deviations of the copies: (P,)."""
     there = (places @ _points()) * SIDE - 0.5
     seen = _sampled(_smooth(images, FINE)[:, None], there)[:, 0]
     wanted = _smooth(copies, FINE).reshape(len(copies), -1)
@@ -353,22 +368,22 @@ def _difference(images: np.ndarray, copies: np.ndarray, places: np.ndarray) -> n
 
 
 def _is_part(places: np.ndarray) -> np.ndarray:
-    """Whether what lies at these places (P, 2, 3) is a part of the image, but for SLACK, in the shape
-    that it has there: bool (P,)."""
+    """Whether these places (P, 2, 3) lie within the image and are not distorted, except for SLACK: bool
+    (P,)."""
     corners = np.array([[0, 0, 1], [0, 1, 1], [1, 0, 1], [1, 1, 1]]).T
     there = places @ corners  # (P, 2, 4)
     is_inside = ((there > -SLACK) & (there < 1 + SLACK)).all((1, 2))
-    shrinking = np.linalg.svd(places[:, :, :2], compute_uv=False)  # (P, 2), along two axes
-    return is_inside & (shrinking[:, 0] < (1 + SLACK) * shrinking[:, 1])
+    scales = np.linalg.svd(places[:, :, :2], compute_uv=False)  # (P, 2), along two axes
+    return is_inside & (scales[:, 0] < (1 + SLACK) * scales[:, 1])
 
 
 def _sampled(images: np.ndarray, points: np.ndarray) -> np.ndarray:
-    """Images (P, C, SIDE, SIDE) at points (P, 2, Q) in pixels, by linear interpolation: (P, C, Q)."""
+    """Sample images (P, C, SIDE, SIDE) at points (P, 2, Q) in pixels, by linear interpolation: (P, C, Q)."""
     points = points.clip(0, SIDE - 1.001)
     corner = points.astype(np.int32)  # the pixel above and to the left
     y, x = (points - corner).transpose(1, 0, 2)[:, :, None]  # (P, 1, Q)
 
-    # Where that pixel is when the numbers of all images are in a row
+    # The index of that pixel in the flattened images
     at = corner[:, 0] * SIDE + corner[:, 1]
     rows = np.arange(len(images), dtype=np.int32)[:, None] * images.shape[1] * SIDE**2
     planes = np.arange(images.shape[1], dtype=np.int32)[:, None] * SIDE**2
@@ -393,20 +408,20 @@ def _details(smoothed: np.ndarray) -> np.ndarray:
 
 
 def _is_plain(greys: np.ndarray) -> np.ndarray:
-    """Which thumbnails (N, SIDE, SIDE) are mostly without details: bool (N,)."""
+    """Whether thumbnails (N, SIDE, SIDE) are without details in a large part: bool (N,)."""
     details = _details(_smooth(greys, FINE)).reshape(len(greys), -1)
     return (np.abs(details) < NOTHING * details.std(1, keepdims=True)).mean(1) > PLAIN
 
 
 def _standardised(thumbnails: np.ndarray) -> np.ndarray:
-    """Thumbnails with a mean of 0 and a standard deviation of 1, a row each."""
+    """Thumbnails, scaled to a mean of 0 and a standard deviation of 1, one row each."""
     flat = thumbnails.reshape(len(thumbnails), -1)
     flat = flat - flat.mean(1, keepdims=True)
     return flat / (flat.std(1, keepdims=True) + 1e-6)
 
 
 def _smooth(thumbnails: np.ndarray, sigma: float) -> np.ndarray:
-    """Thumbnails (P, SIDE, SIDE) behind a Gaussian filter, float32."""
+    """Thumbnails (P, SIDE, SIDE) after a Gaussian filter, float32."""
     from scipy.ndimage import gaussian_filter1d
 
     blur = gaussian_filter1d(np.eye(SIDE, dtype=np.float32), sigma, axis=0)
@@ -414,9 +429,9 @@ def _smooth(thumbnails: np.ndarray, sigma: float) -> np.ndarray:
 
 
 def _shows_something(images: Appearances) -> np.ndarray:
-    """Which images (N,) vary from pixel to pixel, and have details in more than a few places: bool."""
+    """Whether images have contrast, and details in more than a few places: bool (N,)."""
     contrast = images.thumbnails.astype(np.float32).var(axis=(1, 2)).mean(axis=1)  # (N,)
     details = _details(_smooth(images.greys, FINE)).reshape(len(contrast), SIDE_OF_DETAILS**2)
     energy = details**2
-    spread = energy.mean(1) ** 2 / np.maximum((energy**2).mean(1), 1e-12)  # 1 if all are as strong
+    spread = energy.mean(1) ** 2 / np.maximum((energy**2).mean(1), 1e-12)  # 1 if all are equal
     return (contrast > FLAT**2) & (spread > MIN_SPREAD)

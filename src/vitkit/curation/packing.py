@@ -1,12 +1,11 @@
-"""Any data set as shards: parquet files as `datasets` writes them, or tar files in the webdataset
+"""Writes any data set as shards: parquet files in the layout of `datasets`, or tar files in the webdataset
 convention.
 
-The plan (which examples go into which shard, in which order) is a function of the source and the
-settings, and stands in pack.json. A shard appears under its name when it is whole, so a job that was
-killed is continued by the same command. Beside a tar shard lies its index (NAME.tar.index), so that
-nobody has to read the shard to know where its images begin. Images keep their bytes unless they are
-larger than asked for, or are arrays. Every image is decoded once; those that cannot be are left out,
-counted, and listed in left-out.txt.
+The plan (which examples go into which shard, in which order) is a function of the source and the settings,
+which are recorded in pack.json. A shard gets its name only when it is complete, so the same command continues
+after an interruption. Each tar shard has an index beside it (NAME.tar.index) with the positions of its
+images. Images keep their bytes unless they are larger than requested, or are arrays. Every image is decoded
+once; those that cannot be decoded are left out, counted, and listed in left-out.txt.
 """
 
 import json
@@ -36,9 +35,10 @@ from vitkit.system.storage.files import (
 from vitkit.system.storage.locks import try_lock
 from vitkit.system.storage.records import record_of
 
-PLAN = "pack.json"  # in the directory: what was asked for
-LEFT_OUT = "left-out.txt"  # in the directory: images that are not in the shards, and why
-REPORTS = ".packed"  # in the directory: what became of each shard
+# Names in the directory
+PLAN = "pack.json"  # the settings, and a fingerprint of the images
+LEFT_OUT = "left-out.txt"  # images that are not in the shards, and why
+REPORTS = ".packed"  # folder with a report on each shard
 
 
 @dataclass(frozen=True)
@@ -73,26 +73,26 @@ class Packed(NamedTuple):
     """The result of packing one shard, or all of them."""
 
     written: int
-    """Images."""
+    """Number of images in the shards."""
     shrunk: int
-    """Images that were made smaller."""
+    """Number of images that were made smaller."""
     bytes: int
+    """Size of the shards."""
     left_out: list[str]
-    """What is wrong with each image that was left out."""
+    """The problem of each image that was left out."""
 
 
 def pack_shards(
     parts: dict[str, Source], dest: Path, packing: Packing, workers: int, title: str = ""
 ) -> Packed:
-    """Write all parts ("" for a data set without any) into a directory; one that was begun is
-    continued.
+    """Write the missing shards of all parts into a directory, and return the sum over all shards.
 
-    title: of a progress bar; without one there is none.
-    Returns the sum over all shards.
-    Raises VitkitError for a directory that holds something else, or that another process packs into,
-    OSError when the disk is full.
+    parts: sources by their names; "" is the name in a data set without parts. title: title of a progress
+    bar; "" shows none.
+    Raises VitkitError for a directory that holds something else, or that another process packs into;
+    OSError if the disk is full.
     """
-    # Refuse what cannot be done before anything is written.
+    # Check everything before anything is written
     if on_this_machine(dest).is_file():
         raise BadSettings(f"{dest} is a file; choose a directory")
     if dest.is_symlink() and not dest.exists():
@@ -116,7 +116,7 @@ def pack_shards(
                 "in a table"
             )
 
-    # Write what is missing, unless another process does.
+    # Write the missing shards, unless another process does
     (dest / REPORTS).mkdir(parents=True, exist_ok=True)
     with _locked(dest):
         _record_plan(parts, dest, packing)
@@ -131,13 +131,15 @@ def pack_shards(
 
 @contextmanager
 def _locked(dest: Path) -> Iterator[None]:
-    """Lock the directory while this block runs. Raises VitkitError if another process packs into it.
+    """Context in which the directory is locked. Raises VitkitError if another process packs into it.
 
-    Workers of a killed process may still be at it: what they and others write is the same, and whole.
+    Workers of a killed process may still be writing. This is harmless: they write the same shards, each of
+    which gets its name only when it is complete.
     """
     try:
         handle = try_lock(dest / REPORTS / "lock")
-    except OSError:  # a file system without locks, as of some clusters: nothing keeps others out
+    except OSError:
+        # A file system without locks, as on some clusters: other processes are not kept out
         yield
         return
     if handle is None:
@@ -151,8 +153,8 @@ def _locked(dest: Path) -> Iterator[None]:
 
 
 def _record_plan(parts: dict[str, Source], dest: Path, packing: Packing) -> None:
-    """Write down what is packed, and how. Raises VitkitError if the directory holds another plan, or
-    a damaged one."""
+    """Record the settings and a fingerprint of the images. Raises VitkitError if the directory holds
+    another plan, or a damaged one."""
     plan = {
         "settings": asdict(packing),
         "fingerprint": {name: fingerprint(part) for name, part in parts.items()},
@@ -180,7 +182,7 @@ def _record_plan(parts: dict[str, Source], dest: Path, packing: Packing) -> None
 
 @dataclass(frozen=True)
 class ShardJob:
-    """A shard: its part, its number, and how many the part has."""
+    """A shard: its part, its number, and the number of shards in the part."""
 
     part: str
     number: int
@@ -193,15 +195,14 @@ class ShardJob:
 
 @dataclass(frozen=True, eq=False)
 class Jobs:
-    """All shards of a packing, and how one of them is written. Travels to worker processes."""
+    """All shards of a data set, and the methods to write them. It is sent to worker processes."""
 
     parts: dict[str, Source]
     dest: Path
     packing: Packing
     all: list[ShardJob]
     images_done: Tensor
-    """int64 (jobs,): images of each shard that have been looked at, in memory that processes share.
-    """
+    """Number of images of each shard that have been processed: int64 (jobs,), in shared memory."""
 
     @classmethod
     def of(cls, parts: dict[str, Source], dest: Path, packing: Packing) -> "Jobs":
@@ -214,7 +215,7 @@ class Jobs:
         return cls(parts, dest, packing, jobs, images_done)
 
     def positions(self, job: ShardJob) -> range:
-        """Which examples of its part a shard holds, counted in the order of writing."""
+        """The positions of a shard's examples, in the order in which its part is written."""
         start = job.number * self.packing.shard
         stop = min(start + self.packing.shard, len(self.parts[job.part]))
         return range(start, stop)
@@ -231,7 +232,7 @@ class Jobs:
         try:
             report = record_of(Packed, parse_json(self.report_path(job).read_text("utf-8")))
             size = self.shard_path(job).stat().st_size
-        except (FileNotFoundError, ValueError):  # or damaged: the shard is written again
+        except (FileNotFoundError, ValueError):  # missing or damaged
             return None
         if min(report.written, report.shrunk) < 0:
             return None
@@ -240,15 +241,14 @@ class Jobs:
         return report
 
     def write_shard(self, job: ShardJob) -> None:
-        """Write a shard, then the report on it: a shard without one is written again. Raises
-        OSError if the disk is full."""
-        # Which examples it holds.
+        """Write a shard, and then its report. Raises OSError if the disk is full."""
+        # Select its examples
         source = self.parts[job.part]
         indices = np.array(self.positions(job))
         if self.packing.shuffle:
             indices = permutation(len(source), 0, 0, source.chunks())[indices]
 
-        # Write them, one by one as they are prepared.
+        # Write them
         number = self.all.index(job)
         tally = Tally(self.images_done[number : number + 1])
         examples = readable_examples(
@@ -266,11 +266,11 @@ class Jobs:
             reason = error.strerror or str(error)
             raise Unavailable(
                 f"{self.shard_path(job)} could not be written: {reason}; "
-                f"afterwards the same command goes on"
+                f"correct this, and run the same command to continue"
             ) from error
 
     def write_missing(self, workers: int, title: str) -> None:
-        """Write the missing shards, under a progress bar if there is a title for it."""
+        """Write the missing shards, with a progress bar if it has a title."""
         for part in self.parts.values():
             part.prepare()
         missing = [job for job in self.all if self.read_report(job) is None]
@@ -285,7 +285,7 @@ class Jobs:
                 pass
 
     def _index_others(self, missing: list[ShardJob], workers: int, title: str) -> None:
-        """Write the index of each shard that is there without one: an earlier version wrote it."""
+        """Write the missing indices of shards that exist; an earlier version wrote none."""
         shards = [self.shard_path(job) for job in self.all if job not in missing]
         shards = [shard for shard in shards if not index_beside(shard).exists()]
         shown = bar("indexing shards") if title else silent
@@ -294,7 +294,7 @@ class Jobs:
             pass
 
     def total(self) -> Packed:
-        """The sum over all shards; what was left out is written down."""
+        """The sum over all shards. Also writes the list of images that were left out."""
         reports = []
         left_out: list[str] = []
         for job in self.all:

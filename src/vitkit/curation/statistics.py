@@ -1,4 +1,4 @@
-"""What a data set holds: sizes, formats, classes, what cannot be read, and what is there twice."""
+"""Statistics of a data set: sizes, formats, classes, unreadable images, and duplicates."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,44 +18,45 @@ from vitkit.system.console.progress import Shown, silent
 from vitkit.system.errors import BadImage
 
 SHARP_SIDE = 256  # pixels at which sharpness is measured
-CHUNK = 32  # images that a worker looks at before it reports
+CHUNK = 32  # images in a task of a worker
 
 
 class Survey(NamedTuple):
-    """The content of one part of a data set, one row per example; rows of images that cannot be
-    read are zeros."""
+    """Measurements of all images of one part of a data set, one row per example; rows of unreadable
+    images are 0."""
 
     source: Source
+    """The part."""
     sizes: np.ndarray
-    """int32 (N, 2): height and width."""
+    """Height and width: int32 (N, 2)."""
     bytes: np.ndarray
-    """int64 (N,): of the file, or the array."""
+    """Size of the file or array: int64 (N,)."""
     digests: np.ndarray
-    """uint64 (N,): of the same."""
+    """Digest of the file or array: uint64 (N,)."""
     thumbnails: np.ndarray
-    """uint8 (N, 8, 8, 3)"""
+    """Thumbnails in colour: uint8 (N, 8, 8, 3)."""
     greys: np.ndarray
-    """uint8 (N, 32, 32): see duplicates.py."""
+    """Thumbnails in grey: uint8 (N, 32, 32)."""
     sharpness: np.ndarray
-    """float32 (N,): see `sharpness`."""
+    """Results of the function `sharpness`: float32 (N,)."""
     stretched: np.ndarray
-    """bool (N,): which were looked at stretched from black to white, so that dark is not dark."""
+    """Whether the levels were stretched to the range from black to white, so that brightness means
+    nothing: bool (N,)."""
     formats: Counter
-    """Format -> images."""
+    """Number of images of each format."""
     bad: dict[int, str]
-    """Index -> what is wrong."""
+    """The problem of each unreadable image, by index."""
 
     @property
     def good(self) -> np.ndarray:
-        """bool (N,): which can be read."""
+        """Whether each image can be read: bool (N,)."""
         good = np.ones(len(self.source), dtype=bool)
         good[list(self.bad)] = False
         return good
 
 
 def survey(source: Source, workers: int, shown: Shown = silent) -> Survey:
-    """Look at every image once, in `workers` processes. Raises OSError if the network or the disk
-    fails."""
+    """Measure every image, in `workers` processes. Raises OSError if the network or the disk fails."""
     count = len(source)
     result = Survey(
         source=source,
@@ -71,7 +72,7 @@ def survey(source: Source, workers: int, shown: Shown = silent) -> Survey:
     )
     source.prepare()
     chunks = ranges(count, CHUNK)
-    reports = in_order(partial(_look, source), chunks, worth_starting(workers, len(chunks)))
+    reports = in_order(partial(_measure, source), chunks, worth_starting(workers, len(chunks)))
     for images, bad in shown(reports, len(chunks)):
         for image in images:
             result.sizes[image.index] = image.size
@@ -88,7 +89,7 @@ def survey(source: Source, workers: int, shown: Shown = silent) -> Survey:
 
 @dataclass(frozen=True)
 class _Image:
-    """What a worker says of an image."""
+    """The measurements of an image, made by a worker."""
 
     index: int
     size: tuple[int, int]
@@ -100,9 +101,9 @@ class _Image:
     format: str
 
 
-def _look(source: Source, indices: range) -> tuple[list[_Image], dict[int, str]]:
-    """What these images hold; and for those that cannot be read, by index, what is wrong. Raises
-    OSError if the network or the disk fails, which is not the image's fault."""
+def _measure(source: Source, indices: range) -> tuple[list[_Image], dict[int, str]]:
+    """Measure these images. Returns also the problems of those that cannot be read, by index. Raises
+    OSError if the network or the disk fails."""
     images = []
     bad = {}
     for index in indices:
@@ -131,8 +132,8 @@ def _look(source: Source, indices: range) -> tuple[list[_Image], dict[int, str]]
 
 
 def sharpness(pixels: np.ndarray) -> float:
-    """How sharp an image is, uint8 (h, w, 3): the variance of the Laplacian of its grey levels, at
-    most SIDE pixels a side, over the variance of the levels themselves; 0 for one without
+    """The sharpness of an image, uint8 (h, w, 3): the variance of the Laplacian of its grey levels,
+    divided by the variance of the levels, at no more than SHARP_SIDE pixels per side; 0 without
     contrast."""
     image = Image.fromarray(pixels).convert("L")
     image.thumbnail((SHARP_SIDE, SHARP_SIDE))
@@ -145,7 +146,7 @@ def sharpness(pixels: np.ndarray) -> float:
 
 
 def identical_files(part: Survey) -> Iterator[np.ndarray]:
-    """Groups of indices of a part whose files are the same to the byte."""
+    """Groups of indices of a part whose files are identical."""
     rows = np.flatnonzero(part.good)
     by_digest = rows[np.argsort(part.digests[rows], kind="stable")]
     group_starts = np.flatnonzero(np.diff(part.digests[by_digest])) + 1
@@ -156,14 +157,14 @@ def identical_files(part: Survey) -> Iterator[np.ndarray]:
 
 def near_duplicates(first: Survey, second: Survey) -> list[Pair]:
     """The images of the first part that have a duplicate in the second, in order, each with its
-    nearest one."""
+    nearest duplicate."""
     pairs = nearest(_appearances(first), _appearances(second))
     return _renumbered(pairs, np.flatnonzero(first.good), np.flatnonzero(second.good))
 
 
 def repeats(surveys: Sequence[Survey]) -> list[Pair]:
-    """The images of all parts, numbered one part after the other, that have a duplicate before
-    them, in order, each with its nearest one."""
+    """The images that have an earlier duplicate, in order, each with its nearest duplicate. The images of
+    all parts are numbered one part after another."""
     parts = map(_appearances, surveys)
     all_parts = Appearances(*map(np.concatenate, zip(*parts, strict=True)))
     good = np.concatenate([part.good for part in surveys])
@@ -172,7 +173,7 @@ def repeats(surveys: Sequence[Survey]) -> list[Pair]:
 
 
 def _appearances(part: Survey) -> Appearances:
-    """What the images look like that can be read."""
+    """Digests and thumbnails of the readable images."""
     good = part.good
     return Appearances(part.digests[good], part.thumbnails[good], part.greys[good])
 
@@ -180,7 +181,7 @@ def _appearances(part: Survey) -> Appearances:
 def _renumbered(
     pairs: Iterable[Pair], first_rows: np.ndarray, second_rows: np.ndarray
 ) -> list[Pair]:
-    """Pairs of images that can be read, by their indices among all images."""
+    """Pairs, with indices among the readable images replaced by indices among all images."""
     renumbered = []
     for pair in pairs:
         i = int(first_rows[pair.first])
@@ -190,7 +191,7 @@ def _renumbered(
 
 
 def class_counts(source: Source) -> list[int]:
-    """How many images each class has; empty if targets are not classes."""
+    """The number of images in each class; empty if targets are not classes."""
     if not source.labels:
         return []
     classes = source.targets
@@ -200,8 +201,8 @@ def class_counts(source: Source) -> list[int]:
 
 
 def count_other_class(first: Survey, second: Survey, pairs: Sequence[Pair]) -> int:
-    """How many of these pairs are of different classes; 0 if the parts do not have the same
-    classes, or none at all."""
+    """The number of pairs whose images have different classes; 0 if the parts have different sets of
+    classes, or none."""
     if first.source.labels != second.source.labels or not first.source.labels:
         return 0
     count = 0

@@ -1,5 +1,5 @@
-"""One shard as a file, tar in the webdataset convention, or parquet as `datasets` writes it; and
-the images that go into it."""
+"""Writes one shard as a file, tar in the webdataset convention or parquet in the layout of `datasets`, and
+prepares its images."""
 
 import io
 import json
@@ -18,44 +18,43 @@ from vitkit.system.errors import BadImage
 
 LOSSLESS = ("PNG", "BMP", "TIFF", "GIF", "PPM", "DIB", "QOI", "SGI", "PCX", "ICO", "array")
 USUAL_SUFFIXES = {"JPEG": "jpg", "TIFF": "tif", "JPEG2000": "jp2"}
-GROUP = 64  # rows of a parquet row group: what is read at once
+GROUP = 64  # rows of a parquet row group, the unit of reading
 
 
 class Example(NamedTuple):
-    """An image as it is written."""
+    """An image to write."""
 
     number: int
-    """Which one of its part it is."""
+    """Index of the image in its part."""
     data: bytes
-    """The bytes of its file."""
+    """Content of its file."""
     suffix: str
-    """jpg, png and so on."""
+    """Suffix of its file name, such as jpg."""
     target: int | float | list[int] | None
-    """As a Source has it."""
+    """Its target, as in a Source."""
 
     @property
     def key(self) -> str:
-        """The name of its members in a tar shard, without their suffixes."""
+        """The name of its members in a tar shard, without the suffixes."""
         return f"{self.number:09}"
 
 
 @dataclass(eq=False)
 class Tally:
-    """The counts of a shard's images so far. It is final when the last example has been
-    written."""
+    """Counts of a shard's images, updated while they are written."""
 
     images_done: Tensor
-    """int64 (1,): images that have been looked at."""
+    """Number of images that have been processed: int64 (1,)."""
     shrunk: int = 0
-    """Images that were made smaller."""
+    """Number of images that were made smaller."""
     left_out: list[str] = field(default_factory=list)
-    """What is wrong with each image that cannot be read."""
+    """The problem of each image that cannot be read."""
 
 
 def readable_examples(
     source: Source, indices: np.ndarray, side: int, quality: int, tally: Tally
 ) -> Iterator[Example]:
-    """Every image that can be read, as it is written; the tally is kept on the way."""
+    """Prepare all readable images for writing, and update the tally."""
     for i in indices.tolist():
         tally.images_done += 1
         try:
@@ -84,7 +83,7 @@ def _smaller(pixels: np.ndarray, side: int) -> np.ndarray:
 
 
 def _encoded(pixels: np.ndarray, kind: str, quality: int) -> tuple[bytes, str]:
-    """Pixels as a file, and its format: PNG for what was lossless, else JPEG."""
+    """Encode pixels as a file. Returns also its format: PNG if the original kind is lossless, else JPEG."""
     file = io.BytesIO()
     if kind in LOSSLESS:
         Image.fromarray(pixels).save(file, "PNG")
@@ -97,8 +96,8 @@ def _encoded(pixels: np.ndarray, kind: str, quality: int) -> tuple[bytes, str]:
 
 
 def write_tar(path: Path, examples: Iterable[Example], source: Source) -> int:
-    """Write examples of a source; returns how many. One class is a .cls member, lists and numbers
-    are in a .json member."""
+    """Write examples of a source, and return their number. A single class is stored in a .cls member,
+    lists and numbers in a .json member."""
     count = 0
     with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as shard:
         for example in examples:
@@ -119,7 +118,7 @@ def _add(shard: tarfile.TarFile, name: str, data: bytes) -> None:
 
 
 def write_parquet(path: Path, examples: Iterable[Example], source: Source) -> int:
-    """Write examples of a source; returns how many. The column "label" is missing if there are no
+    """Write examples of a source, and return their number. The column "label" is missing without
     targets."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -136,7 +135,7 @@ def write_parquet(path: Path, examples: Iterable[Example], source: Source) -> in
         writer.write_table(pa.table(columns, schema=schema))
         rows.clear()
 
-    # No compression and no dictionary: images are compressed already, and no two are the same.
+    # No compression and no dictionary: images are already compressed, and rarely identical
     with pq.ParquetWriter(path, schema, compression="none", use_dictionary=False) as writer:
         for example in examples:
             rows.append(example)
@@ -149,8 +148,7 @@ def write_parquet(path: Path, examples: Iterable[Example], source: Source) -> in
 
 
 def _schema(source: Source) -> Any:
-    """The arrow schema, with the description of its columns that `datasets` and the hub's viewer
-    read."""
+    """The Arrow schema, with a description of the columns for `datasets` and the hub's viewer."""
     import pyarrow as pa
 
     image_type = pa.struct([("bytes", pa.binary()), ("path", pa.string())])

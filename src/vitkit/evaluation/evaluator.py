@@ -1,7 +1,7 @@
-"""What an evaluator is: a value with settings, and a method that measures a model on images.
+"""The interface of evaluators: a frozen dataclass of settings, with a method that measures a model on images.
 
-A run measures itself by the evaluators of its recipe; an Eval says when each of them does, and on
-which images. `vitkit evaluate` runs the same evaluators. A new one is one file: a frozen dataclass
+A run evaluates its model with the evaluators of its recipe; an Eval says when each of them runs, and
+on which images. `vitkit evaluate` runs the same evaluators. A new one is one file: a frozen dataclass
 with the two methods of `Evaluator`, whose `measure` reads the images with `collect`.
 """
 
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from vitkit.evaluation.metrics.answers import Answers
 
 
-BATCH = 64  # images of a forward pass, unless told
-OWN_PARTS = ("train", "val", "test")  # metrics on what a run holds out begin with these
-FILES = (".csv", ".jsonl", ".parquet", ".tar")  # whose suffix is no part of a name
+BATCH = 64  # default number of images of a forward pass
+OWN_PARTS = ("train", "val", "test")  # names of metrics on a run's own parts begin with these
+FILES = (".csv", ".jsonl", ".parquet", ".tar")  # suffixes that are left out of a data set's name
 
 
 class Subject(NamedTuple):
@@ -51,7 +51,7 @@ class Subject(NamedTuple):
 
 
 def learns(evaluator: "Evaluator") -> bool:
-    """Whether an evaluator fits something to training images first: its `learns` is True."""
+    """Whether an evaluator first fits something to training images: whether its `learns` is True."""
     return getattr(evaluator, "learns", False)
 
 
@@ -60,24 +60,24 @@ def no_batches(source: Source) -> None:
 
 
 def drop(given: "Answers") -> None:
-    """Default for the receiver of answers: discards them."""
+    """Default for `Part.keep`: discards the answers."""
 
 
 class Part(NamedTuple):
     """The images that a model is measured on."""
 
     source: Source
-    """Where they are from: it says their kind of targets, and the names of their classes."""
+    """The data set of the images, which says their kind of targets and the names of their classes."""
     batches: Iterable[Batch]
-    """Every image once, prepared for the model; of several ranks, each has its share of them."""
+    """Every image once, prepared for the model; with several ranks, this rank's share of them."""
     train: Source | None = None
     """Training images of the same data set for an evaluator that learns; or None."""
     read: Callable[[Source], Iterable[Batch] | None] = no_batches
-    """Prepares other images as `batches` are: of `train`, or of some of it. If it returns None,
-    the evaluator prepares them itself."""
+    """Prepares other images, of `train` or of a subset of it, in the same way as `batches`. If it returns
+    None, the evaluator prepares them itself."""
     keep: "Callable[[Answers], None]" = drop
-    """Gets the answers to the images, if these have one class each: a run keeps those of its last
-    evaluation."""
+    """Receives the model's answers to the images if these have one class each: a run keeps the answers of
+    its last evaluation."""
 
 
 @runtime_checkable
@@ -88,9 +88,8 @@ class Evaluator(Protocol):
         """Whether the evaluator can measure images with this kind of target."""
 
     def measure(self, subject: Subject, part: Part) -> Iterator[Metric]:
-        """Yields what the model reaches on the images. Runs are compared by the first metric.
-        Raises VitkitError for images that it cannot measure on, and for a model that it cannot
-        measure."""
+        """Yields the model's metrics on the images. Runs are compared by the first one. Raises
+        VitkitError for images or a model that the evaluator cannot handle."""
 
 
 @dataclass(frozen=True)
@@ -122,8 +121,8 @@ class Eval:
 
     @property
     def images(self) -> str:
-        """The beginning of the names of metrics on `data`: `name`, or the last part of the path;
-        empty if there is no `data`."""
+        """The prefix of the names of metrics on `data`: `name`, or the last part of the path; empty
+        if there is no `data`."""
         path = Path(without_query(shown_address(self.data)))
         last = path.name
         if path.suffix in FILES:
@@ -141,7 +140,7 @@ class Eval:
 
     @property
     def title(self) -> str:
-        """Its name for people, which no other Eval of the recipe has: "Accuracy", "Accuracy on
+        """The displayed name, which no other Eval of the recipe has: "Accuracy", "Accuracy on
         photos", or "Neighbours (five)"."""
         kind = type(self.evaluator).__name__
         if self.data:
@@ -151,17 +150,17 @@ class Eval:
         return kind
 
     def named(self, metric: Metric, part: str) -> Metric:
-        """A metric under its name in a run: "test/top1" of the run's own part, "photos/top1" on
-        `data`, or "five/test/top1" if this Eval has the name five."""
+        """A metric with the name that it has in a run: "test/top1" on the run's own test part,
+        "photos/top1" on `data`, or "five/test/top1" if this Eval has the name five."""
         metric = metric.within(part)
         if self.name and not self.data:
             metric = metric.within(self.name)
         return metric
 
 
-# The pass over images that all evaluators share: `collect` goes through the batches, then `summed` or
-# `concatenated` puts together what it gives. Every example counts exactly once, whatever the size of a
-# batch and the number of ranks. B examples of a batch, N of all batches.
+# The pass over images that all evaluators share: `collect` iterates over the batches, then `summed` or
+# `concatenated` combines their rows. Every example counts exactly once, whatever the batch size and the
+# number of ranks. Legend: B examples of a batch, N of all batches.
 
 
 Rows = tuple[Tensor, ...]
@@ -175,19 +174,19 @@ def collect(
     read: Callable[[Batch], Rows],
     device: torch.device | str,
 ) -> Iterator[Rows]:
-    """Yields what `read` returns of each batch, without padding. `model` is in evaluation mode
+    """Yields what `read` returns for each batch, without padding. `model` is in evaluation mode
     meanwhile, and afterwards in its previous mode.
 
-    `read` gets a batch on the device, with the padding rows that make batches equally large and
-    equally many on all ranks, so that every rank calls the model as often as the others. Their rows
-    are removed from what it returns, whatever they hold.
+    `read` gets a batch on the device, including the padding rows: they give all ranks the same number of
+    equally large batches, so that every rank calls the model equally often. The padding rows are removed
+    from what `read` returns, whatever their values.
     """
     with evaluating(model):
         for batch in batches:
             is_full = bool(batch.real.all())
             batch = Batch(*(tensor.to(device, non_blocking=True) for tensor in batch))
             rows = read(batch)
-            if not is_full:  # choosing rows waits for the device
+            if not is_full:  # selecting rows waits for the device
                 rows = tuple(values[batch.real] for values in rows)
             yield rows
 
@@ -211,20 +210,20 @@ def summed(parts: Iterable[Rows]) -> tuple[list[Tensor], int]:
 def concatenated(parts: Iterable[Rows]) -> list[Tensor]:
     """The rows of all examples of all ranks: tensors (N, ...) on the CPU. Raises VitkitError if
     there are none."""
-    # This rank's batches, then all ranks: (rows of a, rows of b), ... -> all of a, all of b
+    # Concatenate each column over this rank's batches, then over all ranks
     batches = []
     for rows in _one_behind(parts):
         batches.append([values.cpu() for values in rows])
     own = [torch.cat(values) for values in zip(*batches, strict=True)]
-    everyone = from_every_rank(own)
-    joined = [torch.cat(values) for values in zip(*everyone, strict=True)]
+    of_all_ranks = from_every_rank(own)
+    joined = [torch.cat(values) for values in zip(*of_all_ranks, strict=True)]
     if not joined or not len(joined[0]):
         raise BadData("there is no image to evaluate on")
     return joined
 
 
 def _one_behind(parts: Iterable[Rows]) -> Iterator[Rows]:
-    """Yields each part after the next has begun, so that copying overlaps computing."""
+    """Yields each part after the next has been requested, so that copying overlaps computing."""
     ahead = iter(parts)
     rows = next(ahead, None)
     while rows is not None:
@@ -236,17 +235,17 @@ def _one_behind(parts: Iterable[Rows]) -> Iterator[Rows]:
 def batches_of(
     classifier: Classifier, source: Source, text: str, batch: int = BATCH, workers: int = -1
 ) -> Iterable[Batch]:
-    """This rank's share of the images, under a progress bar. Other processes decode them while the
-    model computes; -1 takes as many as the CPU quota allows."""
+    """This rank's share of the images in batches, with a progress bar. `workers` processes decode them
+    while the model computes; -1 is as many as the CPU quota allows."""
     share = world()
     takes_pictures = getattr(classifier.model, "takes_pictures", False)
-    rows = _rows(batch, len(source), share.world_size)
+    rows = _even_batch(batch, len(source), share.world_size)
     if workers < 0:
         workers = default_workers(source)
         if rows >= len(source) and not takes_pictures:
-            workers = 0  # while one batch is decoded there is nothing to compute
+            workers = 0  # a single batch: nothing to compute while it is decoded
     batches: WholePictures | EvalBatches
-    if takes_pictures:  # it prepares images itself, one at a time
+    if takes_pictures:  # the model prepares images itself, one at a time
         batches = WholePictures(source, workers, share)
     else:
         pin = classifier.device.type == "cuda"
@@ -256,10 +255,10 @@ def batches_of(
     return bar(text)(batches, len(batches))
 
 
-def _rows(batch: int, images: int, world_size: int) -> int:
-    """Images of a forward pass on all ranks: `batch` at most, if each has one, and so that the passes
-    are equally large. The last one is filled up with padding rows, 63 for 65 images in
-    batches of 64, and computing them takes as long."""
+def _even_batch(batch: int, images: int, world_size: int) -> int:
+    """The number of images of a forward pass over all ranks: at most `batch`, at least one for each rank,
+    and such that all passes are about equally large. The last pass is filled with padding rows, which
+    cost as much as images: 63 of them for 65 images in batches of 64."""
     most = max(batch // world_size, 1) * world_size
     passes = max(-(-images // most), 1)
     return max(-(-images // (passes * world_size)), 1) * world_size

@@ -13,7 +13,7 @@ from vitkit.evaluation.probes.neighbours import Neighbours
 EvaluatorName = Literal[
     "accuracy", "classification", "defects", "precision", "errors", "neighbours", "fewshot"
 ]
-"""The names, on the command line, of evaluators that can measure a finished model."""
+"""Names, on the command line, of the evaluators that can measure a finished model."""
 
 EVALUATORS: dict[EvaluatorName, Evaluator] = {
     "accuracy": Accuracy(),
@@ -31,4 +31,4 @@ USUAL: dict[TargetKind, tuple[Evaluator, ...]] = {
     "number": (Errors(),),
     "none": (),
 }
-"""What measures a model by default, for each kind of targets."""
+"""The default evaluators for each kind of targets."""

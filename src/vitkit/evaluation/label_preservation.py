@@ -1,12 +1,13 @@
-"""Which changes of a training image its class survives: a mirrored arrow is another sign, a crop of
-a picture whose class is a place in it is of any place, and neither harms a cat.
+"""Label preservation: which augmentations keep the class of a training image. A mirrored arrow is another
+sign, and a crop may cut off what the class depends on; neither harms a picture of a cat.
 
-A pre-trained model measures this, so users need not know it. For every change, a head in closed form learns from
-changed images and answers changed images that it has not learned from; another does so for whole ones.
-If the change alters classes, or hides what they depend on, the first head answers fewer of them.
+A pre-trained model measures this, so users need not know it. For every augmentation, a closed-form head is
+trained on changed images and classifies changed images that were left out; another head does so with
+unchanged images. If the change alters classes, or hides what they depend on, the first head classifies fewer
+images right.
 
-A run from scratch has no such model. There the heads read small pictures of the images: less than a model
-sees, but where something is and which way it points is in them.
+A run from scratch has no such model. Its heads are trained on thumbnails of the images: these hold less than a
+model's features, but they do show where something is and which way it points.
 
 Legend: N images, V views of each, D width.
 """
@@ -41,25 +42,25 @@ from vitkit.models import recording
 from vitkit.models.states import formed
 from vitkit.weights import Classifier
 
-IMAGES = 400  # images that are asked about, at most
-VIEWS = 2  # draws of a random change for each
-# The chance, at most, that something is switched off which costs nothing. To leave on what alters classes
-# is worse: a tenth of wrong labels costs more than a missing flip
+IMAGES = 400  # largest number of images that are tested
+VIEWS = 2  # draws of a random change for each image
+# Largest probability that a harmless change is switched off. Keeping a harmful one is worse: a tenth of
+# wrong labels costs more than a missing flip
 ERROR = 0.05
 BATCH = 50  # images of a forward pass
-PARTS = 2  # of an image, in each direction, of which the model says what is there
-THUMBNAIL = 12  # pixels of a side, where there is no model
-EDGES = 4  # parts of it, in each direction, whose edges are counted
+PARTS = 2  # parts of an image, in each direction, over which the middle block's states are averaged
+THUMBNAIL = 12  # side of a thumbnail in pixels, where there is no model
+EDGES = 4  # parts of a thumbnail, in each direction, over which edges are averaged
 WHOLE = Augmentation(crop="none", flip=False)
-Seen = tuple[Tensor, Tensor]
-"""What a model sees in images: what its head reads, (..., D), and what is where, the states of the middle
-block averaged within PARTS x PARTS parts of the image, (..., E)."""
+FeaturePair = tuple[Tensor, Tensor]
+"""Features of images: those of the model's head, (..., D), and local ones, the states of the middle block
+averaged within PARTS x PARTS parts of the image, (..., E)."""
 CROPS = {
     "inception": "Inception crops",
     "resize_crop": "crops of a square",
     "pad_crop": "shifts",
 }
-OTHERS = {  # the other settings of an augmentation: what they do
+OTHERS = {  # what the other settings of an augmentation do
     "colour_jitter": "changed colours",
     "rand_augment": "RandAugment",
     "erase": "erased rectangles",
@@ -69,20 +70,20 @@ OFF = {name: getattr(WHOLE, name) for name in OTHERS}
 
 @dataclass(frozen=True)
 class Preservation:
-    """The answers of a head that has learned from changed images."""
+    """The test of one change: a head trained on changed images against one trained on unchanged ones."""
 
     change: str
-    """What was done to them: "mirrored", for example."""
+    """The name of the change, such as "mirrored images"."""
     images: int
-    """How many images were asked about."""
+    """Number of images that were tested."""
     whole: int
     """Number of unchanged images that a head trained on unchanged images classifies right."""
     changed: int
     """Number of changed images that a head trained on changed images classifies right."""
     p_value: float
-    """Probability that a harmless change loses at least as many answers as were lost."""
+    """Probability that a harmless change loses at least as many right answers as this one did."""
     survives: bool
-    """Whether the change stays."""
+    """Whether the change stays part of the augmentation."""
 
 
 @dataclass(frozen=True)
@@ -97,21 +98,21 @@ class FeatureExtractor(Protocol):
     """Computes the features that the heads learn from."""
 
     preprocessing: Preprocessing
-    """How images are prepared for it."""
+    """How images are prepared for the extractor."""
 
-    def extract(self, pixels: Tensor) -> Seen:
-        """Prepared images (B, C, h, w), of the preprocessing's values -> what heads read of them."""
+    def extract(self, pixels: Tensor) -> FeaturePair:
+        """Images (B, C, h, w) as `preprocessing` yields them -> their features."""
 
 
 class ModelFeatures:
-    """A pre-trained model."""
+    """Features of a pre-trained model."""
 
     def __init__(self, classifier: Classifier):
         self.classifier = classifier
         self.preprocessing = classifier.preprocessing
 
-    def extract(self, pixels: Tensor) -> Seen:
-        """What the model's head reads, and its middle states in parts of the image."""
+    def extract(self, pixels: Tensor) -> FeaturePair:
+        """The features of the model's head, and the states of its middle block in parts of the image."""
         model = self.classifier.model
         with recording(model, attention=False) as record:
             read = self.classifier.features(pixels)
@@ -121,14 +122,14 @@ class ModelFeatures:
 
 
 class PixelFeatures:
-    """No model: a picture of THUMBNAIL x THUMBNAIL pixels, and the edges in parts of it."""
+    """Features without a model: a thumbnail of THUMBNAIL x THUMBNAIL pixels, and the edges in parts of it."""
 
     def __init__(self, preprocessing: Preprocessing):
         self.preprocessing = preprocessing
 
-    def extract(self, pixels: Tensor) -> Seen:
-        """The small picture, and how much brightness rises and falls to the right and downwards in parts
-        of it."""
+    def extract(self, pixels: Tensor) -> FeaturePair:
+        """The thumbnail, and for parts of it how much the brightness rises and falls to the right and
+        downwards."""
         images = self.preprocessing.normalise(pixels)
         small = F.adaptive_avg_pool2d(images, THUMBNAIL)  # (B, C, 12, 12)
         grey = small.mean(1, keepdim=True)
@@ -141,10 +142,10 @@ class PixelFeatures:
 def surviving_in_pixels(
     preprocessing: Preprocessing, source: Source, augmentation: Augmentation
 ) -> Survival:
-    """The part of an augmentation that preserves the classes, as `surviving`, without a model.
+    """The part of an augmentation that preserves the classes, tested as in `surviving`, without a model.
 
-    Asked about are mirrored images, and crops that may leave out more than an eighth of a side. Shifts and
-    changes of colours, which a picture of pixels takes for more than they are, stay as they are.
+    Flips are tested, and crops that may leave out more than an eighth of a side. Shifts and changes of
+    colours stay untested: they change the pixels of a thumbnail more than they change the image's content.
     """
     asked = replace(augmentation, **OFF)
     shifts = asked.crop == "pad_crop"
@@ -161,11 +162,11 @@ def surviving_in_pixels(
 def surviving(classifier: Classifier, source: Source, augmentation: Augmentation) -> Survival:
     """The part of an augmentation that preserves the classes, for images of one class each.
 
-    A change is switched off if a one-sided exact McNemar test says, at ERROR divided by the number
-    of kinds of change, that it costs answers. An Inception crop becomes BiT's smaller one before
-    crops are switched off: that is asked only after a no, so it needs no division.
+    A change is switched off if a one-sided exact McNemar test finds, at the level ERROR divided by the
+    number of kinds of change (Bonferroni), that it costs right answers. An Inception crop becomes BiT's
+    smaller one before crops are switched off: that is tested only after a rejection, so the level stays.
 
-    classifier: the pre-trained model; the size of its preprocessing decides how long it takes.
+    classifier: the pre-trained model; the image size of its preprocessing decides how long the test takes.
     Raises BadImage.
     """
     return _surviving(ModelFeatures(classifier), source, augmentation)
@@ -178,19 +179,19 @@ def _surviving(extractor: FeatureExtractor, source: Source, augmentation: Augmen
     scales = [_scale(part) for part in seen]
     whole = _joined(seen, scales)
     groups = images.groups
-    right = _right(whole[:, None], whole, classes, groups)
+    right = _classified_right(whole[:, None], whole, classes, groups)
     level = ERROR / max(_kinds(augmentation), 1)
 
     def trial(change: str, views: Tensor) -> Preservation:
-        also_right = _right(views, views[:, 0], classes, groups)
+        also_right = _classified_right(views, views[:, 0], classes, groups)
         p_value = exchanged(right.numpy(), also_right.numpy(), groups, "greater")
         counts = (len(classes), int(right.sum()), int(also_right.sum()))
         return Preservation(change, *counts, p_value, survives=p_value > level)
 
     def drawn(alone: Augmentation) -> Tensor:
-        return _joined(_drawn(extractor, images, alone), scales)
+        return _joined(_draws(extractor, images, alone), scales)
 
-    # Mirrored images, beside the others
+    # Mirrored images, each as a view beside the unchanged one
     trials = []
     if augmentation.flip:
         views = torch.stack([_joined(mirrored, scales), whole], 1)
@@ -205,7 +206,7 @@ def _surviving(extractor: FeatureExtractor, source: Source, augmentation: Augmen
             break
         augmentation = _smaller_crop(augmentation, extractor.preprocessing)
 
-    # All else
+    # The other settings
     for name, change in OTHERS.items():
         asked_for = getattr(augmentation, name)
         if asked_for == OFF[name]:
@@ -218,7 +219,7 @@ def _surviving(extractor: FeatureExtractor, source: Source, augmentation: Augmen
 
 
 def _kinds(augmentation: Augmentation) -> int:
-    """How many kinds of change an augmentation makes."""
+    """The number of kinds of change that an augmentation makes."""
     count = int(augmentation.flip) + int(augmentation.crop != "none")
     for name, value in OFF.items():
         count += getattr(augmentation, name) != value
@@ -233,29 +234,31 @@ def _smaller_crop(augmentation: Augmentation, preprocessing: Preprocessing) -> A
     return replace(augmentation, crop="resize_crop", resize=side)
 
 
-def _right(views: Tensor, asked: Tensor, classes: Tensor, groups: np.ndarray | None) -> Tensor:
-    """(N, V, D) views, (N, D) asked, (N,) -> which are answered right by all others, but those of their
-    group, bool (N,)."""
+def _classified_right(
+    views: Tensor, queries: Tensor, classes: Tensor, groups: np.ndarray | None
+) -> Tensor:
+    """Views to train on (N, V, D), views to classify (N, D), classes (N,) -> whether each image is classified
+    right by a head trained on the images of other groups, bool (N,)."""
     count = int(classes.max()) + 1
     folds = balanced_folds(classes.numpy(), groups)
-    fit = LeaveOut(views, targets(classes, count), folds, asked=asked)
+    fit = LeaveOut(views, targets(classes, count), folds, queries=queries)
     _, _, logits = best_for_classes(fit, classes)
     return logits.argmax(1) == classes
 
 
 def _scale(x: Tensor) -> float:
-    """How far features (N, D) are from their mean."""
+    """The mean distance of features (N, D) from their mean."""
     return (x - x.mean(0)).norm(dim=1).mean().clamp(min=1e-12).item()
 
 
-def _joined(seen: Seen, scales: Sequence[float]) -> Tensor:
-    """Both parts side by side, equally far from their means."""
+def _joined(seen: FeaturePair, scales: Sequence[float]) -> Tensor:
+    """Both parts concatenated, each divided by its scale."""
     return torch.cat([part / scale for part, scale in zip(seen, scales, strict=True)], -1)
 
 
 def _whole_and_mirrored(
     extractor: FeatureExtractor, images: Source, mirrors: bool
-) -> tuple[Seen, Seen]:
+) -> tuple[FeaturePair, FeaturePair]:
     """Images as they are and, with `mirrors`, mirrored: (N, ...) each."""
     workers = default_workers(images)
     whole = []
@@ -268,17 +271,18 @@ def _whole_and_mirrored(
             mirrored.append(extractor.extract(pixels.flip(-1)))
         indices.append(batch.indices[batch.real])
     order = torch.cat(indices).argsort()
-    read, where = _together(whole)
-    mirrored_read, mirrored_where = _together(mirrored or whole)
+    read, where = _concatenated(whole)
+    mirrored_read, mirrored_where = _concatenated(mirrored or whole)
     return (read[order], where[order]), (mirrored_read[order], mirrored_where[order])
 
 
-def _together(batches: Sequence[Seen]) -> Seen:
+def _concatenated(batches: Sequence[FeaturePair]) -> FeaturePair:
+    """The features of all batches, each part concatenated."""
     read, where = zip(*batches, strict=True)
     return torch.cat(read), torch.cat(where)
 
 
-def _drawn(extractor: FeatureExtractor, images: Source, augmentation: Augmentation) -> Seen:
+def _draws(extractor: FeatureExtractor, images: Source, augmentation: Augmentation) -> FeaturePair:
     """VIEWS draws of every image: (N, V, ...)."""
     made = train_batches(
         images,
@@ -294,6 +298,6 @@ def _drawn(extractor: FeatureExtractor, images: Source, augmentation: Augmentati
         for batch in islice(batches, VIEWS):  # a batch is an epoch
             seen = [extractor.extract(pixels) for pixels in batch.images.split(BATCH)]
             order = batch.indices.argsort()
-            views.append([part[order] for part in _together(seen)])
+            views.append([part[order] for part in _concatenated(seen)])
     read, where = zip(*views, strict=True)
     return torch.stack(read, 1), torch.stack(where, 1)

@@ -1,4 +1,4 @@
-"""Data sets as commands open them: the parts to learn from, without the images that are to be left out."""
+"""Data sets as commands open them: their parts, and which images are left out."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def parts_of(data: str, columns: "Columns", named: SetName | None) -> "Parts":
-    """The parts of a data set that a person typed, which may go by a name."""
+    """The parts of a data set whose path a user typed; `named` is its name if it has its own protocol."""
     from vitkit.data import parts_at
     from vitkit.evaluation.benchmarks.named import open_named_parts
 
@@ -37,8 +37,8 @@ def splits_to_learn_from(
     on_bad_image: Literal["fail", "skip"],
     groups: str = "auto",
 ) -> "tuple[Splits, str | None]":
-    """The parts of a data set, with a test part and groups, without broken images if they are to be
-    skipped; and the fingerprint of a test part that was made, as it was before any were."""
+    """The parts of a data set, with a test part and groups, and without broken images if these are to be
+    skipped; and the fingerprint of a test part that was split off, from before images were skipped."""
     from vitkit.data import grouped_columns
     from vitkit.data.sources.splits import splits_of
 
@@ -46,7 +46,7 @@ def splits_to_learn_from(
     splits = splits_of(parts_of(data, columns, named), data, 0, groups, always_grouped=True)
     made = splits.made_fingerprint
     if on_bad_image == "skip":
-        # The parts of a data set without the images that cannot be decoded
+        # Leave out the images that cannot be decoded
         intact = {name: without_broken(part) or None for name, part in splits.sources.items()}
         parts = [intact.get(name) for name in ("train", "val", "test")]
         splits = replace(splits, train=parts[0], val=parts[1], test=parts[2])
@@ -56,13 +56,13 @@ def splits_to_learn_from(
 def loaded_for_features(
     model: "str | Classifier", hints: "Hints", device: "torch.device"
 ) -> "Classifier":
-    """A model on its device, to read features of: by its name, or as a program holds it."""
+    """A model, by name or as a `Classifier`, on its device and in evaluation mode, to compute features."""
     from vitkit.weights import classifier_of
 
     return classifier_of(model, hints).to(device).for_inference()
 
 
-# Images that are left out, each with a sentence
+# Images that are left out, each with a message
 
 
 def without_broken(source: Source) -> Source:
@@ -74,7 +74,7 @@ def without_broken(source: Source) -> Source:
 
 
 def broken_images(source: Source) -> dict[int, str]:
-    """The images that cannot be decoded, by index, each with a sentence, which is told."""
+    """The images that cannot be decoded: by index, a sentence that says why. Each is printed."""
     from vitkit.data import check_images
     from vitkit.system.machine import cpus
 
@@ -85,10 +85,10 @@ def broken_images(source: Source) -> dict[int, str]:
 
 
 def without_unknown(source: Source, labels: tuple[str, ...]) -> Source:
-    """The images of classes that a model with these labels knows, and only these classes; a sentence
-    about the others is printed. If it knows none, the images stay as they are.
+    """The images of those classes that a model with these labels knows; a sentence about the others is
+    printed. If it knows none of the classes, the source is returned unchanged.
 
-    Raises VitkitError if images have another kind of target.
+    Raises VitkitError if the targets are not one class for each image.
     """
     from vitkit.data import subset
     from vitkit.evaluation.benchmarks.labels import unknown

@@ -7,7 +7,7 @@ from .exporting import check as check
 from .exporting import write_export as write_export
 from .function import ExportedModel as ExportedModel
 from .function import export as export
-from .speed.candidates import Contender as Contender
+from .speed.candidates import Implementation as Implementation
 from .speed.candidates import is_worth_measuring as is_worth_measuring
 from .speed.candidates import of_exported as of_exported
 from .speed.candidates import with_less_work as with_less_work

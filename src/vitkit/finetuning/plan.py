@@ -51,6 +51,8 @@ class RunPlan(NamedTuple):
     """Fingerprint of the training images."""
     seconds_of_a_step: float = 0.0
     """Measured seconds per fine-tuning step when `steps` was decided."""
+    compiled: bool = False
+    """Whether the fine-tuning runs through torch.compile; decided with `steps`."""
     pool: str | None = None
     """Pooling of the head's input in plans of earlier versions; replaced by `reading`."""
     reading: FeatureSet | None = None
@@ -65,7 +67,7 @@ class RunPlan(NamedTuple):
 
 TYPES: Types = {
     "steps": int, "precision": str, "minutes": NUMBER, "recipe": dict, "images": str,
-    "seconds_of_a_step": NUMBER, "pool": str, "reading": list, "portable": bool, "native": bool,
+    "seconds_of_a_step": NUMBER, "compiled": bool, "pool": str, "reading": list, "portable": bool, "native": bool,
 }  # fmt: skip
 
 

@@ -1,5 +1,5 @@
-"""Looking at models and results: what a model looks at, comparisons of two models, figures, HTML
-pages, contact sheets.
+"""Figures and pages about models and results: attention, comparisons of two models, HTML pages, contact
+sheets.
 """
 
 import lazy_loader

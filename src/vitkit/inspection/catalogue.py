@@ -1,7 +1,7 @@
-"""Every figure of this package by its name, made of a model and images in one call: its arrays, how they
-are drawn, and the figure as a section of a page. `vitkit inspect` and reports take them from here.
+"""The table of figures, by name. Each is made of a model and images in one call: its arrays, its drawing, and
+its section of a page. `vitkit inspect` and reports use it.
 
-Legend: n images, B of them that are shown, L layers, (h, w) the grid of patches.
+Legend: n images, B displayed images, L layers, (h, w) the grid of patches.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -56,10 +56,10 @@ from vitkit.weights import Classifier
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-FILTERS = 28  # of Fig. 7
-HEADS = 8  # drawn beside each other
-BATCH = 8  # images between two movements of the bar
-OF_A_MODEL = ("filters", "positions", "distance")  # Fig. 7
+FILTERS = 28  # drawn filters, as in Fig. 7
+HEADS = 8  # most heads that are drawn beside each other
+BATCH = 8  # images between two updates of the progress bar
+OF_A_MODEL = ("filters", "positions", "distance")  # the figures of Fig. 7
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,46 +68,44 @@ class InspectedModel:
 
     classifier: Classifier
     images: Tensor | None = None
-    """Prepared images, (n, C, H, W), over which measurements of the model are averaged; None for
-    no images."""
+    """Prepared images, (n, C, H, W), over which measurements are averaged; None for no images."""
     names: tuple[str, ...] = ()
-    """A name for each of the first images, those that are shown."""
+    """Names of the displayed images, which are the first ones."""
     target: int | None = None
     """The class whose relevance is shown; None is the most likely class of each image."""
     layer: int | None = None
-    """Which layer of attention, of `layer_names`, from 0; None is the last."""
+    """Index of a layer of attention in `layer_names`; None is the last."""
     patch: tuple[int, int] | None = None
-    """The patch, (row, column), that looks, or that others are compared with; None is what the head
-    reads, and the middle."""
+    """(row, column) of the patch whose attention is shown, or with which others are compared; None is what
+    the head reads, or the patch in the middle."""
     other: Classifier | None = None
-    """Another model, with whose layers this one's are compared."""
+    """Another model, whose layers are compared with this one's."""
     other_images: Tensor | None = None
-    """`images` as prepared for the model `other`."""
+    """The images, prepared for `other`."""
 
     @property
     def prepared(self) -> Tensor:
-        """`images`, for a figure that is of images."""
-        assert self.images is not None, "it is asked for only if there are images"
+        """The images; only for figures that need images."""
+        assert self.images is not None, "the figure needs images"
         return self.images
 
     @property
     def shown(self) -> Tensor:
-        """The images that are shown: (B, C, H, W), as they are prepared."""
+        """The displayed images as prepared images: (B, C, H, W)."""
         return self.prepared[: max(len(self.names), 1)]
 
     @property
     def pixels(self) -> np.ndarray:
-        """The shown images as pictures: uint8 (B, H, W, 3)."""
+        """The displayed images as pictures: uint8 (B, H, W, 3)."""
         return prepared_for_people(self.shown).permute(0, 2, 3, 1).cpu().numpy()
 
     def batches(self, text: str) -> Iterable[Tensor]:
-        """All images in batches, with a bar."""
+        """All images in batches, with a progress bar."""
         parts = self.prepared.split(BATCH)
         return bar(text)(parts, len(parts))
 
     def in_parts(self, function: Callable[..., Tensor], *arguments) -> Tensor:
-        """A function of a classifier and images, called for the images that are shown, a few at a
-        time."""
+        """Apply a function of a classifier and images to the displayed images, in small batches."""
         parts = []
         for batch in small_batches(self.classifier, self.shown):
             parts.append(function(self.classifier, batch, *arguments))
@@ -116,16 +114,16 @@ class InspectedModel:
 
 @dataclass(frozen=True, eq=False)
 class Plate:
-    """A figure that was computed."""
+    """A computed figure."""
 
     arrays: Mapping[str, np.ndarray]
-    """What it shows, by name."""
+    """Its data, by name."""
     draw: Callable[[Theme], "Figure"]
-    """Draws it."""
+    """Draws the figure with a theme."""
 
 
 def plate_of(result: object, draw: Callable[..., "Figure"]) -> Plate:
-    """The fields of a result of this package as arrays of numpy's; `draw` takes it and a theme."""
+    """A figure with the fields of a result as numpy arrays. draw: function of the result and a theme."""
     arrays = {}
     for name, value in vars(result).items():
         if isinstance(value, Tensor):
@@ -134,7 +132,7 @@ def plate_of(result: object, draw: Callable[..., "Figure"]) -> Plate:
     return Plate(arrays, partial(draw, result))
 
 
-# Of the weights alone
+# Figures of weights
 
 
 def filters_plate(subject: InspectedModel) -> Plate:
@@ -151,7 +149,7 @@ def positions_plate(subject: InspectedModel) -> Plate:
     return plate_of(similarity, draw_positions)
 
 
-# Of many images
+# Figures of many images
 
 
 def distance_plate(subject: InspectedModel) -> Plate:
@@ -168,7 +166,7 @@ def entropy_plate(subject: InspectedModel) -> Plate:
 
 
 def norms_plate(subject: InspectedModel) -> Plate:
-    """The token norms of the images that are shown."""
+    """The token norms of the displayed images."""
     norms = token_norms(subject.classifier, subject.shown)
     return plate_of(norms, draw_norms)
 
@@ -179,13 +177,13 @@ def alignment_plate(subject: InspectedModel) -> Plate:
     return plate_of(found, draw_alignment)
 
 
-# Of the photographs that are shown
+# Figures of the displayed images
 
 
 def rollout_plate(subject: InspectedModel) -> Plate:
     """Fig. 6, Fig. 14."""
     maps = subject.in_parts(rollout)
-    return _looked(subject, {"rollout": maps})
+    return _darkened_plate(subject, {"rollout": maps})
 
 
 def attention_plate(subject: InspectedModel) -> Plate:
@@ -202,7 +200,7 @@ def attention_plate(subject: InspectedModel) -> Plate:
         if head is not None:
             title = f"head {head + 1}"
         maps[title] = subject.in_parts(raw_attention, layer, head, subject.patch)
-    return _looked(subject, maps, is_clipped=True)
+    return _darkened_plate(subject, maps, is_clipped=True)
 
 
 def relevance_plate(subject: InspectedModel) -> Plate:
@@ -211,11 +209,13 @@ def relevance_plate(subject: InspectedModel) -> Plate:
         "relevance": subject.in_parts(class_relevance, subject.target),
         "gradient rollout": subject.in_parts(gradient_rollout, subject.target),
     }
-    return _looked(subject, maps, is_clipped=True)
+    return _darkened_plate(subject, maps, is_clipped=True)
 
 
-def _looked(subject: InspectedModel, maps: dict[str, Tensor], is_clipped: bool = False) -> Plate:
-    """Photographs darkened by maps."""
+def _darkened_plate(
+    subject: InspectedModel, maps: dict[str, Tensor], is_clipped: bool = False
+) -> Plate:
+    """A figure of photographs darkened by maps."""
     drawn = {}
     for title, of_images in maps.items():
         if is_clipped:
@@ -234,7 +234,7 @@ def similarity_plate(subject: InspectedModel) -> Plate:
 
 
 def colours_plate(subject: InspectedModel) -> Plate:
-    """The colours of the patches of all images that are shown."""
+    """Principal components of the patches of all displayed images, as colours."""
     colours = token_colours(subject.classifier, subject.shown)
     draw = partial(draw_colours, subject.pixels, colours, names=subject.names)
     return Plate({"colours": colours.numpy()}, draw)
@@ -259,14 +259,14 @@ class FigureKind:
 
     name: str
     title: str
-    """A heading for it."""
+    """Heading of the figure."""
     text: str
-    """What it shows, in a sentence or two for people."""
+    """Explanation of the figure, in a sentence or two."""
     make: Callable[[InspectedModel], Plate]
-    """Computes it. Raises VitkitError, with a sentence, for a model that it has no meaning for."""
+    """Computes it. Raises VitkitError, with a sentence, for a model without such a figure."""
     needs_images: bool = True
     by_default: bool = True
-    """Whether it is made when no figures are chosen."""
+    """Whether it is made if no figures are chosen."""
     of_photographs: bool = False
     """Whether most of it is photographs."""
 
@@ -280,67 +280,66 @@ FIGURES = (
     ),
     FigureKind(
         "positions", "Position embeddings",
-        "How much alike the model's position of a patch and those of all others are, a tile for each "
-        "patch where it lies in the image (Fig. 7, centre; Fig. 10).",
+        "The similarity of each patch's position embedding to those of all patches: one tile for each "
+        "patch, at its place in the image (Fig. 7, centre; Fig. 10).",
         positions_plate, needs_images=False,
     ),
     FigureKind(
         "distance", "Attention distance",
-        "How far from a patch, in pixels, what it attends to is (Fig. 7, right; Fig. 11): a dot for "
-        "each head of a layer. Heads near the dashed line look everywhere alike, those near zero at "
-        "their own surroundings.",
+        "The mean distance, in pixels, from a patch to the patches that it attends to (Fig. 7, right; "
+        "Fig. 11): a dot for each head of a layer. Heads near the dashed line attend equally to all "
+        "patches, those near zero to their neighbours.",
         distance_plate,
     ),
     FigureKind(
         "entropy", "Attention entropy",
-        "How many tokens a head spreads its attention over: at the dashed line all alike, at zero "
-        "one alone.",
+        "The spread of a head's attention over tokens: at the dashed line it attends equally to all, at "
+        "zero to a single one.",
         entropy_plate,
     ),
     FigureKind(
         "rollout", "Attention rollout",
-        "What of the photograph reaches the answer, through all layers (Fig. 6 and 14). Dark is what "
-        "was looked at least. Where a model looks is not why it answers.",
+        "The parts of the photograph that reach the output through the attention of all layers (Fig. 6 and "
+        "14); dark parts reach it least. Attention does not explain why a model gives an answer.",
         rollout_plate, of_photographs=True,
     ),
     FigureKind(
         "relevance", "Relevance for a class",
-        "What of the photograph speaks for the class below it: attention weighted by the gradient of "
-        "that class's output (Chefer et al. 2021), and the same as a rollout.",
+        "The parts of the photograph that support the class below it: attention weighted by the gradient "
+        "of that class's output (Chefer et al. 2021), multiplied through the layers as in a rollout.",
         relevance_plate, of_photographs=True,
     ),
     FigureKind(
         "norms", "Token norms",
-        "How long the tokens' states are, by depth. A few that are many times longer than the others "
-        "are places where the model keeps what belongs to no place (Darcet et al. 2024); maps of "
-        "attention show them as artefacts.",
+        "The norms of the tokens' states, by depth. A few tokens with a norm many times that of others store "
+        "global information of the image (Darcet et al. 2024); they are artefacts in maps of attention.",
         norms_plate,
     ),
     FigureKind(
         "colours", "Principal components of patches",
-        "Patches that are alike to the model have like colours, also in different photographs.",
+        "Patches with similar states have similar colours, also in different photographs.",
         colours_plate, of_photographs=True,
     ),
     FigureKind(
         "attention", "Attention of a layer",
-        "The attention of one layer, head by head, without what other layers make of it.",
+        "The attention of one layer, for each of its heads, without the effect of other layers.",
         attention_plate, by_default=False, of_photographs=True,
     ),
     FigureKind(
         "similarity", "Similarity to a patch",
-        "What else in the photograph is to the model as the patch in the ring is.",
+        "The similarity of all patches in the photograph to the patch in the ring, for the model.",
         similarity_plate, by_default=False, of_photographs=True,
     ),
     FigureKind(
         "alignment", "Alignment of layers",
-        "How much alike layers see the images, whatever numbers they write it in (CKA): 1 is the "
-        "same but for a rotation, 0 nothing in common.",
+        "The similarity of layers' representations of the images (CKA): 1 means equal up to a rotation "
+        "and a scale, 0 unrelated.",
         alignment_plate, by_default=False,
     ),
     FigureKind(
-        "occlusion", "Is the rollout worth believing?",
-        "The answer as patches are covered, or shown, in the order of the rollout and at random: of a "
-        "map that says what the model needs, the first curve falls sooner, and the second rises "
+        "occlusion", "Faithfulness of the rollout",
+        "The output as patches are covered, or shown, in the order of the rollout and in a random order: "
+        "for a faithful map, the first curve falls sooner than the random one, and the second rises "
         "sooner.",
         occlusion_plate, by_default=False,
     ),
@@ -351,11 +350,11 @@ FIGURES = (
 
 
 def model_sections(classifier: Classifier, images: Tensor | None = None) -> list[Markup]:
-    """A section for each of Fig. 7's three pictures; a sentence in place of one that has no meaning
-    for this model.
+    """A section for each of the three pictures of Fig. 7; for a model without such a picture, a sentence
+    instead.
 
-    images: prepared ones, uint8 (B, 3, H, W), over which the attention distance is averaged; None
-    leaves it out, and then nothing is computed with the model.
+    images: prepared images, uint8 (B, 3, H, W), over which the attention distance is averaged; None
+        leaves it out, and then the model computes nothing.
     """
     subject = InspectedModel(classifier, images)
     blocks = []
@@ -366,7 +365,7 @@ def model_sections(classifier: Classifier, images: Tensor | None = None) -> list
                 block = figure_section(kind, kind.make(subject))
             except VitkitError as error:
                 block = missing_section(kind, str(error))
-            except Exception as error:  # a bug in one figure: the page has the others
+            except Exception as error:  # a bug in one figure must not cost the others
                 log_bug(f"the figure {kind.name} failed (bug)")
                 block = missing_section(kind, f"it failed (bug): {reason(error)}")
             blocks.append(block)
@@ -374,11 +373,11 @@ def model_sections(classifier: Classifier, images: Tensor | None = None) -> list
 
 
 def figure_section(kind: FigureKind, plate: Plate) -> Markup:
-    """A figure under its title, with what it shows."""
+    """A figure under its title, with its explanation."""
     figure = themed_figure(plate.draw, kind.title, kind.of_photographs)
     return section(kind.title, paragraph(kind.text), figure)
 
 
 def missing_section(kind: FigureKind, why: str) -> Markup:
-    """The sentence in place of a figure."""
+    """A sentence in place of a figure."""
     return section(kind.title, paragraph(f"Left out: {why}."))

@@ -1,6 +1,6 @@
-"""Do two models compute the same? Layer by layer, on images.
+"""Compare two models layer by layer, on images.
 
-That is how users check a conversion, ours or their own.
+Users check a conversion this way, vitkit's or their own.
 """
 
 from collections.abc import Iterable
@@ -16,28 +16,28 @@ from vitkit.weights import Classifier
 
 
 class ComparedLayer(NamedTuple):
-    """How much a layer of one model differs from the same layer of another, over all images."""
+    """The difference between a layer of two models, over all images."""
 
     name: str
     """"embedding", "block 1", ..., "features" or "logits"."""
     largest: float
-    """The largest difference between two numbers."""
+    """Largest difference between two values."""
     scale: float
-    """The largest number of the first model's, to judge the difference by."""
+    """Largest value in the first model, to compare the difference with."""
 
 
 class Comparison(NamedTuple):
     """How closely two models agree on some images."""
 
     images: int
-    """How many there were."""
+    """Number of images."""
     layers: tuple[ComparedLayer, ...]
-    """In order, those that both models have in the same shape."""
+    """Layers that both models have in the same shape, in order."""
     same_top: int
-    """Number of images with the same most likely class in both; a tie counts as the same."""
+    """Number of images with the same most likely class in both models; ties count as the same."""
     ties: int = 0
     """Number of images with another most likely class in the second model, whose logit in the first
-    is the highest too, to the tolerance."""
+    model is as high as the highest, up to the tolerance."""
 
 
 def compare_models(
@@ -49,18 +49,18 @@ def compare_models(
 ) -> Comparison:
     """Run both models on every picture, each with its own preprocessing, `batch` at a time.
 
-    Two classes whose logits in the first model differ by the tolerance at most are a tie.
+    Two classes whose logits in the first model differ by at most the tolerance are a tie.
 
-    Classes are compared by name: if both models have the same names in other orders, the second's
-    logits are brought into the first's. Logits of other names are compared by position, and the
-    most likely class by its name all the same. Raises VitkitError if there is no picture, and for a
-    model that gives an answer for every token.
+    Classes are compared by name: if both models have the same names in different orders, the second's
+    logits are reordered. If names differ, logits are compared by position, but the most likely classes
+    still by name. Raises VitkitError if there is no picture, and for a model that has an output for every
+    token.
     """
     for classifier in (first, second):
         if classifier.labels and not classifier.model.config.pools:
             raise Unsupported(
-                'a model gives an answer for every token (its pool is "none"), and here an image '
-                "has one"
+                'a model has an output for every token (its pool is "none"), but here an image '
+                "must have one"
             )
     order = _order(first.labels, second.labels)
     layers: dict[str, ComparedLayer] = {}
@@ -84,7 +84,7 @@ def compare_models(
         if order:
             second_states["logits"] = second_states["logits"][:, order]
 
-        # The largest difference in every layer so far
+        # Update the largest difference of every layer
         for name, state in first_states.items():
             beside = second_states.get(name)
             if beside is not None and beside.shape == state.shape:
@@ -100,8 +100,7 @@ def compare_models(
 
 
 def _order(labels: tuple[str, ...], others: tuple[str, ...]) -> list[int] | None:
-    """Where each of these labels is among the others; None unless the names are the same and each
-    is there once."""
+    """The position of each of these labels among the others; None unless both are the same unique names."""
     if set(labels) != set(others) or not len(set(labels)) == len(labels) == len(others):
         return None
     positions = {label: i for i, label in enumerate(others)}
@@ -109,12 +108,12 @@ def _order(labels: tuple[str, ...], others: tuple[str, ...]) -> list[int] | None
 
 
 def states_of(classifier: Classifier, pictures: list[Picture]) -> dict[str, Tensor]:
-    """The states of a model for pictures, by layer and in order, float32 on the CPU."""
+    """The states of a model for pictures, by name of the layer and in order, float32 on the CPU."""
     images = classifier.batch(pictures)
     if images.ndim != 4:
         raise Unsupported(
-            "the pictures have several proportions, at which this model reads them: layers are compared on "
-            "pictures of one size; give some of the same proportions"
+            "the pictures have several aspect ratios, which this model keeps: layers are compared on "
+            "pictures of one size; give pictures with equal aspect ratios"
         )
     with recording(classifier.model, attention=False) as record:
         logits = classifier.logits(images)
@@ -135,8 +134,8 @@ def _likeliest(classifier: Classifier, logits: Tensor) -> list[str]:
 def _ties(
     classifier: Classifier, logits: Tensor, answers: list[str], tolerance: float
 ) -> list[bool]:
-    """Which answers of another model, B names, are a tie with the most likely class of this one, whose
-    logits are (B, K). A class that this model does not have is none."""
+    """Which predictions of another model, B names, are a tie with the most likely class of this one, whose
+    logits are (B, K). A class that this model does not have is not a tie."""
     numbers = {label: k for k, label in enumerate(classifier.labels)}
     tied = []
     for row, answer in zip(logits.numpy(), answers, strict=True):

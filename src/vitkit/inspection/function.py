@@ -1,4 +1,4 @@
-"""What a model is: architecture, cost, preprocessing, classes, and where it came from."""
+"""`vitkit show`: architecture, cost, preprocessing, classes and origin of a model."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ class ModelDescription(Result):
     """Whether it is printed as JSON."""
 
     def to_json(self) -> dict:
-        """All of it as plain values: architecture, cost and that of each part; and of a model with
-        weights its preprocessing, labels, origin and licence."""
+        """All of it as plain values: architecture, its cost and that of each part; for a model with weights
+        also preprocessing, labels, origin and licence."""
         costs = cost(self.config)
         architecture = {
             "model": config_to_dict(self.config),
@@ -140,8 +140,8 @@ def show(
 
 
 def _architecture(name: str | Classifier, hints: Hints) -> ModelConfig | None:
-    """The model that a name such as B/16 stands for, of the size that the hints give; None for anything
-    that may have weights. Raises BadSettings for a hint that only weights have."""
+    """The configuration of a name such as B/16, with the size that the hints give; None for a name that may
+    have weights. Raises BadSettings for a hint that needs weights."""
     if not isinstance(name, str) or Path(name).exists():
         return None
     try:
@@ -161,7 +161,7 @@ def _architecture(name: str | Classifier, hints: Hints) -> ModelConfig | None:
 
 
 def _description(config: ModelConfig, classifier: Classifier | None) -> Table:
-    """A model as a table, with a row for every setting and for everything known of its origin."""
+    """A table with a row for every setting and for every entry of the origin."""
     costs = cost(config)
     table = Table(show_header=False)
     table.add_column()
@@ -175,7 +175,7 @@ def _description(config: ModelConfig, classifier: Classifier | None) -> Table:
     for name, value in _settings(config_to_dict(_resolved(config))):
         table.add_row(f"  {name}", escape(value))
 
-    # What belongs to it
+    # What belongs to a model with weights
     if classifier is None:
         table.add_row("weights", "none; this is a size")
         return table
@@ -195,8 +195,8 @@ def _description(config: ModelConfig, classifier: Classifier | None) -> Table:
 
 
 def _resolved(config: ModelConfig) -> ModelConfig:
-    """Replaces settings of None by the values that they default to; other models than Vision
-    Transformers have no such settings."""
+    """Replace settings of None by the values that they default to. Only Vision Transformers have such
+    settings."""
     if not isinstance(config, ViTConfig):
         return config
     return replace(
@@ -227,7 +227,7 @@ def _classes(labels: Sequence[str]) -> str:
 
 
 def _number(value: object) -> str:
-    """A number with four digits; anything else as it is."""
+    """A number with four digits; anything else unchanged."""
     if isinstance(value, float):
         return f"{value:.4g}"
     return str(value)

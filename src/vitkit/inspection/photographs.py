@@ -1,4 +1,4 @@
-"""Photographs as figures: many with a caption each, in rows, and darkened by what a model looks at.
+"""Figures of photographs: contact sheets with captions, and photographs darkened by maps of attention.
 
 Legend: B images, H W pixels of an image, (h, w) the grid of patches, (m, n) that of cells.
 """
@@ -24,44 +24,44 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Images with shorter sides are enlarged without smoothing, so that their pixels are seen.
+# Smaller images are enlarged without smoothing, so that their pixels are visible
 SMALL = 100
 GAP = 8  # pixels between a photograph and its map
 LINE = 32  # pixels of a line of text below a picture
-WIDEST = 6  # pictures in a row
+WIDEST = 6  # most pictures in a row
 INCHES = 1.5  # width of a picture
-LETTERS = 0.25  # inches of the line above a picture, and of that below it
-MARGIN = 0.02  # of a picture's width, on its left and on its right
+LETTERS = 0.25  # inches of the lines of text above and below a picture
+MARGIN = 0.02  # share of a picture's width that is empty at its left and right
 
 
 # A contact sheet
 
 
-# Of a caption: right, wrong, or neither
+# Colours of captions: right, wrong, or neither
 COLOURS = {True: "#1a7f37", False: "#c62828", None: "black"}
 
 
 class Tile(NamedTuple):
-    """One picture of the sheet."""
+    """A picture of a contact sheet."""
 
     pixels: np.ndarray
     """uint8 (h, w, 3)."""
     caption: str
-    """The line of text under it."""
+    """Text below the picture."""
     right: bool | None = None
-    """Whether that is right (drawn in green), wrong (in red) or neither (in black)."""
+    """Whether the caption is right (green), wrong (red) or neither (black)."""
     note: str = ""
-    """A second line, which is neither."""
+    """A second line, in black."""
     name: str = ""
-    """What the photograph is called; on a page, a link to its file."""
+    """Name of the photograph; on a page, a link to its file."""
     markable: bool = False
     """Whether the reader of a page may mark it, by its name."""
 
 
 def contact_sheet(tiles: Sequence[Tile], path: Path | str, columns: int = 8) -> Path:
-    """Draw the tiles in rows of `columns` into a PNG file, and return its path.
+    """Draw tiles in rows of `columns` into a PNG file, and return its path.
 
-    Makes the folders above it. Raises VitkitError if there are no tiles, and for a file that vitkit
+    Creates missing folders. Raises VitkitError if there are no tiles, and for an existing file that vitkit
     did not write.
     """
     from matplotlib.figure import Figure
@@ -77,10 +77,10 @@ def contact_sheet(tiles: Sequence[Tile], path: Path | str, columns: int = 8) -> 
     cells = np.ravel(figure.subplots(rows, columns, squeeze=False))
     for axes in cells:
         axes.axis("off")
-    for axes, tile in zip(cells, tiles, strict=False):  # the last row may have empty cells
+    for axes, tile in zip(cells, tiles, strict=False):  # cells of the last row may be empty
         show_image(axes, tile.pixels)
         lines = ((tile.caption, COLOURS[tile.right]), (tile.note, "black"))
-        for i, (text, colour) in enumerate(lines):  # in the middle below the picture
+        for i, (text, colour) in enumerate(lines):  # centred below the picture
             axes.annotate(
                 _shortened(text, 28),
                 xy=(0.5, 0),
@@ -100,17 +100,17 @@ def contact_sheet(tiles: Sequence[Tile], path: Path | str, columns: int = 8) -> 
 
 
 def _shortened(text: str, longest: int) -> str:
-    """Shortens a text to a number of characters, and escapes it so that matplotlib draws it literally."""
+    """Shorten text to a number of characters, and escape it so that matplotlib draws it literally."""
     if len(text) > longest:
         text = f"{text[: longest - 3]}..."
-    return text.replace("$", r"\$")  # which would begin a formula
+    return text.replace("$", r"\$")  # "$" would begin a formula
 
 
 # Rows of images
 
 
 def image_rows(columns: Mapping[str, np.ndarray]) -> "Figure":
-    """A table of images: columns by their names, N images uint8 (N, h, w, 3) each, in N rows."""
+    """A table of images: each column has a name and N images, uint8 (N, h, w, 3)."""
     from matplotlib.figure import Figure
 
     count = len(next(iter(columns.values())))
@@ -125,7 +125,7 @@ def image_rows(columns: Mapping[str, np.ndarray]) -> "Figure":
 
 
 def show_image(axes: "Axes", image: np.ndarray) -> None:
-    """Draw an image, uint8 (h, w, 3), without axes around it."""
+    """Draw an image, uint8 (h, w, 3), without axes."""
     interpolation = "antialiased"
     if max(image.shape) < SMALL:
         interpolation = "nearest"
@@ -139,8 +139,8 @@ def show_image(axes: "Axes", image: np.ndarray) -> None:
 def draw_looked(
     images: np.ndarray, maps: Mapping[str, Tensor], theme: Theme = LIGHT, names: Sequence[str] = ()
 ) -> "Figure":
-    """Fig. 6 and 14: photographs, uint8 (B, H, W, 3), each beside itself darkened by maps (B, h, w)
-    that are not negative, by their titles. names: a line below each photograph."""
+    """Fig. 6 and 14: photographs, uint8 (B, H, W, 3), each beside copies that are darkened by non-negative
+    maps (B, h, w), by title. names: text below each photograph."""
     figure, cells = cells_beside(images, tuple(maps), names)
     box = (0, 0, *images.shape[1:3])
     for i, image in enumerate(images):
@@ -152,22 +152,23 @@ def draw_looked(
 def darkened(
     pixels: np.ndarray, weights: np.ndarray, box: tuple[float, float, float, float]
 ) -> np.ndarray:
-    """A photograph that is dark where a map has little weight, as Fig. 6 has it: uint8 (H, W, 3).
+    """A photograph that is dark where a map has low values, as in Fig. 6: uint8 (H, W, 3).
 
-    pixels: the photograph, uint8 (H, W, 3). weights: a map of the patches, (h, w), not negative.
-    box: where in the photograph the patches lie, (top, left, height, width) in its pixels, as
-    `Preprocessing.visible` says; around it all is dark.
+    pixels: the photograph, uint8 (H, W, 3).
+    weights: a map of the patches, (h, w), not negative.
+    box: position of the patches in the photograph, (top, left, height, width) in its pixels
+        (`Preprocessing.visible`); the rest is dark.
 
-    The map is enlarged smoothly and divided by its maximum, which keeps its pixels as they are.
+    The map is enlarged smoothly and divided by its maximum, whose pixels are unchanged.
     """
-    # The map at the size of its box
+    # The map, enlarged to the size of its box
     largest = max(float(weights.max()), np.finfo(np.float32).tiny)
     share = Image.fromarray((weights / largest).astype(np.float32))
     rows, columns = whole_pixels(box, pixels.shape[:2])
     size = (columns.stop - columns.start, rows.stop - rows.start)
     enlarged = np.asarray(share.resize(size, Image.Resampling.BILINEAR))
 
-    # Channel by channel, as photographs are large and floating point numbers four times as large
+    # Channel by channel, because a float copy of a large photograph takes four times its memory
     drawn = np.zeros_like(pixels)
     for channel in range(3):
         drawn[rows, columns, channel] = (pixels[rows, columns, channel] * enlarged).round()
@@ -175,11 +176,13 @@ def darkened(
 
 
 def photograph_and_map(pixels: np.ndarray, weights: np.ndarray, least: int) -> np.ndarray:
-    """A photograph, and on its right a copy that is dark where a map has little weight: uint8
+    """A photograph, and on its right a copy that is dark where a map has low values: uint8
     (H, 2 W + GAP, 3).
 
-    pixels: what the model got, uint8 (h, w, 3). weights: a map of its patches, not negative. least:
-    photographs are enlarged until a side has about so many pixels, small ones without smoothing.
+    pixels: the prepared image, uint8 (h, w, 3).
+    weights: a map of its patches, not negative.
+    least: photographs are enlarged until the shorter side has about this number of pixels, small ones
+        without smoothing.
     """
     photograph = enlarged(pixels, least)
     looked = darkened(photograph, weights, (0, 0, *photograph.shape[:2]))
@@ -216,8 +219,8 @@ def captioned(pixels: np.ndarray, caption: str) -> np.ndarray:
 def whole_pixels(
     box: tuple[float, float, float, float], size: tuple[int, int]
 ) -> tuple[slice, slice]:
-    """The rows and columns of an image of `size` (height, width) that a box (top, left, height,
-    width) covers, at least one of each."""
+    """The rows and columns of an image of `size` (height, width) that a box (top, left, height, width)
+    covers, at least one each."""
     ranges = []
     for start, length, side in zip(box[:2], box[2:], size, strict=True):
         first = min(max(round(start), 0), side - 1)
@@ -227,15 +230,15 @@ def whole_pixels(
 
 
 def clipped(maps: Tensor, share: float = 0.02) -> Tensor:
-    """Maps, (B, h, w), in which the highest patches of each, so many of all, are drawn alike: a single
-    one often has many times as much as the others, which would all be black."""
+    """Clip each map (B, h, w) at its highest values, a share of the patches: often a single value is many
+    times larger than the others, which would all be black."""
     limits = maps.flatten(1).quantile(1 - share, dim=1)  # (B,)
     return maps.minimum(limits[:, None, None])
 
 
 def over_image(maps: Tensor, tiling: Tiling) -> Tensor:
-    """Maps of patches, (B, h, w), as maps of cells, (B, m, n): the mean of the patches that a cell is
-    in. Cells are equally large and cover the image; of patches side by side the maps are the same."""
+    """Convert maps of patches (B, h, w) to maps of cells (B, m, n): the mean of the patches that contain a
+    cell. Cells have equal sizes and cover the image; without overlap they are the patches."""
     if not tiling.overlaps:
         return maps
     down = membership(maps.shape[1], tiling.size[0], tiling.stride[0]).to(maps)  # (m, h)
@@ -244,10 +247,9 @@ def over_image(maps: Tensor, tiling: Tiling) -> Tensor:
 
 
 def membership(count: int, size: int, stride: int) -> Tensor:
-    """How much of each patch along one side is in a cell's mean: float32 (cells, count), each row
-    with the sum 1."""
+    """The weight of each patch along one side in a cell's mean: float32 (cells, count); rows sum to 1."""
     cell = gcd(size, stride)  # pixels
-    first = torch.arange(count) * (stride // cell)  # of each patch
+    first = torch.arange(count) * (stride // cell)  # first cell of each patch
     number = torch.arange((size + (count - 1) * stride) // cell)[:, None]
     inside = (number >= first) & (number < first + size // cell)
     return inside / inside.sum(1, keepdim=True)
@@ -256,15 +258,15 @@ def membership(count: int, size: int, stride: int) -> Tensor:
 def cells_beside(
     images: np.ndarray, titles: Sequence[str], names: Sequence[str]
 ) -> tuple["Figure", list[list["Axes"]]]:
-    """A figure with each photograph, and empty axes beside it: those, image by image. Several
+    """A figure with each photograph and empty axes beside it; returns these axes, image by image. Several
     photographs are in a row if there is room.
 
-    A photograph and what is beside it are a subfigure, and each of its pictures one within: a page
-    shows them one by one, as many in a row as its reader has room for.
+    A photograph and its axes are a subfigure, and each of its pictures a subfigure within: a page shows
+    them separately, as many in a row as there is room for.
     """
     from matplotlib.figure import Figure
 
-    group = 1 + len(titles)  # pictures of a photograph
+    group = 1 + len(titles)  # pictures for a photograph
     in_a_row = min(max(WIDEST // group, 1), len(images))
     rows = -(-len(images) // in_a_row)
     picture = INCHES * (1 - 2 * MARGIN) * images.shape[1] / images.shape[2]
@@ -292,8 +294,8 @@ def cells_beside(
 
 
 def aspect(images: np.ndarray, maps: Tensor) -> float:
-    """How high a number of a map (B, h, w, ...) is by its width, so that the map has the proportions of
-    its image, (B, H, W, 3), whatever those of a patch are."""
+    """The ratio of height to width of a map's cells, so that the map (B, h, w, ...) has the aspect ratio of
+    its image, (B, H, W, 3)."""
     down = images.shape[1] / maps.shape[1]
     across = images.shape[2] / maps.shape[2]
     return down / across

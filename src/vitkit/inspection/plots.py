@@ -1,8 +1,7 @@
-"""Numbers as figures: curves in panels, mosaics of maps, dots by depth; light or dark, and written to
-files.
+"""Figures of numbers: curves in panels, mosaics of maps, dots by depth; light or dark, and written to files.
 
-The colours are those that people with any sort of colour vision tell apart (Okabe and Ito 2008; the
-maps viridis and cividis, whose lightness grows evenly).
+The colours are distinguishable with any form of colour vision (Okabe and Ito 2008; the colour maps viridis
+and cividis, whose lightness increases uniformly).
 
 Legend: L layers, H heads, (h, w) the grid of patches, C channels.
 """
@@ -41,13 +40,13 @@ class Theme:
     ink: str
     """Titles, labels and numbers."""
     faint: str
-    """Axes, and lines to compare with."""
+    """Axes, and reference lines."""
     first: str
     """Dots, and the first of several curves."""
     second: str
-    """A mean among dots, and the second of several curves."""
+    """A mean of dots, and the second of several curves."""
     maps: str = "viridis"
-    """matplotlib's name for the colours of numbers in a map."""
+    """matplotlib's colour map for numbers."""
 
 
 LIGHT = Theme("#ffffff", "#1b1f24", "#8c959f", "#0072b2", "#d55e00")
@@ -56,7 +55,7 @@ THEMES = {"light": LIGHT, "dark": DARK}
 
 
 def themed(figure: "Figure", theme: Theme) -> "Figure":
-    """Sets the background, texts and axes of a figure to the theme's colours; returns the figure."""
+    """Set the background, texts and axes of a figure to the theme's colours; returns the figure."""
     from matplotlib.axes import Axes
     from matplotlib.figure import SubFigure
     from matplotlib.text import Text
@@ -67,12 +66,13 @@ def themed(figure: "Figure", theme: Theme) -> "Figure":
             artist.set_facecolor(theme.paper)
         elif isinstance(artist, Text):
             artist.set_color(theme.ink)
-        elif isinstance(artist, Axes):  # those of a colour bar within others, too
+        elif isinstance(artist, Axes):  # also those of a colour bar within others
             _theme_axes(artist, theme)
     return figure
 
 
 def _theme_axes(axes: "Axes", theme: Theme) -> None:
+    """Set the colours of axes, ticks and legend."""
     axes.set_facecolor(theme.paper)
     axes.tick_params(which="both", colors=theme.ink, color=theme.faint)
     axes.tick_params(labelsize=8)
@@ -84,8 +84,8 @@ def _theme_axes(axes: "Axes", theme: Theme) -> None:
 
 
 def _artists(artist: "Artist") -> Iterator["Artist"]:
-    """An artist and all artists within it, but for the ticks of axes: matplotlib makes these when it is asked
-    for them, which takes a fifth of the time of a figure with many panels."""
+    """An artist and all artists within it, except the ticks of axes: matplotlib creates these on access, which
+    takes a fifth of the time of a figure with many panels."""
     from matplotlib.axis import Axis
 
     yield artist
@@ -98,9 +98,9 @@ def _artists(artist: "Artist") -> Iterator["Artist"]:
 
 
 def write_figure(figure: "Figure", path: Path | str) -> Path:
-    """Write a figure as PNG or SVG, as the ending of its path says, and return the path.
+    """Write a figure as PNG or SVG, by the suffix of its path, and return the path.
 
-    Makes the folders above it. Raises OSError, and VitkitError for another ending and for a file that
+    Creates missing folders. Raises OSError, and VitkitError for another suffix and for an existing file that
     vitkit did not write.
     """
     from matplotlib import rc_context
@@ -108,9 +108,10 @@ def write_figure(figure: "Figure", path: Path | str) -> Path:
     path = Path(path)
     kind = path.suffix.lower().removeprefix(".")
     if kind not in FORMATS:
-        raise BadSettings(f"{path} is to be a figure; its name ends in .{' or .'.join(FORMATS)}")
-    # Without the date, and with identifiers that are no random numbers: the same figure is the same
-    # file
+        raise BadSettings(
+            f"{path} is to be a figure; its name must end in .{' or .'.join(FORMATS)}"
+        )
+    # Without the date, and with identifiers that are not random, so that equal figures are equal files
     metadata: dict[str, str | None] = {"Comment": MARK}
     if kind == "svg":
         metadata = {"Description": MARK, "Date": None}
@@ -126,7 +127,7 @@ def write_figure(figure: "Figure", path: Path | str) -> Path:
 
 @dataclass(frozen=True)
 class Curve:
-    """A line through points, and an interval around each of them if there is one."""
+    """A line through points, optionally with an interval around each."""
 
     x: Sequence[float]
     y: Sequence[float]
@@ -135,7 +136,7 @@ class Curve:
     high: Sequence[float] = ()
     """Upper ends of the intervals."""
     dashed: bool = False
-    """Whether it is a line to compare others with, grey and without points."""
+    """Whether it is a reference line, grey and without points."""
 
 
 @dataclass(frozen=True)
@@ -144,16 +145,15 @@ class Panel:
 
     title: str
     axis: str
-    """What is drawn upwards, and its unit."""
+    """Label of the vertical axis, with its unit."""
     curves: Mapping[str, Curve]
-    """By their names in the legend; a curve named "" is not in it."""
+    """Curves by name; "" leaves a curve out of the legend."""
     x: str = "step"
-    """What is drawn to the right."""
+    """Label of the horizontal axis."""
     limits: tuple[float, float] | None = None
-    """Where both axes begin and end; None is where the curves do."""
+    """Limits of both axes; None fits the curves."""
     upwards: tuple[float, float] | None = None
-    """Where the upward axis begins and ends, so that panels can be compared; None is where the curves
-    do."""
+    """Limits of the vertical axis, so that panels can be compared; None fits the curves."""
 
 
 def plot(panels: Sequence[Panel], columns: int = 3) -> "Figure":
@@ -173,9 +173,9 @@ def plot(panels: Sequence[Panel], columns: int = 3) -> "Figure":
         if panel.upwards:
             axes.set(ylim=panel.upwards)
         axes.spines[["top", "right"]].set_visible(False)
-        if any(panel.curves):  # any name that is not empty
+        if any(panel.curves):  # if any name is not empty
             axes.legend(fontsize=8, framealpha=0.7, edgecolor="none")
-    for axes in cells[len(panels) :]:  # the rest of the last row is empty
+    for axes in cells[len(panels) :]:  # empty cells of the last row
         axes.axis("off")
     return figure
 
@@ -197,8 +197,8 @@ def _draw_curve(axes: "Axes", name: str, curve: Curve) -> None:
 
 
 def panels(*widths: float, height: float) -> tuple["Figure", list["Axes"]]:
-    """A figure of panels side by side, with their widths in inches: a subfigure each, which a page shows
-    one by one, below each other if its reader has no room for two."""
+    """A figure of panels side by side, with these widths in inches. Each panel is a subfigure, so a page can
+    show them separately, below each other if there is no room."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(sum(widths), height), layout="constrained")
@@ -218,7 +218,7 @@ def dots_by_depth(axes: "Axes", values: Tensor, layers: Sequence[str], theme: Th
 
 
 def name_layers(axes: "Axes", layers: Sequence[str]) -> None:
-    """Name about twelve of the layers below the axis; whole words stand aslant."""
+    """Name about twelve of the layers below the axis; names that are words are rotated."""
     axes.spines[["top", "right"]].set_visible(False)
     names = [name.removeprefix("layer ") for name in layers]
     step = -(-len(layers) // 12)
@@ -231,7 +231,7 @@ def name_layers(axes: "Axes", layers: Sequence[str]) -> None:
 def draw_numbers(
     axes: "Axes", picture: np.ndarray, limits: tuple[float, float], theme: Theme
 ) -> "AxesImage":
-    """A picture of numbers between limits, (h, w), in the theme's colours; NaN are not drawn."""
+    """Draw a picture of numbers between limits, (h, w), in the theme's colours; NaN are not drawn."""
     for spine in axes.spines.values():
         spine.set_visible(False)
     low, high = limits
@@ -239,8 +239,8 @@ def draw_numbers(
 
 
 def mosaic(tiles: np.ndarray) -> np.ndarray:
-    """Tiles in rows and columns, (rows, columns, h, w) or (rows, columns, h, w, C), as one picture
-    with gaps of NaN a tenth of a tile wide: float32."""
+    """Arrange tiles, (rows, columns, h, w) or (rows, columns, h, w, C), to one picture, with gaps of NaN a
+    tenth of a tile wide: float32."""
     rows, columns, h, w = tiles.shape[:4]
     gap = gap_between(h, w)
     size = (rows * (h + gap) - gap, columns * (w + gap) - gap)
@@ -254,7 +254,7 @@ def mosaic(tiles: np.ndarray) -> np.ndarray:
 
 
 def in_rows(tiles: np.ndarray, columns: int) -> np.ndarray:
-    """Tiles, (n, h, w) or (n, h, w, C), as a mosaic with at most `columns` in a row; the last row may
+    """Arrange tiles, (n, h, w) or (n, h, w, C), to a mosaic with at most `columns` in a row; the last row may
     end in empty cells, NaN."""
     columns = min(columns, len(tiles))
     rows = -(-len(tiles) // columns)
@@ -264,13 +264,12 @@ def in_rows(tiles: np.ndarray, columns: int) -> np.ndarray:
 
 
 def gap_between(h: int, w: int) -> int:
-    """The gap between two tiles of a mosaic, in values of a tile."""
+    """The gap between two tiles of a mosaic, in pixels of a tile."""
     return max(1, round(max(h, w) / 10))
 
 
 def number_tiles(axes: "Axes", grid: tuple[int, int]) -> None:
-    """Number the rows and columns of a mosaic of h x w tiles of h x w, from 1; about seven of
-    them."""
+    """Number the rows and columns of a mosaic of h x w tiles of h x w, from 1; about seven of them."""
     gap = gap_between(*grid)
     for count, set_ticks in zip(grid, (axes.set_yticks, axes.set_xticks), strict=True):
         step = -(-count // 7)
@@ -280,7 +279,7 @@ def number_tiles(axes: "Axes", grid: tuple[int, int]) -> None:
 
 
 def of_images(count: int) -> str:
-    """ "mean of 8 images", or "one image"."""
+    """The number of images as text: "mean of 8 images", or "one image"."""
     if count == 1:
         return "one image"
     return f"mean of {count:,} images"

@@ -1,10 +1,10 @@
 """Multi-head self-attention (Appendix A, Equations 5 to 8).
 
-`Attention` is the dense layers, Eq. 5 and 8. `ScaledDotProduct`, between them, is Eq. 6 and 7, in
-which tokens meet. It calls one of two functions for the same formula, `fused` and `unfused`.
+`Attention` has the dense layers, Eq. 5 and 8. `ScaledDotProduct`, between them, is Eq. 6 and 7, in which
+tokens exchange information. It calls one of two functions for the same formula, `fused` and `unfused`.
 
-Legend: B batch, T tokens, Q the first tokens, those that are queries (all, unless `queries` says
-fewer), D width, H heads (k in the paper), D_h = D / H width of a head.
+Legend: B batch, T tokens, Q number of queries, which are the first tokens (all, unless `queries` limits
+them), D width, H heads (k in the paper), D_h = D / H width of a head.
 As in the paper, z are the states of the tokens, here after a LayerNorm.
 """
 
@@ -18,14 +18,17 @@ from vitkit.models.layers import Dense
 from vitkit.system.errors import BadSettings
 
 AttentionPositions = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor | None]]
-"""Positions that act within attention: q and k, (B, H, T, D_h) each -> q and k with positions in
-them, and a bias to add to their logits, (B, H, T, T), or None."""
+"""Positions that act within attention: q and k, (B, H, T, D_h) each -> q and k that include positions,
+and a bias to add to their logits, (B, H, T, T), or None."""
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention, MSA of Eq. 8. Its dense layers have biases, as in the official
-    code; the equations have none, and `qkv_bias` leaves those of Eq. 5 out. `head_norm` makes a norm of
-    a given width, for the queries of a head and for its keys (ViTConfig.qk_norm)."""
+    """Multi-head self-attention, MSA of Eq. 8.
+
+    Its dense layers have biases, as in the official code, although the equations have none; `qkv_bias=False`
+    omits those of Eq. 5. `head_norm` makes a norm of a given width, for the queries and for the keys of a
+    head (ViTConfig.qk_norm).
+    """
 
     def __init__(
         self,
@@ -37,7 +40,7 @@ class Attention(nn.Module):
     ):
         super().__init__()
         self.heads = heads
-        # U_qkv of all heads in one layer, whose rows make the queries, then the keys, then the values
+        # U_qkv of all heads in one layer; its rows produce queries, then keys, then values
         self.qkv = Dense(width, 3 * width, qkv_bias)
         self.q_norm: nn.Module | None = None
         self.k_norm: nn.Module | None = None
@@ -56,16 +59,15 @@ class Attention(nn.Module):
     ) -> Tensor:
         """(B, T, D) -> (B, Q, D): each of the first `queries` tokens attends to all tokens.
 
-        `queries` is None for all tokens. If z has more axes before its tokens, these count as B: of
-        a grid, (B, h, w, D), each row is a sequence of its own.
+        `queries` is None for all tokens. More axes before the tokens of z are part of the batch: in a grid,
+        (B, h, w, D), each row is a sequence of its own.
 
-        mask: bool, (T, T) or what broadcasts to (B, H, T, T), True where a query (row) may look at
-        a key (column). A query that may look at none gets zeros. Raises VitkitError for another
-        mask.
+        mask: bool, (T, T) or a shape that broadcasts to (B, H, T, T), True where a query (row) may attend to a
+            key (column). A query that may attend to no key gets zeros. Raises VitkitError for another mask.
         """
         check_mask(mask)
         if z.ndim > 3:
-            # One batch of all sequences: (B, h, w, D) -> (B·h, w, D), and back.
+            # All sequences in one batch: (B, h, w, D) -> (B·h, w, D), and back.
             attended = self(z.flatten(0, -3), positions, mask, queries)
             return attended.unflatten(0, z.shape[:-2])
         q, k, v = self.project(z)  # (B, H, T, D_h) each  Eq. 5
@@ -75,11 +77,12 @@ class Attention(nn.Module):
         if mask is not None:
             bias = masked(bias, mask, q.dtype)
         if queries is not None:
-            # The other tokens are keys and values only. What was projected is cut, never the
-            # weights: adapters, quantisers and tensor parallelism need a dense layer to be called
-            # as one.
+            # The other tokens are keys and values only. The projections are sliced, not the weights:
+            # adapters, quantisers and tensor parallelism need calls of whole dense layers.
             q = q[:, :, :queries]
-            if bias is not None and bias.shape[-2] > 1:  # one row, of a mask, is for every query
+            if (
+                bias is not None and bias.shape[-2] > 1
+            ):  # a single row of a mask applies to every query
                 bias = bias[..., :queries, :]
         attended = self.attend(q, k, v, bias)  # (B, H, Q, D_h)  Eq. 6 and 7
         return self.join(attended)  # (B, Q, D)  Eq. 8
@@ -88,24 +91,24 @@ class Attention(nn.Module):
         """Eq. 5, [q, k, v] = z U_qkv: (B, T, D) -> three times (B, H, T, D_h)."""
         head_width = self.qkv.in_features // self.heads  # D_h
         qkv = self.qkv(z).unflatten(-1, (3, self.heads, head_width))  # (B, T, 3, H, D_h)
-        q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind()  # (3, B, H, T, D_h), one by one
+        q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind()  # from (3, B, H, T, D_h)
         return *self.normed(q, k), v
 
     def normed(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        """Queries and keys, each head's through the norms that they may have: (B, H, T, D_h) each."""
+        """Apply the norms of each head, if there are any, to queries and keys: (B, H, T, D_h) each."""
         if self.q_norm is not None and self.k_norm is not None:
-            # Norms may answer in float32 where autocast computes the rest in bfloat16
+            # Norms may return float32 where autocast computes the rest in bfloat16
             q = self.q_norm(q).to(q.dtype)
             k = self.k_norm(k).to(k.dtype)
         return q, k
 
     def join(self, attended: Tensor) -> Tensor:
-        """Eq. 8: the heads side by side, then U_msa: (B, H, Q, D_h) -> (B, Q, D)."""
+        """Eq. 8: concatenate the heads and apply U_msa: (B, H, Q, D_h) -> (B, Q, D)."""
         side_by_side = attended.transpose(1, 2).flatten(2)  # (B, Q, H·D_h)
         return self.out(side_by_side)
 
     def init_weights(self) -> None:
-        """Glorot-uniform for q, k, v and out, each as its own D x D matrix; biases of zero."""
+        """Initialise q, k, v and out Glorot-uniformly, each as its own D x D matrix, and biases with zeros."""
         limit = (3 / self.qkv.in_features) ** 0.5
         for layer in (self.qkv, self.out):
             nn.init.uniform_(layer.weight, -limit, limit)
@@ -114,9 +117,9 @@ class Attention(nn.Module):
 
 
 class ScaledDotProduct(nn.Module):
-    """softmax(q kᵀ / √D_h) v (Eq. 6 and 7), by the function that is faster here.
+    """softmax(q kᵀ / √D_h) v (Eq. 6 and 7), by the faster of two functions.
 
-    A module, though it has no parameters, so that `recording` can hook what goes in and out.
+    A module without parameters, so that `recording` can hook its inputs and outputs.
     """
 
     def __init__(self, dropout: float = 0.0):
@@ -140,14 +143,14 @@ def check_mask(mask: Tensor | None) -> None:
     """Raise VitkitError for a mask that is not boolean, or that has a single row."""
     if mask is not None and (mask.dtype != torch.bool or mask.ndim < 2):
         raise BadSettings(
-            f"the mask is {mask.dtype} of shape {tuple(mask.shape)}; it is bool, (T, T) or what "
-            "broadcasts to (B, H, T, T), True where a query may look at a key"
+            f"the mask is {mask.dtype} of shape {tuple(mask.shape)}; it must be bool, (T, T) or a shape "
+            "that broadcasts to (B, H, T, T), True where a query may attend to a key"
         )
 
 
 def masked(bias: Tensor | None, mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """The bias of the logits, (B, H, T, T) or None so far, with -inf where a query may not
-    attend."""
+    """The bias of the logits with -inf where a query may not attend; the bias before, (B, H, T, T), may be
+    None."""
     if bias is None:
         bias = torch.zeros((), dtype=dtype, device=mask.device)
     return torch.where(mask, bias, -torch.inf)
@@ -166,8 +169,8 @@ def fused(
 def unfused(
     q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None, dropout: float = 0.0
 ) -> Tensor:
-    """Eq. 6 and 7 as they are written, from two matrix products: what `fused` gives, up to rounding
-    and to which weights dropout drops."""
+    """Eq. 6 and 7 as they are written, from two matrix products. Equals `fused` up to rounding, and drops
+    other weights if there is dropout."""
     weights = attention_weights(q, k, bias)  # (B, H, Q, T)  Eq. 6
     return F.dropout(weights, dropout) @ v  # (B, H, Q, D_h)  Eq. 7
 
@@ -177,24 +180,24 @@ def attention_weights(q: Tensor, k: Tensor, bias: Tensor | None = None) -> Tenso
 
     The bias, which broadcasts to (B, H, Q, T), is added inside the softmax.
     """
-    q = q * q.shape[-1] ** -0.5  # the query, not the product, as in Google's code
+    q = q * q.shape[-1] ** -0.5  # scale the query, not the product, as in Google's code
     logits = q @ k.mT  # (B, H, Q, T)
     if bias is None:
         return logits.softmax(-1)
     logits = logits + bias
-    # The softmax of a query that may look at no key would be NaN; its weights are zeros instead.
+    # The softmax of a query that may attend to no key would be NaN; its weights are set to zero.
     sees_nothing = (logits == -torch.inf).all(-1, keepdim=True)  # (B, H, Q, 1)
     weights = logits.masked_fill(sees_nothing, 0).softmax(-1)
     return weights.masked_fill(sees_nothing, 0)
 
 
 def unfused_is_faster(q: Tensor, k: Tensor, bias: Tensor | None) -> bool:
-    """Whether `unfused` beats `fused` here; measured by benchmarks/attention.py and axial.py."""
+    """Whether `unfused` is faster than `fused` here; measured by benchmarks/attention.py and axial.py."""
     tokens = k.shape[-2]
     if q.device.type != "cpu":
         return False
     if q.dtype == torch.bfloat16:
-        # By up to 2.5 times in training, until its T x T weights outgrow the cache.
+        # Up to 2.5 times as fast in training, until its T x T weights exceed the cache.
         return tokens <= 600
-    # In float32 only for the short rows, with a bias, of a ResNet's late stages.
+    # In float32 only for the short rows, with a bias, in a ResNet's late stages.
     return bias is not None and tokens <= 16

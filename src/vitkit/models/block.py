@@ -1,7 +1,7 @@
 """One block of the encoder (Section 3.1, Equations 2 and 3).
 
-Legend: B batch, T tokens, Q the first tokens, those that are computed (all, unless `queries` says
-fewer), D width, (h, w) the grid of patches. As in the paper, z are the states of the tokens.
+Legend: B batch, T tokens, Q number of queries, which are the first tokens (all, unless `queries` limits
+them), D width, (h, w) the grid of patches. As in the paper, z are the states of the tokens.
 """
 
 from collections.abc import Callable
@@ -59,7 +59,7 @@ class Block(nn.Module):
         else:
             self.mlp = Mlp(config.width, config.mlp, config.gelu, config.dropout)
 
-        # What later models do to both residual branches; the paper has a LayerNorm before each.
+        # Later models' additions to both residual branches; the paper has a LayerNorm before each.
         self.norm_after = config.branch_norm == "after"
         self.scale1 = layer_scale(config)
         self.scale2 = layer_scale(config)
@@ -73,10 +73,10 @@ class Block(nn.Module):
         mask: Tensor | None = None,
         queries: int | None = None,
     ) -> Tensor:
-        """(B, T, D) -> (B, Q, D): the new states of the first `queries` tokens, or of all, if None.
+        """(B, T, D) -> (B, Q, D): the new states of the first `queries` tokens, or of all for None.
 
-        positions: those that act within attention. mask: see Attention. `grid` is not used here:
-        AxialBlock, which can stand in the same place, needs it.
+        positions: those that act within attention. mask: see Attention. `grid` is unused here; AxialBlock,
+        which has the same interface, needs it.
         """
         if self.norm_after:
             return self.forward_norm_after(z, positions, mask, queries)
@@ -98,7 +98,7 @@ class Block(nn.Module):
         mask: Tensor | None,
         queries: int | None,
     ) -> Tensor:
-        """The block with each LayerNorm at the end of its branch: z' = LN(MSA(z)) + z, and so on."""
+        """The block with each LayerNorm at the end of its branch: z' = LN(MSA(z)) + z, and so for the MLP."""
         branch = self.attention(z, positions, mask, queries)  # (B, Q, D)
         branch = self.scale1(self.norm1(self.dropout(branch)))
         z = added(z[:, :queries], self.stochastic_depth(branch))
@@ -109,8 +109,8 @@ class Block(nn.Module):
 
 
 def added(z: Tensor, branch: Tensor) -> Tensor:
-    """A residual connection. A stream in bfloat16 stays so, where LayerScale or a norm made the branch
-    float32."""
+    """Add a residual connection. A bfloat16 stream stays bfloat16, even if LayerScale or a norm made the
+    branch float32."""
     if z.dtype == torch.bfloat16:
         branch = branch.to(torch.bfloat16)
     return z + branch
@@ -134,7 +134,7 @@ class Mlp(nn.Module):
         return self.dropout(x)
 
     def init_weights(self) -> None:
-        """Glorot-uniform weights, biases of almost nothing: the official initialisation."""
+        """Initialise weights Glorot-uniformly and biases close to zero, as the official code."""
         for layer in (self.expand, self.contract):
             nn.init.xavier_uniform_(layer.weight)
             nn.init.normal_(layer.bias, std=1e-6)
@@ -157,7 +157,7 @@ class SwiGlu(nn.Module):
         return self.dropout(x)
 
     def init_weights(self) -> None:
-        """As Mlp: Glorot-uniform for each of the three matrices, biases of almost nothing."""
+        """Initialise like Mlp: each of the three matrices Glorot-uniformly, biases close to zero."""
         limit = (6 / (self.contract.in_features + self.contract.out_features)) ** 0.5
         for layer in (self.expand, self.contract):
             nn.init.uniform_(layer.weight, -limit, limit)
@@ -165,8 +165,8 @@ class SwiGlu(nn.Module):
 
 
 class StochasticDepth(nn.Module):
-    """Leaves out a residual branch for some examples, and scales it up for the others, so that the
-    mean stays the same (Huang et al. 2016; AugReg uses it)."""
+    """Drops a residual branch for random examples and scales it up for the others, so that the mean stays
+    the same (Huang et al. 2016; AugReg uses it)."""
 
     def __init__(self, rate: float):
         super().__init__()
@@ -176,9 +176,9 @@ class StochasticDepth(nn.Module):
         """(B, ...) -> the same shape; in evaluation, unchanged."""
         if not self.training or self.rate == 0:
             return x
-        shape = [len(x)] + [1] * (x.ndim - 1)  # one draw an example: (B, 1, 1)
+        shape = [len(x)] + [1] * (x.ndim - 1)  # one random number per example: (B, 1, 1)
         keep = torch.rand(shape, device=x.device) >= self.rate
-        factor = keep / (1 - self.rate)  # 0 where left out
+        factor = keep / (1 - self.rate)  # 0 for dropped branches
         return x * factor.to(x.dtype)
 
 

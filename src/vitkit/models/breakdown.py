@@ -1,4 +1,4 @@
-"""A model as its parts, in the order of the data: what each gives, what it learns, and what it costs."""
+"""A model as its parts, in the order of the data: their outputs, parameters and costs."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -17,20 +17,20 @@ class ModelPart:
     """A part of a model. The parameters and MACs of all parts add up to the model's."""
 
     name: str
-    """What it is, in a few words."""
+    """A short name."""
     output: tuple[int, ...]
-    """The shape of what it gives for one image: (h, w, C) of a feature map, (T, D) of tokens, (D,) of a
+    """The shape of its output for one image: (h, w, C) of a feature map, (T, D) of tokens, (D,) of a
     vector."""
     parameters: int
-    """How many numbers it learns; of a part that is there `times` times, all together."""
+    """Its number of learned values, summed over all `times` occurrences."""
     macs: int
-    """Its multiply-accumulates for one image, all together; see `cost`."""
+    """Its multiply-accumulates for one image, summed over all occurrences; see `cost`."""
     times: int = 1
-    """How often it is there."""
+    """Number of occurrences."""
 
 
 def parts(config: ModelConfig) -> list[ModelPart]:
-    """The parts of a model for images of its own size, in the order of the data. Takes no memory."""
+    """The parts of a model for images of its own size, in the order of the data. Allocates no memory."""
     if isinstance(config, LeNetConfig):
         return [ModelPart("LeNet-5", (config.classes,), parameters(config), cost(config).macs)]
     if isinstance(config, ResNetConfig):
@@ -39,7 +39,7 @@ def parts(config: ModelConfig) -> list[ModelPart]:
 
 
 def _vit_parts(config: ViTConfig) -> list[ModelPart]:
-    """From patches to classes (Figure 1)."""
+    """The parts from the patches to the classes (Figure 1)."""
     learned = _learned_by(config, _part_of)
     macs = vit_macs(config, config.image)
     rows, columns = config.grid
@@ -115,7 +115,7 @@ def _part_of(name: str) -> str:
 
 
 def _resnet_parts(config: ResNetConfig) -> list[ModelPart]:
-    """From the root's convolution to the head."""
+    """The parts from the root's convolution to the head."""
     backbone = config.backbone
     macs = stage_macs(backbone, config.channels, config.image)
     stage_of_unit = [
@@ -149,7 +149,7 @@ def _resnet_parts(config: ResNetConfig) -> list[ModelPart]:
 
 
 def _learned_by(config: ModelConfig, part_of: Callable[[str], str]) -> Counter[str]:
-    """How many numbers each part learns; `part_of` says to which one a parameter belongs."""
+    """The number of learned values of each part; `part_of` maps the name of a parameter to its part."""
     learned: Counter[str] = Counter()
     for name, parameter in blueprint(config).named_parameters():
         learned[part_of(name)] += parameter.numel()

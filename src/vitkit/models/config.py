@@ -1,5 +1,5 @@
-"""Every setting of a Vision Transformer as one frozen value, and what follows from them. The sizes of
-Table 1 are in zoo.py; what the settings must be is in config_checks.py."""
+"""Every setting of a Vision Transformer as one frozen value, and properties derived from them. zoo.py has
+the sizes of Table 1, config_checks.py the conditions on the settings."""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
@@ -17,9 +17,9 @@ class ViTConfig:
     ViT-B/16 (Table 1)."""
 
     kind: ClassVar[str] = "vit"
-    """The name of this sort of model in JSON."""
+    """The name of this kind of model in JSON."""
     title: ClassVar[str] = "Vision Transformer"
-    """What people call such models."""
+    """The usual name of such models."""
 
     width: int = 768
     """D, the width of every token's state."""
@@ -33,24 +33,23 @@ class ViTConfig:
     """P, the side of a patch in pixels, or its height and width; of a hybrid, in positions of the
     ResNet's last feature map, each of which is `stem.stride` pixels."""
     image: tuple[int, int] = (224, 224)
-    """Height and width that the position table is made for; other sizes resample it."""
+    """Height and width for which the position table is made; for other sizes it is resampled."""
     channels: int = 3
     """C, channels of the image."""
     classes: int = 1000
-    """K; 0 leaves the head out, and the model returns its features."""
+    """K; 0: no head, and the model returns its features."""
     pool: PoolName = "token"
     """What the head reads. "token": the class token; "distilled": that and the distillation token
-    (DeiT: a classifier for each, averaged); "token-gap": the class token and the mean of the patches
-    side by side (DINOv2's linear classifier); "token-quarters": the class token and the means of the
+    (DeiT: a classifier for each, averaged); "token-gap": the class token and the mean of the patches,
+    concatenated (DINOv2's linear classifier); "token-quarters": the class token and the means of the
     patches in the four quarters of the image; "token-gap-quarters": all of these; "token-pyramid": these
-    and the means in 4 x 4 parts of the image; "gap": the mean of the patches (App. D.3, which trains it
-    with a learning rate of 3e-4, and the token with 8e-4); "map": an attention pooling; "corner": the
-    first patch (the published Axial-ViT); "memory": the anomaly score, one number: how far the image's
-    patches are from those of a memory bank (PatchCore); "none": every token, each with an answer of its
-    own."""
+    and the means in 4 x 4 parts of the image; "gap": the mean of the patches (App. D.3, trained with a
+    learning rate of 3e-4, the token with 8e-4); "map": an attention pooling; "corner": the first patch
+    (the published Axial-ViT); "memory": the anomaly score, one number: how far the image's patches are from
+    those of a memory bank (PatchCore); "none": every token, each with its own output."""
     read_blocks: int = 1
-    """Number of blocks, counted from the last, from which the head reads the tokens of `pool`, side
-    by side, each after the last LayerNorm (4 in DINO's linear protocol); 1 in the paper."""
+    """Number of blocks, counted from the last, from which the head reads the tokens of `pool`,
+    concatenated, each after the last LayerNorm (4 in DINO's linear protocol); 1 in the paper."""
     memory: int = 0
     """M, the number of patches in the memory bank of the pooling "memory"; 0 for other poolings."""
     class_token: bool | None = None
@@ -63,10 +62,10 @@ class ViTConfig:
     """Input of the last LayerNorm: every token (Eq. 4), or the pooled vector (MAE and timm with
     mean pooling)."""
     representation: int = 0
-    """Width of the hidden layer with tanh before the head, used in pre-training (Section 3.1); 0 is
-    none."""
+    """Width of the hidden layer with tanh before the head, used in pre-training (Section 3.1); 0: no such
+    layer."""
     head_bias: float = 0.0
-    """Initial value of the head's bias; -10 goes with the sigmoid loss on ImageNet-21k."""
+    """Initial value of the head's bias; -10 is used with the sigmoid loss on ImageNet-21k."""
     dropout: float = 0.0
     """Rate of dropout after the positions and after every dense layer but q, k and v (App. B.1)."""
     attention_dropout: float = 0.0
@@ -76,14 +75,14 @@ class ViTConfig:
     with the block's number, from 0 at the first."""
     gelu: Literal["tanh", "erf", "quick", "relu", "silu"] = "tanh"
     """Form of the GELU: "tanh" in Google's weights, "erf" in most others, and "quick", x
-    sigmoid(1.702 x), in OpenAI's CLIP. Or another activation in its place: "relu" or "silu"."""
+    sigmoid(1.702 x), in OpenAI's CLIP. Or a different activation: "relu" or "silu"."""
     qkv_bias: bool = True
     """Whether the queries, keys and values of the blocks have biases, as in the official code; the
-    equations have none. Published weights without them are read as ones of zeros."""
+    equations have none. Published weights without them are loaded with biases of zero."""
     swiglu: bool = False
-    """Whether the blocks' MLP is a SwiGLU, silu(x W1) * (x W2) and then W3, instead of two layers
-    with a GELU between them (DINOv2's giant). W1 and W2 have `mlp` outputs each. MAP's own MLP stays
-    as it is."""
+    """Whether the blocks' MLP is a SwiGLU, silu(x W1) * (x W2) and then W3, instead of two layers with a
+    GELU between them (DINOv2's giant). W1 and W2 have `mlp` outputs each. Does not change the MLP of a MAP
+    head."""
     eps: float = 1e-6
     """Epsilon of every LayerNorm."""
     branch_norm: Literal["before", "after"] = "before"
@@ -96,8 +95,8 @@ class ViTConfig:
     """Whether every LayerNorm is an RMSNorm, which subtracts no mean and has no bias (ViT-5): x /
     sqrt(mean(x²) + eps), times a learned factor."""
     qk_norm: bool = False
-    """Whether the queries and the keys of each head of the blocks pass a norm of their own (ViT-22B,
-    ViT-5), before positions rotate them. MAP's attention stays as it is."""
+    """Whether the queries and the keys of each head of the blocks are normalised (ViT-22B, ViT-5) before
+    positions rotate them. Does not change the attention of a MAP head."""
     layer_scale: float | None = None
     """Initial value of a learned factor for every channel of a branch (LayerScale; DINOv2, DeiT
     III); None: no such factors."""
@@ -117,27 +116,27 @@ class ViTConfig:
     ] = "learned"
     """Position embedding (App. D.4). A learned vector: "learned" for every token (the paper),
     "learned2d" for every column and row, "relative" for every offset between two tokens. Fixed
-    sines and cosines: "sincos" (big_vision), "sincos-moco" (MoCo v3), "sincos-mae" (MAE), and of the
-    patch's number in raster order "sincos-1d" (Vaswani et al. 2017). Rotated
-    queries and keys: "rotary", which is stretched over other grids; "rotary-axial" (RoPE-ViT's axial
-    form), which goes on there; "rotary-timm" (timm's "rope_reg" models) and "rotary-dinov3". "none": no
+    sines and cosines: "sincos" (big_vision), "sincos-moco" (MoCo v3), "sincos-mae" (MAE), and
+    "sincos-1d" of the patch's number in raster order (Vaswani et al. 2017). Rotated queries and keys:
+    "rotary", which is stretched over other grids; "rotary-axial" (RoPE-ViT's axial form), which is
+    extrapolated there; "rotary-timm" (timm's "rope_reg" models) and "rotary-dinov3". "none": no
     positions."""
     inject: Literal["stem", "every", "shared"] | None = None
-    """Where positions enter. "stem": once, before the first block; "every": at every block, with a
+    """Where positions are added. "stem": once, before the first block; "every": at every block, with a
     table for each; "shared": at every block, with one table for all. None: "stem", but "every" for
     relative and "shared" for rotary positions, which act within attention."""
     prefix_positions: int | None = None
     """Number of the tokens before the patches, counted from the first, that have a row in the
     position table; None: all if positions are learned or learned2d, else none."""
     position_grid: tuple[int, int] | None = None
-    """(h, w), the grid that rotary positions were trained on: those of another grid are spread over
-    its extent. None: that of `image`. A model that is resized keeps it."""
+    """(h, w), the grid on which rotary positions were trained; positions of another grid are scaled to its
+    extent. None: the grid of `image`. A resized model keeps it."""
     resample: Literal["google", "timm", "huggingface", "torchvision", "siglip2"] = "google"
     """How positions are resampled to another grid."""
     stride: int | tuple[int, int] | None = None
     """Distance from one patch to the next, in the form of `patch`. If it is smaller than the patch,
-    patches overlap, and there are more of them. None: the patch size, so that patches lie side by
-    side (the paper)."""
+    patches overlap, and there are more of them. None: the patch size, so that patches do not overlap
+    (the paper)."""
     stem: Backbone | None = None
     """The ResNet of a hybrid, whose last feature map is cut into patches; None: the image itself is
     cut."""
@@ -150,9 +149,11 @@ class ViTConfig:
         check(self)
 
     def _accept_json_types(self) -> None:
-        """Accept what JSON has: a list for a tuple, a dict for a stem; and one number for a square.
-        What says the same becomes the same: a patch of 16 x 16 is one of 16."""
-        # object.__setattr__ is how a frozen dataclass sets its own fields.
+        """Accept JSON types, a list for a tuple and a dict for a stem, and one number for a square.
+
+        Equal settings become identical: a patch of 16 x 16 becomes 16.
+        """
+        # The only way to set fields of a frozen dataclass
         object.__setattr__(self, "image", as_pair(self.image))
         object.__setattr__(self, "patch", as_side(self.patch))
         object.__setattr__(self, "stride", as_side(self.stride))
@@ -165,7 +166,7 @@ class ViTConfig:
 
     @property
     def grid(self) -> Grid:
-        """(h, w), the patches of the image that the position table is made for."""
+        """(h, w), the patches of an image of the position table's size."""
         return self.tiling.grid(self.image)
 
     @property
@@ -187,7 +188,7 @@ class ViTConfig:
 
     @property
     def blocks_built(self) -> int:
-        """How many blocks and residual units `build` makes: a hybrid's stem has units too."""
+        """The number of blocks and residual units that `build` makes, including those of a hybrid's stem."""
         if self.stem is None:
             return self.depth
         return self.depth + sum(self.stem.units)
@@ -201,7 +202,7 @@ class ViTConfig:
 
     @property
     def prefix(self) -> int:
-        """Tokens before the patches: the class token, if there is one, and the registers."""
+        """The number of tokens before the patches: the class token, if there is one, and the registers."""
         return int(self.has_class_token) + self.registers
 
     @property
@@ -221,7 +222,7 @@ class ViTConfig:
 
     @property
     def resolved_inject(self) -> Literal["stem", "every", "shared"]:
-        """Where the positions enter: `inject`, or the default of their kind."""
+        """Where positions are added: `inject`, or the default of their kind."""
         return self.inject or self.position_kind.default_inject
 
     @property
@@ -238,50 +239,49 @@ class ViTConfig:
 
     @property
     def reads(self) -> str:
-        """The reading of the head, in words."""
+        """A description of what the head reads."""
         if self.read_blocks == 1:
             return f'"{self.pool}"'
         return f'"{self.pool}" of {self.read_blocks} blocks'
 
     @property
     def pools(self) -> bool:
-        """Whether the model gives one answer per image, rather than one for every token."""
+        """Whether the model has one output per image, rather than one for every token."""
         return self.pool != "none"
 
     def fitting(self, image: Grid) -> Grid:
-        """The largest (height, width) that whole patches cover and that is not above `image`; at
-        least one patch."""
+        """The largest (height, width) not above `image` that whole patches cover; at least one patch."""
         return self.tiling.fitting(image)
 
     def resized(self, image: Grid, method: str | None = None) -> "ViTConfig":
         """The configuration for images of this (height, width).
 
-        `method` resamples its positions (one of RESAMPLE); None keeps the model's own. Raises
-        VitkitError for a size that patches do not fit, or that relative positions have no meaning
-        for.
+        `method` resamples its positions (one of RESAMPLE); None keeps the model's own. Raises VitkitError for
+        a size that whole patches do not cover, and for a new grid if positions are relative.
         """
         return self._on_another_grid(image=tuple(image), resample=method or self.resample)
 
     def with_stride(
         self, stride: int | Grid | None, image: Grid | None = None, method: str | None = None
     ) -> "ViTConfig":
-        """The configuration with patches at other distances, which may overlap: None is the patch.
+        """The configuration with patches at other distances, which may overlap; None: the patch size.
 
-        The `stride` is in pixels of the image, of a hybrid too. Without an `image` it is for the
-        largest size not above its own that the patches fit. Raises VitkitError as `resized` does, for
-        a stride beyond the patch, and for one between the positions of a hybrid's feature map.
+        The `stride` is in pixels of the image, also for a hybrid. Without `image` the configuration is for the
+        largest image, not above its own, that the patches cover. Raises VitkitError as `resized` does, for a
+        stride larger than the patch, and for one between the positions of a hybrid's feature map.
         """
         if self.stem is not None and stride is not None and are_sides(stride):
             stride = self._in_positions(as_pair(stride), self.stem.stride)
         if image is None:
-            one_patch = replace(self, stride=stride, image=self.tiling.size)  # fits every stride
+            # Valid for every stride
+            one_patch = replace(self, stride=stride, image=self.tiling.size)
             image = one_patch.fitting(self.image)
         return self._on_another_grid(
             stride=stride, image=tuple(image), resample=method or self.resample
         )
 
     def _in_positions(self, stride: Grid, apart: int) -> Grid:
-        """A hybrid's stride as its field has it, from one in pixels; positions are `apart` pixels."""
+        """Convert a hybrid's stride from pixels to positions, which are `apart` pixels apart."""
         height, width = self.tiling.size
         if stride[0] > height or stride[1] > width or stride[0] % apart or stride[1] % apart:
             raise BadSettings(
@@ -292,7 +292,7 @@ class ViTConfig:
         return stride[0] // apart, stride[1] // apart
 
     def _on_another_grid(self, **changes) -> "ViTConfig":
-        """The configuration with changes that may give it another grid."""
+        """The configuration with changes that may change its grid."""
         new = replace(self, **changes)
         if new.grid == self.grid:
             return new
@@ -308,13 +308,16 @@ class ViTConfig:
         return new
 
     def with_head(self, classes: int) -> "ViTConfig":
-        """The configuration with a new head for this many classes directly on the pooled state
-        (Section 3.2); 0 is none."""
+        """The configuration with a new head for this many classes directly on the pooled state (Section 3.2),
+        or without a head for 0."""
         return replace(self, classes=classes, head_bias=0.0, representation=0)
 
     def headless(self) -> "ViTConfig":
-        """The configuration of the encoder without a head. If only a vitkit head combines several states, the class
-        token of the last block remains, which every library can return."""
+        """The configuration of the encoder without a head.
+
+        If only a vitkit head combines several states, the class token of the last block remains, which every
+        library can return.
+        """
         headless = replace(self.with_head(0), read_blocks=1, memory=0)
         if self.pooling.compares_patches:
             headless = replace(headless, pool="token" if self.has_class_token else "gap")

@@ -1,4 +1,4 @@
-"""What the settings of a model must be, alone and together: each refusal is one sentence with the value.
+"""Conditions on the settings of a model, alone and together: each error is one sentence with the value.
 
 `check` is for Vision Transformers.
 """
@@ -17,26 +17,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PositionKind:
-    """The defaults are those of fixed positions that are added at the stem."""
+    """A kind of position embedding. The defaults are those of fixed positions that are added at the stem."""
 
     default_inject: Literal["stem", "every", "shared"] = "stem"
-    """Where it enters if ViTConfig.inject is left open."""
+    """Where it is added if ViTConfig.inject is None."""
     adds_to_tokens: bool = True
     """Whether it is added to tokens; otherwise it acts within attention."""
     has_tables: bool = False
     """Whether it has parameters."""
     has_prefix_rows: bool = False
-    """Whether its table has rows for the tokens before the patches, as ViTConfig.prefix_positions
-    counts them. (Relative positions need none: such a token has offsets like any other.)"""
+    """Whether its table has rows for the tokens before the patches, see ViTConfig.prefix_positions.
+    (Relative positions need none: such a token has offsets like all others.)"""
     any_grid: bool = True
-    """Whether it has a meaning on another grid than the one it was made for."""
+    """Whether it has a meaning on grids other than its own."""
     keeps_trained_grid: bool = False
-    """Whether a model for another size remembers the grid that it was trained on
-    (ViTConfig.position_grid), as its positions cannot be resampled."""
+    """Whether a model for another size keeps the grid of its training (ViTConfig.position_grid),
+    because its positions cannot be resampled."""
     width_multiple: int = 1
-    """What the width of a token must be a multiple of."""
+    """Required divisor of the width of a token."""
     head_multiple: int = 1
-    """What the width of a head must be a multiple of."""
+    """Required divisor of the width of a head."""
 
 
 POSITION_KINDS = {
@@ -60,7 +60,7 @@ POSITION_KINDS = {
 
 
 def check(config: "ViTConfig") -> None:
-    """Raise VitkitError for a setting of the wrong type, out of its range, or at odds with others."""
+    """Raise VitkitError for a setting of the wrong type, out of its range, or in conflict with others."""
     _check_sides(config)
     check_settings(config)
     _check_numbers(config)
@@ -74,7 +74,7 @@ def check(config: "ViTConfig") -> None:
 
 
 def _check_sides(config: "ViTConfig") -> None:
-    """Before the types of all settings: these two take one number or two."""
+    """Check patch and stride before the types of all settings: they may be one number or two."""
     for name in ("patch", "stride"):
         value = getattr(config, name)
         if name == "stride" and value is None:
@@ -87,7 +87,7 @@ def _check_sides(config: "ViTConfig") -> None:
 
 
 def are_sides(value: object) -> bool:
-    """Whether a value can be the sides of a patch: a whole number from 1 on, or two."""
+    """Whether a value can be the sides of a patch: a whole number of at least 1, or two."""
     sides = as_pair(value)
     if not isinstance(sides, tuple) or len(sides) != 2:
         return False
@@ -205,7 +205,7 @@ def _check_positions(config: "ViTConfig") -> None:
             f"{config.prefix}, the tokens before the patches"
         )
 
-    # Where they enter
+    # Where they are added
     if config.inject == "stem" and not kind.adds_to_tokens:
         raise BadSettings(
             f'inject is "stem" but {config.positions} positions act within attention; choose '
@@ -217,7 +217,7 @@ def _check_positions(config: "ViTConfig") -> None:
             'by; choose "stem" or "shared"'
         )
 
-    # The grid they were trained on
+    # The grid of their training
     if config.position_grid is None:
         return
     if not kind.keeps_trained_grid:

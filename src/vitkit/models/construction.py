@@ -1,7 +1,7 @@
-"""Models from names and configurations: created, made for another size of images (Section 3.2) or
-another stride, and made for inference.
+"""Models from names and configurations: created, adapted to another size of images (Section 3.2) or
+another stride, and prepared for inference.
 
-No function changes the model that it is given; weights that stay as they are share its memory.
+No function changes the model that it gets; unchanged weights share its memory.
 """
 
 import copy
@@ -28,7 +28,7 @@ MODELS = {ViTConfig: VisionTransformer, ResNetConfig: ResNet, LeNetConfig: LeNet
 KINDS: dict[str, type[ViTConfig] | type[ResNetConfig] | type[LeNetConfig]] = {
     config.kind: config for config in (ViTConfig, ResNetConfig, LeNetConfig)
 }
-# Layers whose weight is a kernel: what weight decay shrinks, if it leaves out the rest.
+# Layers whose weight is a kernel, the part that weight decay applies to if it excludes other parameters.
 KERNEL_LAYERS = (nn.Linear, nn.Conv2d, Conv)
 AnyModel = TypeVar("AnyModel", bound=Model)
 
@@ -41,8 +41,8 @@ def create(
 ) -> Model:
     """A model with the official initial weights: `create("B/16", classes=10)` or `create(config)`.
 
-    `seed` makes the weights repeatable, whatever the device, and leaves torch's own generator as it
-    was. Raises VitkitError for an unknown name or setting, WrongArgument for what is neither.
+    `seed` makes the weights reproducible on every device and does not change torch's own generator.
+    Raises VitkitError for an unknown name or setting, WrongArgument for another type.
     """
     if isinstance(model, str):
         config = named(model, **changes)
@@ -58,12 +58,12 @@ def create(
             f"model is of type {type(model).__name__}; give a name, such as 'B/16', or a configuration"
         )
 
-    # Shapes first, then memory. On the CPU: a GPU would draw other numbers from the same seed
+    # Shapes first, then memory. On the CPU: a GPU would produce other random numbers from the same seed
     with torch.device("meta"):
         network = build(config)
-    _give_memory(network)
+    _allocate(network)
 
-    # The weights, and torch's generator as it was. torch.manual_seed would seed those of GPUs too
+    # The weights, without a change of torch's generator. torch.manual_seed would seed GPUs too
     with torch.no_grad(), torch.random.fork_rng([], enabled=seed is not None):
         if seed is not None:
             torch.default_generator.manual_seed(seed)
@@ -74,52 +74,52 @@ def create(
     return network.to(device)
 
 
-def _give_memory(network: nn.Module) -> None:
-    """Memory on the CPU for a network that has shapes alone. With NaN everywhere in it, so that a
-    parameter without an initialisation cannot go unnoticed.
+def _allocate(network: nn.Module) -> None:
+    """Allocate CPU memory for a network that has only shapes, filled with NaN so that a parameter without
+    an initialisation is noticed.
 
-    Module.to_empty would do, but it goes through Python for each tensor without memory, and takes a
-    third of the time in which a small model is made.
+    Module.to_empty would do the same, but it runs Python for each tensor without memory, which takes a
+    third of the time of creating a small model.
     """
     for module in network.modules():
         for name, parameter in module.named_parameters(recurse=False):
             values = torch.full(parameter.shape, torch.nan, dtype=parameter.dtype, device="cpu")
             setattr(module, name, nn.Parameter(values, parameter.requires_grad))
         for name, buffer in module.named_buffers(recurse=False):
-            # BatchNorm counts its batches in integers, which know no NaN
+            # BatchNorm counts its batches with integers, which cannot be NaN
             fill = torch.nan if buffer.is_floating_point() else 0
             values = torch.full(buffer.shape, fill, dtype=buffer.dtype, device="cpu")
             setattr(module, name, values)
 
 
 def build(config: ModelConfig) -> Model:
-    """The model of a configuration, with memory for its weights but no values in it; `create` gives
-    it these. Under `torch.device("meta")` it has no memory either."""
+    """The model of a configuration, with memory for its weights but without values; `create` initialises
+    them. Under `torch.device("meta")` it has no memory either."""
     return MODELS[type(config)](config)
 
 
-@lru_cache(maxsize=8)  # saving a model and its card asks for the same one several times
+@lru_cache(maxsize=8)  # saving a model and its card needs the same one several times
 def blueprint(config: ModelConfig) -> Model:
-    """A model without memory, for the names and shapes of its parameters. Every caller gets the same
-    one, so nobody may change it."""
+    """A model without memory, for the names and shapes of its parameters. It is shared by all callers and
+    must not be changed."""
     with torch.device("meta"):
         return build(config)
 
 
 def parameters(model: nn.Module | ModelConfig) -> int:
-    """How many numbers a model learns, or one of this configuration would. Takes no memory."""
+    """The number of learned values of a model or of a configuration's model. Allocates no memory."""
     if not isinstance(model, nn.Module):
         model = blueprint(model)
     return sum(parameter.numel() for parameter in model.parameters())
 
 
 def config_to_dict(config: ModelConfig) -> dict:
-    """A configuration as a dict of JSON values, its kind among them; `config_from` is the way back."""
+    """A configuration as a dict of JSON values, including its kind; `config_from` is the inverse."""
     return {"kind": config.kind, **asdict(config)}
 
 
 def config_from(values: dict) -> ModelConfig:
-    """The configuration that `config_to_dict` made this of, or JSON of it; a ViTConfig if it names no kind.
+    """The configuration from the dict of `config_to_dict`, or from JSON of it; a ViTConfig without a kind.
 
     Raises VitkitError or TypeError for anything else.
     """
@@ -139,13 +139,12 @@ def config_from(values: dict) -> ModelConfig:
 def resized(model: AnyModel, image: Grid, method: str | None = None) -> AnyModel:
     """The model for images of (height, width), in the same mode.
 
-    Position tables are resampled by `method`, one of RESAMPLE. None is the model's own, with which
-    the new model computes what the model itself does when it is fed images of that size. Raises
-    VitkitError for a size that the model cannot be made for, and for a model that was made for
-    inference.
+    Position tables are resampled by `method`, one of RESAMPLE. With None, the model's own, the new model's
+    results equal those of the old one on images of that size. Raises VitkitError for a size that is
+    impossible for the model, and for a model that was made for inference.
     """
     check_not_for_inference(model)
-    return _with_tables(model, model.config.resized(image, method))
+    return _on_new_grid(model, model.config.resized(image, method))
 
 
 def with_stride(
@@ -154,13 +153,13 @@ def with_stride(
     image: Grid | None = None,
     method: str | None = None,
 ) -> VisionTransformer:
-    """The model with patches at other distances, in the same mode: the same projection E cuts them,
-    and position tables are resampled to the new grid, as `resized` does.
+    """The model with patches at other distances, in the same mode. The projection E stays the same, and
+    position tables are resampled to the new grid as in `resized`.
 
     `stride`, in pixels, and `image` are as in `ViTConfig.with_stride`, which raises VitkitError.
     """
     check_not_for_inference(model)
-    return _with_tables(model, model.config.with_stride(stride, image, method))
+    return _on_new_grid(model, model.config.with_stride(stride, image, method))
 
 
 def check_not_for_inference(model: nn.Module) -> None:
@@ -169,13 +168,12 @@ def check_not_for_inference(model: nn.Module) -> None:
         raise Unsupported("this model was made for inference; resize the one that it was made from")
 
 
-def _with_tables(model: AnyModel, config: ModelConfig) -> AnyModel:
-    """The model of a configuration that differs from the model's own in its grid, with the model's
-    weights."""
-    with torch.device("meta"):  # shapes only: the weights are the model's
+def _on_new_grid(model: AnyModel, config: ModelConfig) -> AnyModel:
+    """The model of a configuration with another grid, with the weights of this model."""
+    with torch.device("meta"):  # only shapes: the weights are the model's
         new = cast(AnyModel, build(config))
 
-    # The weights, with new tables for those modules whose tables are of one size of images.
+    # The weights, with new tables for modules whose tables depend on the size of images.
     weights = dict(model.state_dict())
     with torch.no_grad():
         for name, module in new.named_modules():
@@ -185,7 +183,7 @@ def _with_tables(model: AnyModel, config: ModelConfig) -> AnyModel:
                     weights[f"{name}.{key}"] = table
     new.load_state_dict(weights, assign=True)
 
-    # What is not in the weights: which of them are frozen, and the model's modes.
+    # State besides the weights: frozen parameters, and the model's modes.
     old_parameters = dict(model.named_parameters())
     for name, parameter in new.named_parameters():
         parameter.requires_grad_(old_parameters[name].requires_grad)
@@ -195,15 +193,14 @@ def _with_tables(model: AnyModel, config: ModelConfig) -> AnyModel:
 
 
 def for_inference(model: AnyModel, image: Grid | None = None) -> AnyModel:
-    """A model that gives the same answers in evaluation mode, with less work in every pass.
+    """A model with the same outputs in evaluation mode and less work in every pass.
 
-    Everything is computed once that can be: positions are resampled to `image`, (height, width),
-    fixed positions are stored, kernels are standardised. Its weights are not the model's any more,
-    so it is not for training or saving, as its `inference_only` says.
+    Everything that does not depend on images is computed once: positions are resampled to `image`, (height,
+    width), fixed positions are stored, kernels are standardised. Its weights differ from the model's, so
+    it cannot be trained or saved; `inference_only` marks it.
 
-    It may be moved and converted without a change to the model itself. An update of that model's
-    weights in place is not followed. Raises VitkitError for a size that the model cannot be made
-    for.
+    Moving and converting it does not change the original model. Later in-place changes of that model's
+    weights do not reach it. Raises VitkitError for a size that is impossible for the model.
     """
     if image is not None and tuple(image) != tuple(model.config.image):
         model = resized(model, image)
@@ -221,8 +218,8 @@ def for_inference(model: AnyModel, image: Grid | None = None) -> AnyModel:
 
 
 def same_memory(model: nn.Module) -> dict[int, torch.Tensor]:
-    """The memo of a copy.deepcopy that copies everything but the numbers: for each tensor of the
-    model a new one, frozen, in the same memory."""
+    """The memo of a copy.deepcopy that copies everything except the values: it maps each tensor of the
+    model to a new one, frozen, in the same memory."""
     tensors = {}
     for tensor in chain(model.parameters(), model.buffers()):
         shared = tensor.detach()

@@ -1,8 +1,8 @@
-"""From the tokens to what the head reads: y of Eq. 4, and what Appendix D.3 and others put there
+"""From the tokens to what the head reads: y of Eq. 4, and its replacements in Appendix D.3 and elsewhere
 (pooling.py has the table). DeiT's head, which reads two tokens, is here too.
 
-A pooling says in `tokens_read` how many of the first tokens it reads (None for all), so that the
-last block need not compute the others.
+The attribute `tokens_read` of a pooling is the number of first tokens that it reads (None for all); the
+last block does not have to compute the others.
 
 Legend: B batch, N patches, T tokens, D width, H heads, D_h width of a head, K classes, (h, w) the
 grid of patches. z are the tokens' final states, y is what the head reads.
@@ -23,7 +23,7 @@ COMPARED = 2_048  # rows of a memory bank that all patches are compared with at 
 
 
 class Pooling(nn.Module):
-    """A pooling without parameters: the states that the table of poolings names, side by side."""
+    """A pooling without parameters: concatenates the states that the table of poolings names."""
 
     def __init__(self, config: ViTConfig):
         super().__init__()
@@ -44,10 +44,10 @@ class Pooling(nn.Module):
 
 
 def states_of(part: States, z: Tensor, prefix: int, grid: Grid) -> list[Tensor]:
-    """The states of a part of a pooling, (B, D) each, from those of all tokens, (B, T, D), `prefix` of
-    them before the patches."""
+    """The states of one part of a pooling, (B, D) each, from those of all tokens, (B, T, D), of which
+    `prefix` come before the patches."""
     match part:
-        case Token(number):  # Eq. 4: y = LN(z_L^0), where LN came before
+        case Token(number):  # Eq. 4: y = LN(z_L^0); LN is applied before
             return [z[:, number]]
         case Patch(number):
             return [z[:, prefix + number]]
@@ -59,7 +59,7 @@ def states_of(part: States, z: Tensor, prefix: int, grid: Grid) -> list[Tensor]:
 
 def means_of_parts(patches: Tensor, sides: int) -> list[Tensor]:
     """(B, h, w, D) -> (B, D) each: the means of the patches in `sides` x `sides` parts of the image, row by
-    row. A row or column of patches that a border goes through is in both parts."""
+    row. A row or column of patches across a border belongs to both parts."""
     means = []
     for rows in shares(patches.shape[1], sides):
         for columns in shares(patches.shape[2], sides):
@@ -68,13 +68,13 @@ def means_of_parts(patches: Tensor, sides: int) -> list[Tensor]:
 
 
 def shares(length: int, count: int) -> list[slice]:
-    """A side of this many patches in `count` parts, each from the patch in which it begins to
-    the one in which it ends."""
+    """Divide a side of this many patches into `count` parts, from the patch where a part begins to the
+    one where it ends."""
     parts = []
     for i in range(count):
         end = ((i + 1) * length + count - 1) // count  # rounded up
         parts.append(slice(i * length // count, end))
-    return parts  # of an exported model the length is a variable, and ONNX divides towards zero
+    return parts  # `length` is a variable in an exported model, and ONNX divides towards zero
 
 
 def build_pool(config: ViTConfig) -> "Pooling | AttentionPool | MemoryPool":
@@ -87,8 +87,8 @@ def build_pool(config: ViTConfig) -> "Pooling | AttentionPool | MemoryPool":
 
 
 class AttentionPool(nn.Module):
-    """MAP, multi-head attention pooling (big_vision): one learned query, the probe, attends to
-    the patches: big_vision has no other tokens here, and timm leaves them out."""
+    """MAP, multi-head attention pooling (big_vision): one learned query, the probe, attends to the
+    patches. big_vision has no other tokens here, and timm excludes them."""
 
     tokens_read = None
 
@@ -102,7 +102,7 @@ class AttentionPool(nn.Module):
 
     def forward(self, z: Tensor, grid: Grid) -> Tensor:
         """(B, T, D) -> (B, D)."""
-        # The same query to every image; keys and values are the patches.
+        # The same query for every image; keys and values are the patches.
         q, _, _ = self.attention.project(self.probe)  # (1, H, 1, D_h)
         q = q.expand(z.shape[0], -1, -1, -1)  # (B, H, 1, D_h)
         patches = z[:, self.prefix :]  # (B, N, D)
@@ -110,12 +110,12 @@ class AttentionPool(nn.Module):
         y = self.attention.attend(q, k, v)  # (B, H, 1, D_h)
         y = self.attention.join(y)  # (B, 1, D)
 
-        # Eq. 3 as in a block; unlike Eq. 2, the probe is not added to what attention gives.
+        # Eq. 3 as in a block; unlike Eq. 2, the probe is not added to the attention's output.
         y = y + self.mlp(self.norm(y))
         return y[:, 0]
 
     def init_weights(self) -> None:
-        """Glorot-uniform, for a probe that is a 1 x D matrix, as flax counts it."""
+        """Initialise the probe Glorot-uniformly, as a 1 x D matrix, like flax."""
         limit = (6 / (1 + self.probe.shape[-1])) ** 0.5
         nn.init.uniform_(self.probe, -limit, limit)
 

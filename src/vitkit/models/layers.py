@@ -1,8 +1,8 @@
-"""What the models share: the dense layer, the first weights of layers, and the check of images.
+"""Parts that the models share: the dense layer, the initialisation of layers, and the check of images.
 
-A dense layer is x Wᵀ + b, by the fastest way that this machine has. In float32 on a CPU that is
-PyTorch's own way or oneDNN's, as system/matmul.py has measured. On every other device, in every other
-arithmetic and in exported graphs it is PyTorch's linear layer.
+A dense layer computes x Wᵀ + b by the fastest method on this machine. In float32 on a CPU this is
+PyTorch or oneDNN, whichever system/matmul.py measured to be faster. On other devices, in other dtypes
+and in exported graphs it is PyTorch's linear layer.
 
 Legend: D inputs, E outputs; any axes before them.
 """
@@ -17,19 +17,19 @@ from torch.autograd import forward_ad
 from vitkit.system import matmul
 from vitkit.system.errors import BadSettings
 
-# Below this number of multiplications, the time that oneDNN takes to begin, some 15 microseconds, is more
-# than it saves
+# Below this number of multiplications, the start of oneDNN, some 15 microseconds, takes longer than it
+# saves
 LEAST_WORK = 2**24
-# The standard deviation that is left of a unit normal cut off at two standard deviations.
+# The standard deviation of a standard normal distribution truncated at two standard deviations.
 STD_OF_TRUNCATED = 0.87962566103423978
 
 
 class Dense(nn.Linear):
-    """PyTorch's linear layer in all respects but the library that computes its product."""
+    """PyTorch's linear layer, except that oneDNN may compute its product."""
 
     def reset_parameters(self) -> None:
-        """PyTorch's first numbers. None without memory for them, where drawing them would take half of
-        the time in which a model is built."""
+        """PyTorch's initial values. Skipped without memory, where drawing them would take half of the time of
+        building a model."""
         if not self.weight.is_meta:
             super().reset_parameters()
 
@@ -41,14 +41,14 @@ class Dense(nn.Linear):
 
 
 def onednn_is_faster(x: Tensor, weight: Tensor) -> bool:
-    """Whether oneDNN computes the product here."""
-    # What it computes: plain float32 tensors on a CPU. Quantisers and tensor parallelism give a
-    # layer weights of another class
+    """Whether oneDNN supports this product and computes it faster."""
+    # oneDNN supports plain float32 tensors on a CPU. Quantisers and tensor parallelism replace weights by
+    # tensors of other classes
     if x.device.type != "cpu" or x.dtype != torch.float32 or weight.dtype != torch.float32:
         return False
     if type(weight) not in (Tensor, nn.Parameter) or torch.is_autocast_enabled("cpu"):
         return False
-    # Graphs that leave hold the plain layer; and PyTorch transforms none but its own operators, as
+    # Exported graphs contain the plain layer, and PyTorch transforms only its own operators, for example
     # for the gradients of single examples (torch.func)
     if torch.compiler.is_exporting() or torch.jit.is_tracing():
         return False
@@ -56,7 +56,7 @@ def onednn_is_faster(x: Tensor, weight: Tensor) -> bool:
         return False
     if not torch.compiler.is_compiling() and _is_interpreted():
         return False
-    # PyTorch complains of widths that do not fit: oneDNN does not say what is wrong
+    # PyTorch reports widths that do not fit; oneDNN's error does not explain them
     if x.ndim == 0 or x.shape[-1] != weight.shape[1]:
         return False
     if x.numel() * weight.shape[0] < LEAST_WORK:
@@ -65,21 +65,21 @@ def onednn_is_faster(x: Tensor, weight: Tensor) -> bool:
 
 
 def _is_interpreted() -> bool:
-    """Whether PyTorch counts, fakes or differentiates operators forward: such modes know only its
+    """Whether PyTorch counts, fakes or forward-differentiates operators: these modes support only its
     own."""
     return torch._C._len_torch_dispatch_stack() > 0 or forward_ad._current_level >= 0
 
 
 def _measured() -> matmul.OneDnn:
-    """Which products oneDNN computes in this process. A compiler traces Python and cannot measure
-    within it: where nothing has been measured yet, PyTorch computes all."""
+    """The products that oneDNN computes in this process. A compiler traces Python and cannot measure
+    meanwhile: before any measurement, PyTorch computes all."""
     if matmul.is_known() or not torch.compiler.is_compiling():
         return matmul.in_use()
     return matmul.NONE
 
 
-# The operator, registered with PyTorch so that it may be compiled and differentiated (twice too).
-# Not by torch.library.custom_op, which imports the compiler, some seconds, when it is first called
+# The operator, registered with PyTorch so that it can be compiled and differentiated (also twice).
+# Not by torch.library.custom_op: its first call imports the compiler, which takes seconds
 OPERATORS = torch.library.Library("vitkit", "DEF")
 LINEAR = f"vitkit::{OPERATORS.define('linear(Tensor x, Tensor weight, Tensor? bias) -> Tensor')}"
 
@@ -99,13 +99,13 @@ def _(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return x.new_empty(*x.shape[:-1], weight.shape[0])
 
 
-def _keep(ctx, inputs: tuple, output: Tensor) -> None:
+def _save_for_backward(ctx, inputs: tuple, output: Tensor) -> None:
     x, weight, bias = inputs
     ctx.save_for_backward(x, weight)
     ctx.has_bias = bias is not None
 
 
-@partial(torch.library.register_autograd, LINEAR, setup_context=_keep, lib=OPERATORS)
+@partial(torch.library.register_autograd, LINEAR, setup_context=_save_for_backward, lib=OPERATORS)
 def _(ctx, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """The gradients of x, W and b, from that of the outputs, g: g W, gᵀ x, and the sum of g."""
     x, weight = ctx.saved_tensors
@@ -132,18 +132,18 @@ class RMSNorm(nn.RMSNorm):
     """x / sqrt(mean(x²) + eps), times a learned factor, over the last axis (Zhang and Sennrich 2019)."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., D) -> (..., D), computed in the factor's precision: autocast knows LayerNorm alone."""
+        """(..., D) -> (..., D), computed in the factor's precision: autocast supports only LayerNorm."""
         return super().forward(x.to(self.weight.dtype))
 
 
 def build_norm(width: int, eps: float, rms: bool) -> nn.LayerNorm | RMSNorm:
-    """The norm of a model's states: a LayerNorm, or an RMSNorm, over the last axis, of this width."""
+    """The norm of a model's states over the last axis, of this width: a LayerNorm or an RMSNorm."""
     if rms:
         return RMSNorm(width, eps)
     return nn.LayerNorm(width, eps)
 
 
-# The first weights of layers, as the official code has them
+# Initial weights of layers, as in the official code
 
 
 def lecun_normal_(weight: Tensor) -> Tensor:
@@ -157,7 +157,7 @@ def lecun_normal_(weight: Tensor) -> Tensor:
 
 
 def init_head(head: nn.Module, bias: float) -> None:
-    """Zero weights for every dense layer of a head, and this bias (-10 goes with the sigmoid
+    """Initialise every dense layer of a head with zeros and this bias (-10 is used with the sigmoid
     loss)."""
     for layer in head.modules():
         if isinstance(layer, nn.Linear):
@@ -169,14 +169,14 @@ def init_children(model: nn.Module) -> None:
     """Initialise every module below `model`: norms as the identity, others by their own
     `init_weights`.
 
-    A unit may set its norms to zero, so that norms come first.
+    Norms come first, because a unit may set its norms to zero.
     """
     for module in model.modules():
         if isinstance(module, nn.LayerNorm | nn.RMSNorm | nn.GroupNorm | nn.BatchNorm2d):
             module.reset_parameters()
     for module in model.modules():
         if module is not model and hasattr(module, "init_weights"):
-            module.init_weights()  # type: ignore[operator]  # a method, wherever there is one
+            module.init_weights()  # type: ignore[operator]  # always a method
 
 
 # Images

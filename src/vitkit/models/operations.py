@@ -1,11 +1,11 @@
-"""What a forward pass costs, by formula: no model is built, no pass is run.
+"""The costs of a forward pass, by formula: no model is built and no pass is run.
 
 The literature's convention: MACs (multiply-accumulates) of matrix products and convolutions, for
-every token in every block. Norms, activations, pooling, softmax and biases are left out. vitkit's
-`features` does less in the last block. One MAC is two FLOPs.
+every token in every block. Norms, activations, pooling, softmax and biases are excluded. vitkit's
+`features` computes less in the last block. One MAC is two FLOPs.
 
-Libraries count a convolution's taps that fall on zero padding. The compiler that the paper's
-exaFLOPs seem to come from does not: `padded_taps=False`.
+Libraries also count the taps of a convolution on zero padding. The compiler that probably counted the
+paper's exaFLOPs does not: `padded_taps=False`.
 """
 
 from math import prod
@@ -24,7 +24,7 @@ class Cost(NamedTuple):
     """The cost of one image."""
 
     tokens: int
-    """Length of the sequence; of a ResNet, positions of the last feature map."""
+    """Length of the sequence, or number of positions of a ResNet's last feature map."""
     macs: int
     """Multiply-accumulates of a forward pass."""
 
@@ -32,7 +32,7 @@ class Cost(NamedTuple):
 def cost(config: ModelConfig, image: Grid | None = None, padded_taps: bool = True) -> Cost:
     """Tokens and MACs of a model on images of `image` (height, width) pixels, its own by default.
 
-    `padded_taps=False` leaves out what convolutions multiply with the zeros of their padding.
+    `padded_taps=False` excludes multiplications of convolutions with the zeros of their padding.
     """
     image = image or config.image
     if isinstance(config, LeNetConfig):
@@ -45,13 +45,12 @@ def cost(config: ModelConfig, image: Grid | None = None, padded_taps: bool = Tru
 
 
 def exaflops(config: ModelConfig, images: float) -> float:
-    """Floating-point operations of a training run on this many images, in units of 10^18, as Table
-    6 counts them.
+    """Floating-point operations of a training run on this many images, in units of 10^18, as in Table 6.
 
-    The paper does not say how it counted; this meets its numbers with 303 million images to an
+    The paper does not give its method of counting; this reproduces its numbers with 303 million images per
     epoch of JFT-300M.
     """
-    forward = 2 * cost(config, padded_taps=False).macs  # two operations a MAC
+    forward = 2 * cost(config, padded_taps=False).macs  # two operations per MAC
     backward = 2 * forward  # the gradients of the inputs, and of the weights
     return (forward + backward) * images / 1e18
 
@@ -75,7 +74,7 @@ def vit_macs(config: ViTConfig, image: Grid, padded_taps: bool = True) -> dict[s
         channels = config.stem.features
     macs["projection"] = patches * prod(config.patches.size) * channels * width
 
-    # Eq. 2 and 3, the dense layers: q, k, v and U_msa; the MLP. Pairs are tokens that meet.
+    # Eq. 2 and 3, the dense layers: q, k, v and U_msa; the MLP. Pairs are of a query and a key.
     layers = config.depth
     pairs = tokens**2
     if config.mixer == "axial":  # a layer for the rows and one for the columns
@@ -87,9 +86,9 @@ def vit_macs(config: ViTConfig, image: Grid, padded_taps: bool = True) -> dict[s
     macs["attention"] = layers * 4 * tokens * width**2
     macs["mlp"] = layers * mlp_layers * tokens * width * mlp
 
-    # Eq. 6 and 7: each pair meets for its logit, and for the weighted mean of the values
+    # Eq. 6 and 7: a product per pair for the logits, and one for the weighted mean of the values
     macs["attention"] += config.depth * 2 * pairs * width
-    if config.positions == "relative":  # and for its offset
+    if config.positions == "relative":  # and one for its offset
         macs["attention"] += config.depth * pairs * width
 
     # The pooling: Eq. 4 costs nothing, MAP attends to the patches with one query, and a memory bank
@@ -103,7 +102,7 @@ def vit_macs(config: ViTConfig, image: Grid, padded_taps: bool = True) -> dict[s
     elif config.pooling.compares_patches:
         macs["pool"] = patches * config.memory * config.read_blocks * width
 
-    # The head, for one answer an image, or for one a token
+    # The head, for one output per image, or one per token
     answers = 1
     if config.pool == "none":
         answers = tokens
@@ -142,23 +141,22 @@ def resnet_cost(config: ResNetConfig, image: Grid, padded_taps: bool) -> Cost:
 
 
 def stage_macs(config: Backbone, channels: int, image: Grid, padded_taps: bool = True) -> list[int]:
-    """The MACs of a backbone's root, and of each of its stages, on images with this many
-    channels."""
+    """The MACs of a backbone's root and of each of its stages, for images with this many channels."""
 
     def conv(inputs: int, outputs: int, kernel: int, stride: int, grid: Grid) -> int:
-        """A convolution of a feature map whose sides are `grid`."""
+        """The MACs of a convolution on a feature map whose sides are `grid`."""
         down = taps(grid[0], kernel, stride, config.padding, padded_taps)
         across = taps(grid[1], kernel, stride, config.padding, padded_taps)
         return inputs * outputs * down * across
 
     def mixer(inner: int, stride: int, stage: int, before: Grid, after: Grid) -> int:
-        """What mixes the positions of a unit, with sides `before` and `after` its stride."""
+        """The MACs of a unit's mixer, whose feature map has sides `before` and `after` its stride."""
         kind = config.mixes(stage)
-        if kind == "axial":  # its stride comes at the end
+        if kind == "axial":  # its stride is applied at the end
             return axial_macs(inner, before)
         if kind == "local":  # likewise
             return local_macs(inner, before)
-        if kind == "augmented":  # its attention works on 2 x 2 means
+        if kind == "augmented":  # its attention uses 2 x 2 means
             _, values = split_channels(inner)
             return conv(inner, inner - values, 3, stride, before) + augmented_macs(inner, after)
         return conv(inner, inner, 3, stride, before)
@@ -178,7 +176,7 @@ def stage_macs(config: Backbone, channels: int, image: Grid, padded_taps: bool =
         first += conv(inputs, 4 * inner, 1, stride, before)
         inputs = 4 * inner
 
-        # The others, all alike
+        # The other units, which are identical
         unit = conv(inputs, inner, 1, 1, after)
         unit += mixer(inner, 1, stage, after, after)
         unit += conv(inner, 4 * inner, 1, 1, after)
@@ -195,13 +193,13 @@ def axial_macs(channels: int, grid: Grid) -> int:
 
 
 def local_macs(channels: int, grid: Grid) -> int:
-    """The MACs of attention to a window, whose offsets are added to the keys."""
+    """The MACs of attention within a window, whose offsets are added to the keys."""
     height, width = grid
     return height * width * channels * (3 * channels + 2 * WINDOW**2)
 
 
 def augmented_macs(channels: int, grid: Grid) -> int:
-    """The MACs of the attention beside a convolution."""
+    """The MACs of attention beside a convolution."""
     height, width = grid
     positions = height * width
     keys, values = split_channels(channels)
@@ -212,8 +210,8 @@ def augmented_macs(channels: int, grid: Grid) -> int:
 
 
 def taps(side: int, kernel: int, stride: int, padding: str, padded_taps: bool) -> int:
-    """How often a kernel's taps meet a position along one side; with `padded_taps` also those of
-    the padding."""
+    """The number of products of a kernel's taps with positions along one side, including those of the
+    padding if `padded_taps`."""
     outputs = -(-side // stride)
     if padded_taps:
         return outputs * kernel

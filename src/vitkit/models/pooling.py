@@ -1,8 +1,7 @@
-"""The table of poolings: which of the final tokens the head reads, y of Eq. 4, and what Appendix D.3 and
-others put there. Everything that must know of a pooling asks this table; the layers that compute it are in
-head.py.
+"""The table of poolings: which of the final tokens the head reads, y of Eq. 4, and its replacements in
+Appendix D.3 and elsewhere. The layers that compute it are in head.py.
 
-To add a kind: an entry in POOLS, its name in PoolName, and what it is at ViTConfig.pool (config.py).
+To add a kind: an entry in POOLS, its name in PoolName, and a description at ViTConfig.pool (config.py).
 
 Legend: D width, L blocks, S states of each.
 """
@@ -24,7 +23,7 @@ PoolName = Literal[
     "none",
 ]
 
-# What a pooling puts side by side
+# Parts that a pooling concatenates
 
 
 @dataclass(frozen=True)
@@ -67,12 +66,12 @@ class Pool:
     """One kind of pooling."""
 
     name: PoolName
-    """As ViTConfig.pool has it."""
+    """The value of ViTConfig.pool."""
     reads: tuple[States, ...]
-    """What it puts side by side; empty for attention pooling, for a memory bank, and if the head answers
-    for every token."""
+    """The parts that it concatenates; empty for attention pooling, for a memory bank, and if every token has
+    its own output."""
     words: str
-    """What the head reads, for people."""
+    """A description of what the head reads."""
 
     @property
     def states(self) -> int:
@@ -86,19 +85,19 @@ class Pool:
 
     @property
     def extends_class_token(self) -> bool:
-        """Whether it is the class token, alone or with means of patches: a model can exchange any such
-        pooling for another, and keep its weights."""
+        """Whether it is the class token, alone or with means of patches: a model keeps its weights if one such
+        pooling replaces another."""
         of_patches = all(isinstance(part, Means) for part in self.reads[1:])
         return self.reads_class_token and of_patches
 
     @property
     def reads_distillation_token(self) -> bool:
-        """Whether it reads a token that has a classifier of its own (DeiT)."""
+        """Whether it reads a token that has its own classifier (DeiT)."""
         return Token(1) in self.reads
 
     @property
     def can_read_blocks(self) -> bool:
-        """Whether the same states of several blocks can be put side by side (ViTConfig.read_blocks)."""
+        """Whether the same states of several blocks can be concatenated (ViTConfig.read_blocks)."""
         if self.compares_patches:
             return True
         return bool(self.reads) and not self.reads_distillation_token
@@ -117,7 +116,7 @@ class Pool:
         return 1 + max(tokens)
 
     def places_in(self, wider: "Pool") -> list[int]:
-        """The places of its states among those of another pooling, which has all of its parts: (S,)."""
+        """The positions of its states among those of a pooling that has all of its parts: (S,)."""
         start: dict[States, int] = {}
         count = 0
         for part in wider.reads:
@@ -166,11 +165,11 @@ _WIDEST = max(_ALL, key=lambda pool: pool.states)
 NESTED = tuple(
     pool for pool in _ALL if pool.reads and pool.reads == _WIDEST.reads[: len(pool.reads)]
 )
-"""The class token, and poolings that each read what the one before reads, and more."""
+"""The class token, and poolings that each read everything the one before reads, and more."""
 
 
 class FeatureSet(NamedTuple):
-    """What a head reads of a model: the states of a pooling, from each of the last blocks."""
+    """The input of a head: the states of a pooling, from each of the last blocks."""
 
     pool: PoolName
     """The name of the pooling."""
@@ -178,7 +177,7 @@ class FeatureSet(NamedTuple):
     """L, counted from the last block."""
 
     def numbers(self, width: int) -> int:
-        """The number of features of a model of this width: L · S · D."""
+        """The number of features for a model of this width: L · S · D."""
         return self.blocks * POOLS[self.pool].states * width
 
 

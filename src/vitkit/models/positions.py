@@ -1,14 +1,14 @@
-"""Where a patch is: the position embeddings of Eq. 1 and Appendix D.4, on any grid (Section 3.2).
+"""Position embeddings of Eq. 1 and Appendix D.4, on any grid (Section 3.2).
 
 Some kinds are added to tokens, once at the stem (the paper) or at every block: each has `add`. Others
-act on queries and keys within attention: each has `in_attention`, from a grid to a function of q and
-k that attention calls.
+change queries and keys within attention: each has `in_attention`, which returns a function of q and k
+for a grid.
 
-A kind with learned tables also has `resampled`: what its tables are on another grid. A model that
-is fed images of another size, and one that `resized` made for them, then compute the same.
+Kinds with learned tables also have `resampled`, their tables on another grid. A model that gets images
+of another size then has the same results as one that `resized` made for that size.
 
-To add a kind: a class here, its name in POSITIONS at the end and among those of ViTConfig.positions
-(config.py), and what it asks of a configuration in POSITION_KINDS (config_checks.py).
+To add a kind: a class here, its name in POSITIONS at the end and in ViTConfig.positions (config.py), and
+its requirements in POSITION_KINDS (config_checks.py).
 
 Legend: B batch, T tokens, N = h·w patches, D width, H heads, D_h width of a head, (h, w) the grid,
 "prefix" the tokens before the patches: the class token and registers.
@@ -30,7 +30,7 @@ from vitkit.system.errors import BadSettings
 
 
 class NoPositions(nn.Module):
-    """No positions (App. D.4): the patches are a set, whose order means nothing."""
+    """No positions (App. D.4): the patches are a set without an order."""
 
     def __init__(self, config: ViTConfig):
         super().__init__()
@@ -41,10 +41,9 @@ class NoPositions(nn.Module):
 
 
 class LearnedPositions(nn.Module):
-    """E_pos of Eq. 1: one learned vector a token, in raster order, the class token's first.
+    """E_pos of Eq. 1: one learned vector per token, in raster order, the class token's first.
 
-    Some models have registers, or a class token, without a position: the table has no rows for
-    them, and zeros are added to them.
+    Some models have registers, or a class token, without a position: zeros are added to them.
     """
 
     def __init__(self, config: ViTConfig):
@@ -57,24 +56,24 @@ class LearnedPositions(nn.Module):
         self.table = nn.Parameter(torch.empty(1, rows, config.width))
 
     def add(self, z: Tensor, grid: Grid) -> Tensor:
-        """(B, T, D) -> (B, T, D); for another grid than its own the table is resampled."""
+        """(B, T, D) -> (B, T, D); the table is resampled for other grids than its own."""
         table = resample(self.table, self.grid, grid, self.method)  # (1, prefix_rows + N, D)
         return z + insert_zeros(table, self.prefix_rows, self.prefix_tokens)  # E_pos of Eq. 1
 
     def resampled(self, old: "LearnedPositions") -> dict[str, Tensor]:
-        """The table of `old`, made for another grid, on this one's: (1, prefix_rows + N, D)."""
+        """The table of `old`, made for another grid, resampled to this grid: (1, prefix_rows + N, D)."""
         return {"table": resample(old.table, old.grid, self.grid, self.method)}
 
     def init_weights(self) -> None:
-        """Normal, of the official standard deviation."""
+        """Initialise with a normal distribution of the official standard deviation."""
         nn.init.normal_(self.table, std=0.02)
 
 
 class LearnedPositions2D(nn.Module):
-    """A learned vector of D/2 for every column, and one for every row; a patch has both, its
-    column's first (App. D.4).
+    """A learned vector of D/2 for every column and one for every row; a patch has both, its column's
+    first (App. D.4).
 
-    Tokens before the patches have a whole vector of their own. Each axis is resampled alone.
+    Tokens before the patches have a whole vector each. The axes are resampled separately.
     """
 
     def __init__(self, config: ViTConfig):
@@ -107,21 +106,21 @@ class LearnedPositions2D(nn.Module):
         return insert_zeros(table, self.prefix_rows, self.prefix_tokens)
 
     def resampled(self, old: "LearnedPositions2D") -> dict[str, Tensor]:
-        """The tables of `old`, made for another grid, on this one's: (1, h, D/2) and (1, w, D/2)."""
+        """The tables of `old`, made for another grid, resampled to this grid: (1, h, D/2) and (1, w, D/2)."""
         return {
             "down": resample_axis(old.down, self.down.shape[1], self.method),
             "across": resample_axis(old.across, self.across.shape[1], self.method),
         }
 
     def init_weights(self) -> None:
-        """Normal, as the other learned positions."""
+        """Initialise with a normal distribution, like the other learned positions."""
         for table in self.parameters():
             nn.init.normal_(table, std=0.02)
 
 
 class SinCosPositions(nn.Module):
-    """Fixed sines and cosines of x and y, without parameters. The paper's are all learned; these
-    are what MAE, MoCo v3 and big_vision use."""
+    """Fixed sines and cosines of x and y, without parameters, as in MAE, MoCo v3 and big_vision. The
+    paper's positions are all learned."""
 
     def __init__(self, config: ViTConfig):
         super().__init__()
@@ -129,7 +128,7 @@ class SinCosPositions(nn.Module):
         self.grid = config.grid
         self.width = config.width
         self.prefix_tokens = config.prefix
-        self.stored_table: Tensor | None = None  # of the model's own grid, by store_table
+        self.stored_table: Tensor | None = None  # for the model's own grid, set by store_table
 
     def add(self, z: Tensor, grid: Grid) -> Tensor:
         """(B, T, D) -> (B, T, D), on any grid."""
@@ -147,7 +146,7 @@ class SinCosPositions(nn.Module):
         return insert_zeros(table, 0, self.prefix_tokens)  # tokens before the patches have no x, y
 
     def store_table(self, device: torch.device) -> None:
-        """For inference: compute the table of the model's own grid once and for all."""
+        """Compute and keep the table of the model's own grid, for inference."""
         self.stored_table = self.full_table(self.grid, device)
 
 
@@ -158,8 +157,7 @@ def sincos(grid: Grid, width: int, kind: str, device: torch.device | str = "cpu"
     """Fixed 2-D positions, float32 (1, N, D): sines and cosines of one axis, then of the other.
 
     "sincos" is big_vision's: x first, frequencies from 1 down to 1 / TEMPERATURE. "sincos-moco" is
-    MoCo v3's: y first, and the lowest frequency is left out. "sincos-mae" is MAE's: as MoCo v3's,
-    but x first.
+    MoCo v3's: y first, without the lowest frequency. "sincos-mae" is MAE's: as MoCo v3's, but x first.
     """
     # Frequencies: a quarter of D each for sin x, cos x, sin y, cos y.
     quarter = width // 4
@@ -174,7 +172,7 @@ def sincos(grid: Grid, width: int, kind: str, device: torch.device | str = "cpu"
         angles = torch.arange(side, dtype=exact, device=device)[:, None] * omega  # (side, D/4)
         return torch.cat([angles.sin(), angles.cos()], 1)
 
-    # The same waves of y for every column, and of x for every row: (h, w, D/2) each.
+    # The same waves of y in every column, and of x in every row: (h, w, D/2) each.
     rows, columns = grid
     y = waves(rows)[:, None].expand(-1, columns, -1)
     x = waves(columns)[None].expand(rows, -1, -1)
@@ -186,8 +184,8 @@ def sincos(grid: Grid, width: int, kind: str, device: torch.device | str = "cpu"
 
 
 def sincos_1d(length: int, width: int, device: torch.device | str = "cpu") -> Tensor:
-    """Fixed positions in a sequence, float32 (1, T, D), as Vaswani et al. (2017) have them: element 2i
-    is the sine of pos / TEMPERATURE^(2i / D), and element 2i + 1 its cosine."""
+    """Fixed positions in a sequence, float32 (1, T, D), as in Vaswani et al. (2017): element 2i is the sine of
+    pos / TEMPERATURE^(2i / D), and element 2i + 1 its cosine."""
     exact = exact_dtype(torch.device(device))
     exponents = torch.arange(0, width, 2, dtype=exact, device=device) / width
     omega = TEMPERATURE**-exponents  # (D/2,)
@@ -211,16 +209,16 @@ def insert_zeros(table: Tensor, prefix_rows: int, prefix_tokens: int) -> Tensor:
 
 
 class Rotation(NamedTuple):
-    """What the kinds of rotary positions differ in."""
+    """A kind of rotary positions."""
 
     first: Literal["x", "y"]
     """The axis with which the first half of a head's pairs rotates."""
     temperature: float
-    """Frequencies fall from 1 to a little above one over this."""
+    """Frequencies decrease from 1 to slightly above 1 / temperature."""
     other_grids: Literal["stretched", "scaled", "continued", "centred"]
-    """The coordinates on a grid other than that of the training: stretched from its first patch to
-    its last; scaled by the ratio of the sides; continued as 0, 1, 2, ...; or, on every grid, the
-    centres of patches between -2 pi and 2 pi."""
+    """The coordinates on a grid other than the training grid: stretched from its first patch to its last;
+    scaled by the ratio of the sides; continued as 0, 1, 2, ...; or, on every grid, the centres of patches
+    between -2 pi and 2 pi."""
 
 
 ROTATIONS = {
@@ -232,14 +230,13 @@ ROTATIONS = {
 
 
 class RotaryPositions(nn.Module):
-    """Rotates queries and keys by angles that grow with x and with y, so that their products depend
-    on the offset between two patches (RoPE, in 2-D).
+    """Rotates queries and keys by angles proportional to x and to y, so that their products depend on the
+    offset between two patches (RoPE, in 2-D).
 
-    Half of a head's pairs rotate with x, half with y, at frequencies t^(-i / (D_h / 4)): from 1 down
-    to a little above 1 / t, where t is 100 in most kinds. Tokens before the patches are not rotated. The kinds differ in
-    the axis that comes first, in the lowest frequency, and in the coordinates of patches on another
-    grid than that of the training (ROTATIONS). DINOv3 scales coordinates at random while it trains,
-    which is not done here.
+    Half of a head's pairs rotate with x, half with y, at frequencies t^(-i / (D_h / 4)): from 1 down to
+    slightly above 1 / t, where t is 100 in most kinds. Tokens before the patches are not rotated. The kinds
+    differ in the first axis, in the lowest frequency, and in the coordinates of patches on other grids than
+    the training grid (ROTATIONS). DINOv3 scales coordinates randomly in training; vitkit does not.
     """
 
     def __init__(self, config: ViTConfig):
@@ -249,7 +246,7 @@ class RotaryPositions(nn.Module):
         self.prefix = config.prefix
 
     def in_attention(self, grid: Grid) -> AttentionPositions:
-        """A function that rotates q and k, (B, H, T, D_h) each, and adds no bias."""
+        """A function that rotates q and k, (B, H, T, D_h) each, without a bias."""
 
         def rotate(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, None]:
             angles = self.angles(grid, q.shape[-1], q.device)
@@ -259,7 +256,7 @@ class RotaryPositions(nn.Module):
 
     def angles(self, grid: Grid, head_width: int, device: torch.device) -> Tensor:
         """The angle of every pair of a head, at every patch: (N, D_h / 2)."""
-        quarter = head_width // 4  # pairs that rotate with x, and as many with y
+        quarter = head_width // 4  # the number of pairs that rotate with x, and with y
         exponents = torch.arange(quarter, device=device) / quarter
         omega = self.rotation.temperature**-exponents  # (D_h / 4,)
         rows, columns = grid
@@ -274,7 +271,7 @@ class RotaryPositions(nn.Module):
         return torch.cat(angles, 1)
 
     def coordinates(self, side: int, trained: int, device: torch.device) -> Tensor:
-        """The patches along an axis of `side`, where there were `trained` in training: (side,)."""
+        """The coordinates of `side` patches along an axis; the training grid had `trained`: (side,)."""
         index = torch.arange(side, device=device)
         match self.rotation.other_grids:
             case "stretched":
@@ -287,7 +284,7 @@ class RotaryPositions(nn.Module):
                 return 2 * pi * (2 * ((index + 0.5) / side) - 1)
 
     def rotated(self, x: Tensor, angles: Tensor) -> Tensor:
-        """q or k, (B, H, T, D_h) -> the same shape; the i-th pair is elements i and i + D_h / 2."""
+        """Rotate q or k, (B, H, T, D_h) -> the same shape; the i-th pair is elements i and i + D_h / 2."""
         cos = angles.cos().to(x.dtype)
         sin = angles.sin().to(x.dtype)
         prefix = x[..., : self.prefix, :]
@@ -300,8 +297,8 @@ class Offsets(nn.Module):
     """Relative positions in a sequence (App. D.4): a learned vector for each of the 2T - 1 offsets,
     query minus key, whose product with the query is added to the logit.
 
-    The paper does not say more. Our choice: all heads share the vectors, which are scaled as keys
-    are, and for a sequence of another length they are spread over the same extent.
+    The paper gives no details. Our choice: all heads share the vectors, which are scaled like keys; for a
+    sequence of another length they are resampled to the same extent.
     """
 
     def __init__(self, length: int, head_width: int):
@@ -309,7 +306,7 @@ class Offsets(nn.Module):
         self.table = nn.Parameter(torch.empty(1, 2 * length - 1, head_width))
 
     def forward(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """As AttentionPositions: q and k, (B, H, T, D_h) each, unchanged, and the bias."""
+        """q and k unchanged, (B, H, T, D_h) each, and the bias; an AttentionPositions."""
         return q, k, self.bias(q)
 
     def bias(self, q: Tensor) -> Tensor:
@@ -323,17 +320,17 @@ class Offsets(nn.Module):
         return torch.einsum("bhqe,qte->bhqt", scaled, vectors)
 
     def resampled(self, old: "Offsets") -> dict[str, Tensor]:
-        """The table of `old`, which was made for another length, on this one's: (1, 2T - 1, D_h)."""
+        """The table of `old`, made for another length, resampled to this one: (1, 2T - 1, D_h)."""
         return {"table": resample_axis(old.table, self.table.shape[1], "google")}
 
     def init_weights(self) -> None:
-        """Normal, as the other learned positions."""
+        """Initialise with a normal distribution, like the other learned positions."""
         nn.init.normal_(self.table, std=0.02)
 
 
 class RelativePositions(nn.Module):
-    """Offsets in the sequence of tokens. The paper does not say what order that is; our choice is
-    that of Eq. 1, the class token first, then patches in raster order."""
+    """Offsets in the sequence of tokens. The paper does not define the order; our choice is that of Eq. 1,
+    the class token first, then patches in raster order."""
 
     def __init__(self, config: ViTConfig):
         super().__init__()
@@ -342,14 +339,13 @@ class RelativePositions(nn.Module):
         self.offsets = Offsets(tokens, config.width // config.heads)
 
     def in_attention(self, grid: Grid) -> AttentionPositions:
-        """The bias for the offsets between tokens. Raises VitkitError on another grid than its
-        own."""
+        """The bias for the offsets between tokens. Raises VitkitError on a grid other than its own."""
         check_raster_order("relative", self.grid, grid)
         return self.offsets
 
 
 def check_raster_order(kind: str, own: Grid, grid: Grid) -> None:
-    """Raise VitkitError for positions in raster order on another grid than their own."""
+    """Raise VitkitError for positions in raster order on a grid other than their own."""
     if grid != own:
         raise BadSettings(
             f"{kind} positions of {own[0]} x {own[1]} patches have no meaning on "
@@ -361,7 +357,7 @@ def check_raster_order(kind: str, own: Grid, grid: Grid) -> None:
 # Tables on other grids (Section 3.2)
 
 
-# How each origin of weights resamples a table; they differ by more than rounding.
+# How each source of weights resamples a table; they differ by more than rounding.
 class Resampling(TypedDict, total=False):
     """Arguments of torch.nn.functional.interpolate."""
 
@@ -382,9 +378,9 @@ RESAMPLE: dict[str, Resampling] = {
 def resample(table: Tensor, old: Grid, new: Grid, method: str = "google") -> Tensor:
     """A position table on another grid: (1, prefix + h·w, D) -> (1, prefix + h'·w', D).
 
-    Rows before the patches (class token, registers) stay as they are; the patches' rows are
-    interpolated in two dimensions, "according to their location in the original image" (Section
-    3.2). Raises VitkitError for an unknown method, or a table that cannot hold the old grid.
+    Rows before the patches (class token, registers) are unchanged; the patches' rows are interpolated in
+    two dimensions, "according to their location in the original image" (Section 3.2). Raises VitkitError
+    for an unknown method, or for a table that is too short for the old grid.
     """
     if method not in RESAMPLE:
         raise BadSettings(f"no resampling method {method!r}; there are {', '.join(RESAMPLE)}")
@@ -405,12 +401,12 @@ def resample(table: Tensor, old: Grid, new: Grid, method: str = "google") -> Ten
 
 
 def resample_axis(table: Tensor, length: int, method: str) -> Tensor:
-    """A table of one axis on another length: (1, n, D) -> (1, length, D)."""
+    """Resample a table of one axis to another length: (1, n, D) -> (1, length, D)."""
     return resample(table, (1, table.shape[1]), (1, length), method)
 
 
 def exact_dtype(device: torch.device) -> torch.dtype:
-    """float64 if the device has it; Apple's GPUs do not."""
+    """float64 if the device supports it; Apple's GPUs do not."""
     if device.type == "mps":
         return torch.float32
     return torch.float64

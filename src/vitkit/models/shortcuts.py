@@ -1,16 +1,16 @@
-"""A Vision Transformer's answers with less work, without training: they change a little, so measure
-how much.
+"""Faster inference of a Vision Transformer without training. Outputs change slightly, so measure the
+accuracy.
 
 Token merging (Bolya et al. 2023, "Token Merging: Your ViT But Faster"): after the attention of each
 block the r most similar pairs of tokens become one token each, so that later blocks compute fewer.
 
-Early exit: an image whose class is sure after a few blocks is not computed by the others. After a
-block, a linear map of the class token foretells what the head will read (Din et al. 2023, "Jump to
-Conclusions: Short-Cutting Transformers With Linear Transformations"), and the model's own head
-answers. The maps are least squares from a model's own states: no labels are needed.
+Early exit: later blocks are skipped for an image whose class is certain after a few blocks. After a
+block, a linear map of the class token predicts the final features (Din et al. 2023, "Jump to Conclusions:
+Short-Cutting Transformers With Linear Transformations"), to which the model's own head is applied. The
+maps are least squares from a model's own states: no labels are needed.
 
 Legend: B batch, T tokens, D width, K classes, H heads, D_h width of a head, r tokens merged in a block,
-s how many patches a token stands for. As in the paper, z are the states of the tokens.
+s number of patches that a token represents. As in the paper, z are the states of the tokens.
 """
 
 import math
@@ -26,8 +26,8 @@ from vitkit.system.errors import BadSettings, Unsupported
 
 
 def check_class_token(model: nn.Module, shortcut: str) -> VisionTransformer:
-    """The model. Raises VitkitError unless it is a Vision Transformer whose head reads the class token
-    alone, and whose blocks take tokens in any number and know no positions."""
+    """Return the model. Raises VitkitError unless it is a Vision Transformer whose head reads only the class
+    token, and whose blocks accept any number of tokens and add no positions."""
     if isinstance(model, VisionTransformer):
         config = model.config
         reads_it_alone = (
@@ -55,13 +55,13 @@ def read(model: VisionTransformer, z: Tensor) -> Tensor:
 
 
 class Merging(nn.Module):
-    """A Vision Transformer for inference that merges r tokens in every block but the last, of which
-    the head reads the class token alone."""
+    """A Vision Transformer for inference that merges r tokens in every block except the last, of which
+    the head reads only the class token."""
 
     inference_only = True
 
     def __init__(self, model: VisionTransformer, r: int):
-        """Raises VitkitError as `check_can_merge` does."""
+        """Raises VitkitError like `check_can_merge`."""
         super().__init__()
         check_can_merge(model, r)
         self.model = model
@@ -88,7 +88,7 @@ class Merging(nn.Module):
 def check_can_merge(model: nn.Module, r: int) -> None:
     """Raise VitkitError unless r tokens can be merged in each block of a model."""
     if r < 0:
-        raise BadSettings(f"{r} tokens of a block cannot be merged; it is a number from 0")
+        raise BadSettings(f"{r} tokens of a block cannot be merged; it must be a number from 0")
     patches = math.prod(check_class_token(model, "token merging").config.grid)
     most = merging_at_most(1 + patches, r)
     if r > most:
@@ -105,8 +105,7 @@ def merging_at_most(tokens: int, r: int) -> int:
 
 
 def tokens_left(config: ViTConfig, r: int) -> int:
-    """The number of tokens that the last block of a model reads if every block before it merges
-    r."""
+    """The number of tokens that the last block of a model reads if every block before it merges r."""
     tokens = 1 + math.prod(config.grid)
     for _ in range(config.depth - 1):
         tokens -= merging_at_most(tokens, r)
@@ -114,8 +113,8 @@ def tokens_left(config: ViTConfig, r: int) -> int:
 
 
 def merging_block(block: Block, z: Tensor, sizes: Tensor | None, r: int) -> tuple[Tensor, Tensor]:
-    """A block with r tokens fewer behind it: (B, T, D) and s, (B, T) or None for ones -> (B, T - r, D)
-    and (B, T - r)."""
+    """A block that merges r tokens: (B, T, D) and s, (B, T) or None for ones -> (B, T - r, D) and
+    (B, T - r)."""
     z, keys = attend(block, z, sizes)
     if sizes is None:
         sizes = torch.ones_like(z[..., 0])
@@ -126,8 +125,8 @@ def merging_block(block: Block, z: Tensor, sizes: Tensor | None, r: int) -> tupl
 def attend(
     block: Block, z: Tensor, sizes: Tensor | None, queries: int | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Eq. 2, in which a token that stands for s patches counts s times as a key: softmax(q kᵀ / √D_h +
-    log s). (B, T, D) -> (B, Q, D); and the mean of the heads' keys, (B, T, D_h)."""
+    """Eq. 2, where a token that represents s patches counts s times as a key: softmax(q kᵀ / √D_h + log s).
+    (B, T, D) -> (B, Q, D); and the mean of the heads' keys, (B, T, D_h)."""
     q, k, v = block.attention.project(block.norm1(z))  # (B, H, T, D_h) each
     bias = None
     if sizes is not None:
@@ -143,12 +142,12 @@ def with_mlp(block: Block, z: Tensor) -> Tensor:
 
 
 def merged(z: Tensor, sizes: Tensor, keys: Tensor, r: int) -> tuple[Tensor, Tensor]:
-    """The tokens with the r most similar pairs merged, each to the mean of its patches: (B, T, D), s of
-    (B, T) and keys (B, T, D_h) -> (B, T - r, D) and (B, T - r). The class token stays first.
+    """Merge the r most similar pairs of tokens, each to the mean of its patches: (B, T, D), s of (B, T) and
+    keys (B, T, D_h) -> (B, T - r, D) and (B, T - r). The class token stays first.
 
-    Tokens are taken in turn into two sets; each of the first set has one partner, the most similar of
-    the second by the cosine of their keys, and the r most similar pairs merge (App. D of that paper).
-    At most half of the patches do.
+    Tokens are divided alternately into two sets. Each of the first set has one partner, the most similar of
+    the second by the cosine of their keys; the r most similar pairs merge (App. D of that paper). At most
+    half of the patches merge.
     """
     r = merging_at_most(z.shape[1], r)
     if r == 0:
@@ -158,28 +157,29 @@ def merged(z: Tensor, sizes: Tensor, keys: Tensor, r: int) -> tuple[Tensor, Tens
     keys = keys / keys.norm(dim=-1, keepdim=True)
     similarity = keys[:, ::2] @ keys[:, 1::2].mT  # (B, first set, second set)
     best, partner = similarity.max(-1)  # (B, first set) each
-    best = torch.cat([torch.full_like(best[:, :1], -torch.inf), best[:, 1:]], 1)  # the class token
+    # Keep the class token
+    best = torch.cat([torch.full_like(best[:, :1], -torch.inf), best[:, 1:]], 1)
     order = best.argsort(dim=-1, descending=True)
     leaving = order[:, :r]
     staying = order[:, r:].sort(dim=-1).values
     target = partner.gather(1, leaving)  # (B, r)
 
-    # Sums over patches, of states and of their number, then the mean
+    # Sums over patches of states and of their number, then the mean
     rows = torch.cat([z * sizes[..., None], sizes[..., None]], -1)  # (B, T, D + 1)
     first = rows[:, ::2]
-    second = rows[:, 1::2].scatter_add(1, _wide(target, rows), _rows(first, leaving))
+    second = rows[:, 1::2].scatter_add(1, _expanded(target, rows), _rows(first, leaving))
     rows = torch.cat([_rows(first, staying), second], 1)  # (B, T - r, D + 1)
     sizes = rows[..., -1]
     return rows[..., :-1] / sizes[..., None], sizes
 
 
 def _rows(x: Tensor, indices: Tensor) -> Tensor:
-    """Some rows of each image: (B, T, D) and (B, n) -> (B, n, D)."""
-    return x.gather(1, _wide(indices, x))
+    """Select rows of each image: (B, T, D) and (B, n) -> (B, n, D)."""
+    return x.gather(1, _expanded(indices, x))
 
 
-def _wide(indices: Tensor, x: Tensor) -> Tensor:
-    """(B, n) -> (B, n, D), the same in every channel of x, (B, T, D)."""
+def _expanded(indices: Tensor, x: Tensor) -> Tensor:
+    """(B, n) -> (B, n, D), repeated for every channel of x, (B, T, D)."""
     return indices[..., None].expand(-1, -1, x.shape[-1])
 
 
@@ -193,7 +193,7 @@ class Exit(nn.Module):
     bias: Tensor
 
     def __init__(self, after: int, weight: Tensor, bias: Tensor):
-        """after: blocks that have been computed. weight: (D, D). bias: (D,)."""
+        """after: number of computed blocks. weight: (D, D). bias: (D,)."""
         super().__init__()
         self.after = after
         self.register_buffer("weight", weight)
@@ -211,8 +211,8 @@ class EarlyExit(nn.Module):
     inference_only = True
 
     def __init__(self, model: VisionTransformer, exits: Sequence[Exit], sure: float):
-        """sure: the probability of the most likely class, by softmax, that ends the computation. Raises
-        VitkitError as `check_can_exit` and `check_sure` do."""
+        """sure: the softmax probability of the most likely class at which an image exits. Raises VitkitError
+        like `check_can_exit` and `check_sure`."""
         super().__init__()
         check_can_exit(model, [each.after for each in exits])
         check_sure(sure)
@@ -228,18 +228,18 @@ class EarlyExit(nn.Module):
         return logits
 
     def answer(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """The logits, (B, K), and after how many blocks each image had its answer, int64 (B,)."""
+        """The logits, (B, K), and the number of blocks computed for each image, int64 (B,)."""
         norm = self.model.norm
-        exits = {each.after: each for each in self.exits if isinstance(each, Exit)}  # all
+        exits = {each.after: each for each in self.exits if isinstance(each, Exit)}  # all of them
         *blocks, last = self.model.blocks
         z = self.model.embed(images)  # (B, T, D)  Eq. 1
-        waiting = torch.arange(len(z), device=z.device)  # images without an answer
-        # Of the images with an answer: which they are, their logits, and after how many blocks
+        waiting = torch.arange(len(z), device=z.device)  # indices of images without logits
+        # Of images with logits: their indices, logits, and numbers of blocks
         answered = []
         answers = []
         depths = []
 
-        # The images that are sure of their class leave
+        # Images with a certain class exit
         for i, block in enumerate(blocks, start=1):
             z = block(z)
             if i in exits:
@@ -254,25 +254,25 @@ class EarlyExit(nn.Module):
             if not len(waiting):
                 break
 
-        # The others have the whole model's answer
+        # The whole model classifies the others
         if len(waiting):
             z = last(z, queries=1)
             answered.append(waiting)
             answers.append(self.head(read(self.model, z)))
             depths.append(torch.full_like(waiting, len(blocks) + 1))
 
-        # In the order of the images again
+        # Restore the order of the images
         order = torch.cat(answered).argsort()
         return torch.cat(answers)[order], torch.cat(depths)[order]
 
 
 def check_can_exit(model: nn.Module, after: Sequence[int]) -> None:
-    """Raise VitkitError unless a model can answer after these numbers of blocks."""
+    """Raise VitkitError unless a model can have exits after these numbers of blocks."""
     depth = len(check_class_token(model, "early exit").blocks)
     for blocks in after:
         if not 1 <= blocks < depth:
             raise BadSettings(
-                f"an exit after {blocks} blocks is not possible; the model has {depth}, and one is "
+                f"an exit after {blocks} blocks is not possible; the model has {depth}, so it must be "
                 f"after 1 to {depth - 1}"
             )
 
@@ -280,11 +280,13 @@ def check_can_exit(model: nn.Module, after: Sequence[int]) -> None:
 def check_sure(sure: float) -> None:
     """Raise VitkitError unless this is a probability above 0."""
     if not 0 < sure <= 1:
-        raise BadSettings(f"an exit is sure from the probability {sure}; it is above 0, up to 1")
+        raise BadSettings(
+            f"an exit is sure from the probability {sure}; it must be above 0, up to 1"
+        )
 
 
 def states_at(model: VisionTransformer, images: Tensor, after: Sequence[int]) -> list[Tensor]:
-    """The normalised class token after each of these numbers of blocks, and what the head reads last:
+    """The normalised class token after each of these numbers of blocks, and the final features:
     (B, C, h·P, w·P) -> (B, D) each."""
     z = model.embed(images)
     states = []

@@ -1,5 +1,4 @@
-"""What happens inside a model: its hidden states and attention weights, seen by hooks, without a change
-to what it computes.
+"""Recording a model's hidden states and attention weights by hooks, without a change of its results.
 
 Legend: B batch, C channels, T tokens, D width, L blocks, H heads, (h, w) the grid or a feature map.
 """
@@ -30,13 +29,13 @@ class Recording:
     """The recording of the last forward pass through a model: read `states` and `attention`."""
 
     embedding: Tensor | None = None
-    """What the first block gets: tokens with their positions (B, T, D), or a ResNet's maps."""
+    """Input of the first block: tokens with their positions (B, T, D), or a ResNet's maps."""
     features: Tensor | None = None
-    """What the head reads, (B, D); None if the pass ended before the head, as `encode` does."""
+    """Input of the head, (B, D); None if the pass ended before the head, as `encode` does."""
     state_by_block: dict[int, Tensor] = field(default_factory=dict)
-    """What `states` lists, by the block's number from 0."""
+    """The items of `states`, by the block's number from 0."""
     weights_by_layer: dict[int, Tensor] = field(default_factory=dict)
-    """What `attention` lists, by the attention layer's number from 0."""
+    """The items of `attention`, by the attention layer's number from 0."""
 
     @property
     def states(self) -> list[Tensor]:
@@ -47,8 +46,8 @@ class Recording:
     def attention(self) -> list[Tensor]:
         """The weights of each attention layer before dropout, (B, H, T, T).
 
-        Rows sum to one; those of a query that a mask lets look at nothing are zeros. A MAP head's,
-        (B, H, 1, N), come last. Axial attention has two a layer: (B·h, H, w, w) for the rows, then
+        Rows sum to one, or are zeros if a mask hides all keys from a query. The weights of a MAP head,
+        (B, H, 1, N), are last. Axial attention has two per layer: (B·h, H, w, w) for the rows, then
         (B·w, H, h, h) for the columns. Local attention has none.
         """
         return [self.weights_by_layer[i] for i in sorted(self.weights_by_layer)]
@@ -56,7 +55,7 @@ class Recording:
 
 @contextmanager
 def recording(model: nn.Module, attention: bool = True) -> Iterator[Recording]:
-    """See the states of every block, and with `attention` the weights of every layer, of the last
+    """Record the states of every block, and with `attention` the weights of every layer, in the last
     pass.
 
         with recording(model) as record:
@@ -64,10 +63,10 @@ def recording(model: nn.Module, attention: bool = True) -> Iterator[Recording]:
         record.attention[3]            # fourth attention layer: (B, H, T, T)
         record.states[-1]              # last block, every token: (B, T, D)
 
-    The model's outputs stay the same, and its hooks are removed when the context closes. If the
-    last block computes the class token alone, it is run once more to show all tokens; in training
-    with dropout that is another draw. A compiled model runs eagerly meanwhile, so that its outputs
-    may differ in the last digit.
+    The model's outputs stay the same, and its hooks are removed when the context closes. If the last
+    block computes only the class token, it runs again for all tokens; in training with dropout, with
+    other random numbers. A compiled model runs eagerly meanwhile, so its outputs may differ in the last
+    digit.
 
     Raises VitkitError for a model that is not vitkit's, and for one that recomputes its blocks in
     the backward pass; RuntimeError if no forward pass ran inside.
@@ -76,7 +75,7 @@ def recording(model: nn.Module, attention: bool = True) -> Iterator[Recording]:
     record = Recording()
 
     def see_embedding(block: nn.Module, inputs: tuple) -> None:
-        """A new pass begins."""
+        """Start the recording of a new pass."""
         record.embedding = inputs[0]
         record.features = None
 
@@ -87,16 +86,16 @@ def recording(model: nn.Module, attention: bool = True) -> Iterator[Recording]:
         number: int, block: nn.Module, inputs: tuple, arguments: dict, output: Tensor
     ) -> None:
         if arguments.get("queries") is not None:
-            # It computed some of the tokens, so run it once more for all. This is `block.forward`,
-            # not `block`, which would call this hook again. The hooks of the layers within are
-            # called, and record the weights of all queries.
+            # It computed only some of the tokens, so run it again for all. `block.forward` instead of
+            # `block`, which would call this hook again. The hooks of layers within the block run, and
+            # record the weights of all queries.
             arguments = arguments | {"queries": None}
-            with torch.random.fork_rng():  # the model's next random numbers stay what they were
+            with torch.random.fork_rng():  # the model's next random numbers do not change
                 output = block.forward(*inputs, **arguments)
         record.state_by_block[number] = output
 
     def see_weights(number: int, layer: ScaledDotProduct, inputs: tuple, output: Tensor) -> None:
-        """They are computed again from what the layer got, as a fused kernel does not give them."""
+        """Compute the weights again from the layer's inputs: a fused kernel does not return them."""
         q, k, _, *bias = inputs
         record.weights_by_layer[number] = attention_weights(q, k, *bias)
 
@@ -120,9 +119,9 @@ def recording(model: nn.Module, attention: bool = True) -> Iterator[Recording]:
 
 
 def not_compiled() -> AbstractContextManager:
-    """A block in which compiled models run eagerly: compiled code calls no hooks.
+    """A context in which compiled models run eagerly: compiled code calls no hooks.
 
-    If nothing was compiled, the compiler is not imported for that: it takes seconds.
+    Does not import the compiler, which takes seconds, if nothing was compiled.
     """
     if "torch._dynamo" not in sys.modules:
         return nullcontext()
@@ -130,8 +129,8 @@ def not_compiled() -> AbstractContextManager:
 
 
 def check_recordable(model: nn.Module) -> "Model":
-    """The model. Raises VitkitError for one whose states cannot be recorded."""
-    # By its attributes, so that a compiled model, which passes them on, is one too.
+    """Return the model. Raises VitkitError for one whose states cannot be recorded."""
+    # Checked by attributes, so that compiled models, which forward them, are accepted.
     ours = hasattr(model, "layer_of") and hasattr(model, "head") and hasattr(model, "blocks")
     if not ours:
         message = (
@@ -164,16 +163,15 @@ def hidden_states(
         states = hidden_states(model, images, [3, 6, -1], form="map")
         states[6]                      # after the sixth block: (B, D, h, w)
 
-    layers: 0 is z_0, what the first block gets (Eq. 1), and 1 to L is what each block gives; -1 is
-    the last. None is all of them. Transformers counts as here (`hidden_states[6]`), timm's
-    `forward_intermediates` from the first block (`indices=[5]`).
-    form: "tokens" gives every token, (B, T, D); "class" the class token, (B, D); "map" the patches
-    where they lie in the image, (B, D, h, w). A ResNet's states are maps in any case, (B, C, h, w).
-    norm: also through the last LayerNorm (Eq. 4), which the states themselves have not passed.
+    layers: 0 is z_0, the input of the first block (Eq. 1), and 1 to L are the outputs of the blocks; -1 is
+        the last, None is all. Transformers counts in the same way (`hidden_states[6]`), timm's
+        `forward_intermediates` from the first block (`indices=[5]`).
+    form: "tokens" is every token, (B, T, D); "class" the class token, (B, D); "map" the patches as a map
+        of the image, (B, D, h, w). A ResNet's states are always maps, (B, C, h, w).
+    norm: apply the last LayerNorm (Eq. 4) to the states.
 
     The model stays in its mode, and gradients flow. Raises VitkitError for a layer that the model
-    lacks, for a form or norm that has no meaning for it, and for a model that is not
-    vitkit's.
+    lacks, for a form or norm that has no meaning for it, and for a model that is not vitkit's.
     """
     ours = check_recordable(model)
     numbers = _numbers(layers, len(ours.blocks))
@@ -182,20 +180,20 @@ def hidden_states(
     # All tokens of every block, in one pass
     with recording(model, attention=False) as record:
         ours.encode(images)
-    assert record.embedding is not None  # a pass ran
+    assert record.embedding is not None  # because a pass ran
     states = [record.embedding, *record.states]
 
     chosen = {}
     for asked, number in numbers.items():
         state = states[number]
-        if norm and isinstance(ours.config, ViTConfig):  # no other has one, says _check_form
+        if norm and isinstance(ours.config, ViTConfig):  # _check_form refuses others
             state = ours.norm(state)
         chosen[asked] = formed(state, form, ours, images)
     return chosen
 
 
 def _numbers(layers: Iterable[int] | int | None, depth: int) -> dict[int, int]:
-    """The number from 0 to `depth` of each layer, by how it was asked for. Raises VitkitError."""
+    """Map each requested number of a layer to one from 0 to `depth`. Raises VitkitError."""
     if layers is None:
         layers = range(depth + 1)
     if not isinstance(layers, Iterable):
@@ -203,11 +201,11 @@ def _numbers(layers: Iterable[int] | int | None, depth: int) -> dict[int, int]:
     numbers = {}
     for layer in layers:
         try:
-            asked = index(layer)  # numpy's integers too
+            asked = index(layer)  # also accepts numpy's integers
         except TypeError:
             raise BadSettings(
-                f"layer {layer!r} is no whole number; 0 is what the first block gets, and 1 to "
-                f"{depth} what each block gives"
+                f"layer {layer!r} is not a whole number; 0 is the input of the first block, and 1 to "
+                f"{depth} are the outputs of the blocks"
             ) from None
         if not -depth - 1 <= asked <= depth:
             raise BadSettings(
@@ -219,9 +217,9 @@ def _numbers(layers: Iterable[int] | int | None, depth: int) -> dict[int, int]:
 
 
 def _check_form(form: str, norm: bool, model: "Model") -> None:
-    """Raises VitkitError for a form or a norm that has no meaning for this model."""
+    """Raise VitkitError for a form or a norm that has no meaning for this model."""
     if form not in get_args(Form):
-        raise BadSettings(f"form is {form!r}; it is one of {', '.join(get_args(Form))}")
+        raise BadSettings(f"form is {form!r}; it must be one of {', '.join(get_args(Form))}")
     config = model.config
     if not isinstance(config, ViTConfig):
         if form == "class" or norm:
@@ -238,8 +236,8 @@ def _check_form(form: str, norm: bool, model: "Model") -> None:
 
 
 def formed(state: Tensor, form: Form, model: "Model", images: Tensor) -> Tensor:
-    """A state of images in one of the forms: (B, T, D) -> (B, T, D), (B, D) or (B, D, h, w). A ResNet's
-    is a map already."""
+    """Convert a state of images to one of the forms: (B, T, D) -> (B, T, D), (B, D) or (B, D, h, w). A
+    ResNet's state is already a map."""
     if not isinstance(model.config, ViTConfig) or form == "tokens":
         return state
     if form == "class":

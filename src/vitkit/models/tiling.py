@@ -1,4 +1,4 @@
-"""Grids, and how patches lie over an image: how large they are, and how far apart (Eq. 1).
+"""Grids, and the sizes and distances of patches in an image (Eq. 1).
 
 Legend: (h, w) the grid of patches; every pair is (height, width).
 """
@@ -8,17 +8,17 @@ from typing import Any, NamedTuple, overload
 from vitkit.system.errors import BadSettings
 
 Grid = tuple[int, int]
-"""(height, width), of an image in pixels, or of what lies over it in patches or positions."""
+"""(height, width), of an image in pixels, or of a grid in patches or positions."""
 
 
 class Tiling(NamedTuple):
-    """Patches of one size at even distances. In the paper they lie side by side: the stride is the
-    size. With a smaller stride they overlap."""
+    """Patches of one size at equal distances. In the paper the stride is the size, so patches do not
+    overlap; with a smaller stride they do."""
 
     size: Grid
     """Height and width of a patch."""
     stride: Grid
-    """From the top of a patch to that of the patch below it, and from its left to that of the next."""
+    """Distance from the top of a patch to that of the patch below, and from its left to that of the next."""
 
     @property
     def overlaps(self) -> bool:
@@ -26,13 +26,13 @@ class Tiling(NamedTuple):
         return self.stride != self.size
 
     def scaled(self, factor: int) -> "Tiling":
-        """The tiling in finer units: those of a feature map in pixels of the image."""
+        """The tiling in finer units: from positions of a feature map to pixels of the image."""
         size = (self.size[0] * factor, self.size[1] * factor)
         stride = (self.stride[0] * factor, self.stride[1] * factor)
         return Tiling(size, stride)
 
     def grid(self, image: Grid) -> Grid:
-        """(h, w), how many patches an image of (height, width) has."""
+        """(h, w), the number of patches of an image of (height, width)."""
         rows = (image[0] - self.size[0]) // self.stride[0] + 1
         columns = (image[1] - self.size[1]) // self.stride[1] + 1
         return rows, columns
@@ -44,7 +44,7 @@ class Tiling(NamedTuple):
         return height, width
 
     def fits(self, image: Grid) -> bool:
-        """Whether whole patches cover an image of (height, width), all of it."""
+        """Whether whole patches cover an image of (height, width) completely."""
         grid = self.grid(image)
         return min(grid) >= 1 and self.image(grid) == tuple(image)
 
@@ -87,8 +87,8 @@ def as_pair(value: int | Grid) -> Grid: ...
 @overload
 def as_pair(value: object) -> object: ...
 def as_pair(value: object) -> object:
-    """A height and a width from what people and JSON write: one number for a square, or a list.
-    Anything else stays as it is, and `check_settings` refuses it."""
+    """A height and a width, from one number for a square or a JSON list. Anything else is unchanged, and
+    `check_settings` refuses it."""
     if isinstance(value, int):
         return value, value
     if isinstance(value, list):
@@ -97,7 +97,7 @@ def as_pair(value: object) -> object:
 
 
 def as_side(value: Any) -> Any:
-    """One number if both sides are the same, as configurations keep a square; else what `as_pair` gives."""
+    """One number if both sides are equal, as configurations store a square; otherwise as `as_pair`."""
     pair = as_pair(value)
     if isinstance(pair, tuple) and len(pair) == 2 and pair[0] == pair[1]:
         return pair[0]

@@ -1,13 +1,13 @@
 """The Vision Transformer (Section 3.1): Equations 1 to 4, in the paper's order.
 
 Read `features` first: it is the whole model. Equation 1 is `embed`, Equations 2 and 3 are in
-block.py, attention in attention.py, and what the head reads (Equation 4) in pooling.py.
+block.py, attention is in attention.py, and what the head reads (Equation 4) is in pooling.py.
 
 Legend: B batch, C channels, P side of a patch in pixels, (h, w) the grid of patches, so that images
-are (B, C, h·P, w·P), as long as patches are squares side by side; N = h·w patches, T tokens (the
-class token and registers, then the patches), Q the first tokens, those that the last block computes
-(all, unless the pooling reads fewer), D width, H heads, L blocks, K classes. As in the paper, x are
-patches, z the tokens' states, and y is what the head reads.
+are (B, C, h·P, w·P) if patches are squares without overlap; N = h·w patches, T tokens (the class token
+and registers, then the patches), Q number of tokens that the last block computes (all, unless the
+pooling reads fewer), D width, H heads, L blocks, K classes. As in the paper, x are patches, z the
+tokens' states, and y is what the head reads.
 """
 
 from collections.abc import Callable
@@ -76,11 +76,11 @@ class VisionTransformer(nn.Module):
         rates = [config.stochastic_depth * i / last for i in range(config.depth)]
         self.blocks = nn.ModuleList(BLOCKS[config.mixer](config, rate) for rate in rates)
 
-        # Eq. 4: LN, and which token y is
+        # Eq. 4: LN, and the choice of y
         self.norm = build_norm(config.width, config.eps, config.rms_norm)
         self.pool = build_pool(config)
 
-        # The head: one layer, with a hidden one before it in pre-training
+        # The head: one layer, in pre-training after a hidden layer
         self.representation = None
         if config.representation:
             self.representation = Dense(config.width, config.representation)
@@ -93,9 +93,9 @@ class VisionTransformer(nn.Module):
 
         # Activation checkpointing: keep only the blocks' inputs for the backward pass.
         self.recompute = False
-        # Under autocast, the type of z between the layers; None is the weights'.
+        # Under autocast, the dtype of z between the layers; None is that of the weights.
         self.residual_dtype: torch.dtype | None = None
-        # Set by for_inference, whose models must be neither trained nor saved.
+        # Set by for_inference; such models cannot be trained or saved.
         self.inference_only = False
 
     def forward(self, images: Tensor) -> Tensor:
@@ -104,11 +104,11 @@ class VisionTransformer(nn.Module):
         return self.head(self.features(images))
 
     def features(self, images: Tensor) -> Tensor:
-        """The features, which the head reads: (B, C, h·P, w·P) -> (B, D). If the pooling reads the
-        class token alone, the last block computes only that. `pool="none"`
-        gives (B, T, D), and one of S states (B, S·D); `read_blocks` multiplies the width, the last
-        block's states last; a representation layer makes D its width. A memory bank gives (B, 1), the
-        anomaly score.
+        """The features, which the head reads: (B, C, h·P, w·P) -> (B, D).
+
+        If the pooling reads only the class token, the last block computes only that. `pool="none"` gives
+        (B, T, D), and a pooling of S states (B, S·D); `read_blocks` multiplies the width, with the last block's
+        states last; with a representation layer D is its width. A memory bank gives (B, 1), the anomaly score.
         """
         if isinstance(self.pool, MemoryPool):
             return self.pool(self.distances(images))
@@ -116,7 +116,7 @@ class VisionTransformer(nn.Module):
         # Eq. 2 and 3, L times
         grid = self.grid(images)
         states = self.last_states(z, grid, self.config.read_blocks, queries=self.pool.tokens_read)
-        # LN of Eq. 4, and the class token; or the mean (App. D.3), MAP, ...
+        # LN of Eq. 4, and the class token; or the mean (App. D.3), MAP, etc.
         read = [self.pool(self.normed(z), grid) for z in states]
         y = read[0] if len(read) == 1 else torch.cat(read, -1)  # (B, D)
         if self.config.norm == "pooled":
@@ -145,7 +145,7 @@ class VisionTransformer(nn.Module):
         return [self.normed(z) for z in states]
 
     def encode(self, images: Tensor) -> Tensor:
-        """Every token's final state, for inspection or dense use: (B, C, h·P, w·P) -> (B, T, D)."""
+        """The final states of all tokens, for inspection or dense tasks: (B, C, h·P, w·P) -> (B, T, D)."""
         return self.encoder(self.embed(images), self.grid(images))
 
     def embed(self, images: Tensor) -> Tensor:
@@ -166,10 +166,10 @@ class VisionTransformer(nn.Module):
     def add_positions(self, x: Tensor, grid: Grid) -> Tensor:
         """The rest of Eq. 1, [x_class; x_p E] + E_pos: (B, N, D) -> z_0, (B, T, D).
 
-        The class token and registers come before the patches, positions are added to all of them,
-        then dropout, and CLIP's LayerNorm.
+        The class token and registers come before the patches. Positions are added to all of them, followed by
+        dropout and CLIP's LayerNorm.
         """
-        # Under autocast patches come in bfloat16; the residual stream keeps the weights' precision.
+        # Under autocast patches are bfloat16; the residual stream keeps the weights' precision.
         x = x.to(self.norm.weight.dtype)
         z = self.prepend_tokens(x)  # (B, T, D)
         if self.config.resolved_inject == "stem":
@@ -181,18 +181,18 @@ class VisionTransformer(nn.Module):
         return self.in_stream(z)
 
     def in_stream(self, z: Tensor) -> Tensor:
-        """The tokens as the residual stream has them: in `residual_dtype` under autocast, if that is set."""
+        """Convert tokens to the dtype of the residual stream: `residual_dtype` under autocast, if it is set."""
         if self.residual_dtype is None or not torch.is_autocast_enabled(z.device.type):
             return z
         return z.to(self.residual_dtype)
 
     def prepend_tokens(self, x: Tensor) -> Tensor:
-        """The class token, then the registers, before the patches: (B, N, D) -> (B, T, D)."""
+        """Prepend the class token and the registers to the patches: (B, N, D) -> (B, T, D)."""
         tokens: list[Tensor] = [token for token in (self.cls, self.registers) if token is not None]
         if not tokens:
-            # `.mT` left a transposed layout, which would make every block up to a tenth slower.
+            # The transposed layout from `.mT` would make every block up to a tenth slower.
             return x.contiguous()
-        batch = x.shape[0]  # not len(x), which an exporter takes for a constant
+        batch = x.shape[0]  # not len(x), which would be a constant in an export
         expanded = [token.expand(batch, -1, -1) for token in tokens]
         return torch.cat([*expanded, x], 1)
 
@@ -201,14 +201,13 @@ class VisionTransformer(nn.Module):
     ) -> Tensor:
         """Eq. 2 and 3, L times, and the LayerNorm of Eq. 4: z_0, (B, T, D) -> LN(z_L), (B, T, D).
 
-        queries: compute only this many tokens, the first ones, (B, Q, D), which saves most of the
-        last block's work; None computes all.
+        queries: compute only this many tokens, the first ones, (B, Q, D), which saves most of the last
+            block's work; None computes all.
+        mask: bool, broadcast to (B, H, T, T), True where a token (row) may attend to another (column): for
+            several images in one sequence, or images of several sizes in a batch.
 
-        mask: bool, broadcast to (B, H, T, T), True where a token (row) may look at another
-        (column): several images in one sequence, or images of several sizes in a batch.
-
-        If positions were added at the stem, z may also hold a part of an image's patches, as in
-        masked autoencoders. If config.norm is "pooled", the LayerNorm comes after the pooling.
+        If positions are added at the stem, z may also be a part of an image's patches, as in masked
+        autoencoders. If config.norm is "pooled", the LayerNorm comes after the pooling.
         """
         [z] = self.last_states(z, grid, 1, mask, queries)
         return self.normed(z)
@@ -221,18 +220,18 @@ class VisionTransformer(nn.Module):
         mask: Tensor | None = None,
         queries: int | None = None,
     ) -> list[Tensor]:
-        """Eq. 2 and 3, L times: the tokens after the last `count` blocks, (B, T, D) each, the last with
-        the first `queries` tokens only; see `encoder`."""
+        """Eq. 2 and 3, L times: the tokens after the last `count` blocks, (B, T, D) each, for the last block
+        only the first `queries` tokens; see `encoder`."""
         states = []
         last = len(self.blocks) - 1
         for i, block in enumerate(self.blocks):
-            # App. D.4: positions that enter at every block; the paper's are in z_0 already.
+            # App. D.4: positions that are added at every block; the paper's are already in z_0.
             positions = None
             if self.config.resolved_inject != "stem":
                 z, positions = self.positions_at_block(i, z, grid)
                 z = self.in_stream(z)
 
-            # Every block reads all tokens of the one before, so only the last may leave some out.
+            # Every block reads all tokens of the one before, so only the last may skip some.
             block_queries = None
             if i == last:
                 block_queries = queries
@@ -253,17 +252,17 @@ class VisionTransformer(nn.Module):
     def positions_at_block(
         self, i: int, z: Tensor, grid: Grid
     ) -> tuple[Tensor, AttentionPositions | None]:
-        """The tokens (B, T, D) with the positions of block i added to them, and None; or the tokens
-        unchanged, and positions that act within the block's attention."""
+        """The tokens (B, T, D) plus the positions of block i, and None; or unchanged tokens, and positions
+        that act within the block's attention."""
         positions = self.positions
-        if isinstance(positions, nn.ModuleList):  # one for every block
+        if isinstance(positions, nn.ModuleList):  # one per block
             positions = positions[i]
         if self.config.position_kind.adds_to_tokens:
             return positions.add(z, grid), None
         return z, positions.in_attention(grid)
 
     def with_checkpointing(self, block: nn.Module) -> Callable[..., Tensor]:
-        """The block, which is computed again in the backward pass if `recompute` asks for that."""
+        """The block, or with `recompute` a version that is computed again in the backward pass."""
         if self.recompute and self.training:
             return partial(checkpoint, block, use_reentrant=False)
         return block
@@ -275,7 +274,7 @@ class VisionTransformer(nn.Module):
     def layer_of(self, name: str) -> int:
         """The layer that a parameter belongs to, by its name.
 
-        0 is the embedding (Eq. 1), 1 to L are the blocks, L + 1 is what follows them.
+        0 is the embedding (Eq. 1), 1 to L are the blocks, L + 1 is all that follows.
         """
         module, *rest = name.split(".")
         # With a table for every block, "positions.3.table" is the fourth block's.
@@ -286,12 +285,12 @@ class VisionTransformer(nn.Module):
         return len(self.blocks) + 1
 
     def init_weights(self) -> None:
-        """The official initialisation: class token and head of zeros; the modules below have
-        `init_weights` of their own."""
+        """Initialise as the official code: zeros for class token and head, every other module by its own
+        `init_weights`."""
         if self.cls is not None:
             nn.init.zeros_(self.cls)
         if self.registers is not None:
-            # As positions: if they were all the same, they would stay the same.
+            # Like positions: equal registers would stay equal in training.
             nn.init.normal_(self.registers, std=0.02)
         if self.representation is not None:
             lecun_normal_(self.representation.weight)
@@ -312,13 +311,13 @@ class Patches(nn.Module):
         self.project = nn.Conv2d(channels, width, patches.size, patches.stride, bias=bias)
 
     def forward(self, images: Tensor) -> Tensor:
-        """(B, C, H, W) -> (B, D, h, w); without overlap H is h·P. Raises VitkitError for sides that
-        whole patches do not cover."""
+        """(B, C, H, W) -> (B, D, h, w); without overlap H is h·P. Raises VitkitError for sides that whole
+        patches do not cover."""
         self.patches.check((images.shape[-2], images.shape[-1]))
         return self.project(images)
 
     def init_weights(self) -> None:
-        """Flax's default for a dense layer of the P·P·C numbers of a patch."""
+        """Initialise by Flax's default for a dense layer with P·P·C inputs."""
         lecun_normal_(self.project.weight)
         if self.project.bias is not None:
             nn.init.zeros_(self.project.bias)

@@ -1,4 +1,4 @@
-"""Names to configurations, as the paper and its sibling projects write them, and back."""
+"""Names of models in the paper and related projects, converted to configurations and back."""
 
 import re
 from dataclasses import fields, replace
@@ -32,7 +32,7 @@ SIZES = {
     "G-opt": {"width": 1536, "depth": 48, "mlp": 8192, "heads": 16},
     "e": {"width": 1792, "depth": 56, "mlp": 15360, "heads": 16},
 }
-# The models that are listed. Any other patch size, depth of a ResNet and width works too.
+# The listed models. All other patch sizes, depths of a ResNet and widths are valid too.
 NAMES = [
     "mu/16", "Ti/16", "S/32", "S/16", "M/16", "B/32", "B/16", "B/8", "L/32", "L/16", "So400m/14",
     "H/14", "g/14", "g-opt/14", "G/14", "G-opt/14", "e/14", "b/32",
@@ -55,7 +55,7 @@ RESNET_NAME = re.compile(
     r"(?P<kind>BiT-|BN-|Axial-|Local-|Augmented-)?R(?P<layers>\d+)(x(?P<factor>\d+))?"
 )
 # fmt: off
-# What the first word of a ResNet's name changes of a Backbone.
+# Changes of a Backbone by the first word of a ResNet's name.
 RESNET_KINDS: dict[str | None, dict[str, Any]] = {
     None: {},
     "BiT-": {"order": "pre", **DIALECTS["bit"]},
@@ -69,12 +69,12 @@ RESNET_KINDS: dict[str | None, dict[str, Any]] = {
 
 
 def named(name: str, **changes) -> ModelConfig:
-    """The configuration of any named model: `vit`'s, the ResNets and LeNet-5.
+    """The configuration of any named model: those of `vit`, the ResNets and LeNet-5.
 
-    "R50x1" is the ResNet of the hybrids with a head (post-activation), "BiT-R50x1" the published
-    BiT (pre-activation), "BN-R50" the plain one with BatchNorm. "Axial-R50" has axial attention for
-    3 x 3 convolutions (App. D.6), "Local-R50" local attention, "Augmented-R50" some attention
-    beside them. Raises VitkitError for a name that does not exist.
+    "R50x1" is the ResNet of the hybrids with a head (post-activation), "BiT-R50x1" the published BiT
+    (pre-activation), "BN-R50" the plain one with BatchNorm. "Axial-R50" has axial attention instead of
+    3 x 3 convolutions (App. D.6), "Local-R50" local attention, "Augmented-R50" some attention beside them.
+    Raises VitkitError for a name that does not exist.
     """
     if name == "LeNet-5":
         return changed(LeNetConfig(), changes)
@@ -93,13 +93,13 @@ def vit(name: str, **changes) -> ViTConfig:
     """The configuration of a named Vision Transformer: `vit("B/16")`, `vit("L/14", image=(256,
     192), classes=10)`.
 
-    A name is a size of Table 1 (or a later official one) and a patch size in pixels, as the paper
-    writes it; "B/16x8" has patches of 16 x 8 (height and width), "B/16 (stride 8)" such as overlap.
-    "R50+B/16" puts a ResNet below it (Section 3.1), "Axial-B/16" attends along rows and columns
+    A name is a size of Table 1 (or a later official one) and a patch size in pixels, as in the paper;
+    "B/16x8" has patches of 16 x 8 (height and width), "B/16 (stride 8)" has overlapping patches.
+    "R50+B/16" has a ResNet below it (Section 3.1), "Axial-B/16" attends along rows and columns
     (App. D.6). The result of `called`, such as "ViT-B/16", is a name too.
 
-    The image is 224 x 224 unless told; if whole patches do not cover that, it is the next smaller
-    size that they do. Raises VitkitError for a name that does not exist.
+    The default image is 224 x 224, or the next smaller size that whole patches cover. Raises VitkitError
+    for a name that does not exist.
     """
     match = VIT_NAME.fullmatch(short_name(name))
     if not match or match["size"] not in SIZES:
@@ -120,7 +120,7 @@ def vit(name: str, **changes) -> ViTConfig:
         changes = {"stride": stride, **changes}
     changes = {"patch": patch, **changes}
 
-    # An image of one patch fits every stride; the largest one up to 224 x 224 is then known
+    # An image of one patch is valid for every stride; then the largest one up to 224 x 224 is computed
     one_patch = as_pair(changes["patch"])
     if stem is not None and isinstance(one_patch, tuple):
         one_patch = tuple(side * stem.stride for side in one_patch)
@@ -133,11 +133,11 @@ def vit(name: str, **changes) -> ViTConfig:
 
 
 def hybrid_stem(name: str, layers: str | None, width: float, pixels: tuple[int, ...]) -> Backbone:
-    """The ResNet of a hybrid, from its layers and the sides in pixels that its name gives: of a patch,
-    and from one to the next.
+    """The ResNet of a hybrid, from its number of layers and the sides in pixels in its name: of a patch, and
+    the distances of patches.
 
-    Multiples of 32 pixels read the last stage. Other multiples of 16 read a third stage that has the
-    fourth's units too, so that no layer is lost. "R" alone is the root without stages.
+    For multiples of 32 pixels, patches are cut from the last stage. For other multiples of 16 it is a third
+    stage that includes the fourth's units, so that no layer is lost. "R" alone is the root without stages.
     """
     if layers is None and all(side % 2 == 0 for side in pixels):
         return Backbone(units=(), width=width)
@@ -154,17 +154,16 @@ def hybrid_stem(name: str, layers: str | None, width: float, pixels: tuple[int, 
 
 
 def in_positions(stem: Backbone, pixels: Grid) -> Grid:
-    """Sides on a ResNet's last feature map, from the pixels that a hybrid's name gives."""
+    """Convert the pixels in a hybrid's name to positions of a ResNet's last feature map."""
     apart = pixels_of_position(stem)
     return pixels[0] // apart, pixels[1] // apart
 
 
 def pixels_of_position(stem: Backbone) -> int:
-    """From one position of a ResNet's last feature map to the next, in pixels as a hybrid's name
-    counts them.
+    """The distance of positions of a ResNet's last feature map, in pixels as in a hybrid's name.
 
-    The name of a root alone counts its convolution's stride, 2, and not its pooling's: R+Ti/16 has
-    patches of 8, and 32 pixels to a patch.
+    The name of a root alone includes only its convolution's stride, 2, not its pooling's: R+Ti/16 has
+    patches of 8 positions, and 32 pixels per patch.
     """
     if not stem.units:
         return 2
@@ -172,12 +171,12 @@ def pixels_of_position(stem: Backbone) -> int:
 
 
 def three_stages(units: tuple[int, ...]) -> tuple[int, ...]:
-    """The units of a ResNet with the fourth stage's in the third: (3, 4, 6, 3) -> (3, 4, 9)."""
+    """Move the units of a ResNet's fourth stage to the third: (3, 4, 6, 3) -> (3, 4, 9)."""
     return (*units[:2], units[2] + units[3])
 
 
 def no_such_model(name: str) -> str:
-    """The message for a name that does not exist, with the nearest one that does."""
+    """The error message for a name that does not exist, with the most similar name that does."""
     patch = name.partition("/")[2]
     if not patch.isdigit():
         patch = "16"
@@ -193,8 +192,8 @@ def no_such_model(name: str) -> str:
 
 
 def changed(config: AnyConfig, changes: dict) -> AnyConfig:
-    """The configuration with other values of some settings. Raises VitkitError for an unknown one,
-    with the nearest that exists."""
+    """The configuration with new values of some settings. Raises VitkitError for an unknown one, with the
+    most similar name that exists."""
     known = [field.name for field in fields(config)]
     unknown = [name for name in changes if name not in known]
     if unknown:
@@ -209,7 +208,7 @@ def changed(config: AnyConfig, changes: dict) -> AnyConfig:
 def called(config: ModelConfig) -> str:
     """The usual name of an architecture: ViT-B/16, R50+ViT-B/16, BiT-R50x1.
 
-    The way back from `named`, as far as there is one; `named` reads it again.
+    The inverse of `named` if the architecture has a name; `named` accepts the result.
     """
     if isinstance(config, LeNetConfig):
         return "LeNet-5"
@@ -222,18 +221,18 @@ def called(config: ModelConfig) -> str:
 
 
 def short_name(name: str) -> str:
-    """A Vision Transformer's name as people type it, from one that `called` prints: "B/16" of
-    "ViT-B/16", "Axial-R50+B/16" of "R50+Axial-ViT-B/16". Another as it is."""
+    """Shorten a Vision Transformer's name from `called`: "B/16" for "ViT-B/16", "Axial-R50+B/16" for
+    "R50+Axial-ViT-B/16". Other names are unchanged."""
     below, marker, size = name.partition("ViT-")
     if below.endswith("Axial-"):
         return "Axial-" + below.removesuffix("Axial-") + size
-    if not marker or below.startswith("Axial-"):  # whose ResNet is axial, which no short name says
+    if not marker or below.startswith("Axial-"):  # no short name exists for an axial ResNet
         return name
     return below + size
 
 
 def vit_name(config: ViTConfig) -> str:
-    """ViT-B/16 and its like, or a description of a shape that has no name."""
+    """A name such as ViT-B/16, or a description of a shape without a name."""
     kind = "ViT"
     if config.mixer == "axial":
         kind = "Axial-ViT"
@@ -247,7 +246,7 @@ def vit_name(config: ViTConfig) -> str:
 
 
 def patch_name(config: ViTConfig) -> str:
-    """Pixels to a patch: 16, or 16x8 (height and width), and the stride if patches overlap."""
+    """Pixels of a patch: 16, or 16x8 (height and width), and the stride if patches overlap."""
     tiling = config.patches
     if config.stem is not None:
         tiling = tiling.scaled(pixels_of_position(config.stem))
@@ -266,13 +265,13 @@ def in_words(sides: Grid) -> str:
 
 
 def from_words(text: str) -> Grid:
-    """(16, 16) of "16", (16, 8) of "16x8"."""
+    """(16, 16) for "16", (16, 8) for "16x8"."""
     height, _, width = text.partition("x")
     return int(height), int(width or height)
 
 
 def backbone_name(backbone: Backbone) -> str:
-    """R50x1 and its like, or the units of each stage if that has no name: ResNet(1,2)x0.5."""
+    """A name such as R50x1, or the units of each stage if there is none: ResNet(1,2)x0.5."""
     prefixes = {"conv": "", "axial": "Axial-", "local": "Local-", "augmented": "Augmented-"}
     prefix = prefixes[backbone.mixer]
     if backbone.norm == "batch":
@@ -280,7 +279,7 @@ def backbone_name(backbone: Backbone) -> str:
     elif backbone.order == "pre":
         prefix += "BiT-"
 
-    layers: dict[tuple[int, ...], str] = {(): ""}  # the root alone is "R"
+    layers: dict[tuple[int, ...], str] = {(): ""}  # "R" is only the root
     for number, units in UNITS.items():
         layers[units] = str(number)
         layers[three_stages(units)] = str(number)

@@ -1,4 +1,4 @@
-"""What a step minimises: the paper's classification and masked patch prediction, MAE and DINO."""
+"""Training objectives: the paper's classification and masked patch prediction, MAE and DINO."""
 
 import lazy_loader
 

@@ -1,9 +1,8 @@
-"""Masked autoencoder (MAE, He et al. 2021), beyond the paper: see a quarter of an image's patches
-and predict the pixels of the others.
+"""Masked autoencoder (MAE, He et al. 2021), an extension of the paper: predicts the pixels of three quarters of an
+image's patches from the others.
 
-The encoder gets the visible patches only, which makes it about four times as fast. A small decoder
-with fixed sine and cosine positions gets the encoder's output, and a learned mask embedding for
-every hidden patch.
+The encoder gets the visible patches only, which makes it about four times as fast. A small decoder with fixed
+sine and cosine positions gets the encoder's output, and a learned mask embedding for every hidden patch.
 
 Legend: B batch, C channels, N patches, M hidden ones, D width, W the decoder's width, T tokens,
 P pixels along a patch's side.
@@ -30,7 +29,7 @@ from vitkit.objectives.patches import (
 from vitkit.system.errors import BadSettings, Unsupported
 from vitkit.system.values import check_settings
 
-HIDDEN = 0  # what is drawn from an example's key: which patches are hidden
+HIDDEN = 0  # random stream of an example's key that decides which patches are hidden
 
 
 @dataclass(frozen=True)
@@ -100,9 +99,9 @@ class MaskedAutoencoderLearner(PatchLearner):
         self.enter = Dense(config.width, width)
         self.mask = nn.Parameter(torch.empty(1, 1, width).normal_(std=0.02))
         built = create(decoder)
-        assert isinstance(built, VisionTransformer)  # as its configuration is
+        assert isinstance(built, VisionTransformer)  # the model of a ViTConfig
         self.decoder = built
-        self.decoder.stem = nn.Identity()  # it embeds no pixels
+        self.decoder.stem = nn.Identity()  # its inputs are embeddings, not pixels
         self.predict = Dense(width, config.channels * prod(self.size))
         for layer in (self.enter, self.predict):
             nn.init.xavier_uniform_(layer.weight)
@@ -118,20 +117,20 @@ class MaskedAutoencoderLearner(PatchLearner):
         return predicted, pixels
 
     def predictions(self, images: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, C, H, W), (B,) -> predictions of the hidden patches, (B, M, P·P·C), and which patches
-        they are, (B, M)."""
+        """(B, C, H, W), (B,) -> predictions of the hidden patches, (B, M, P·P·C), and the indices of these
+        patches, (B, M)."""
         grid = self.model.grid(images)
         count = grid[0] * grid[1]
         visible, hidden = self.choose(keys, count)
 
-        # The encoder: visible patches only. Positions are added before the others are left out
+        # The encoder: visible patches only. Positions are added before hidden patches are removed
         x = self.model.patch_embed(images)  # (B, N, D)
         x = self.model.add_positions(x, grid)  # (B, T, D), with the class token
         prefix, patches = x.tensor_split([x.shape[1] - count], 1)
         x = torch.cat([prefix, gather_patches(patches, visible)], 1)  # (B, T - M, D)
         x = self.enter(self.model.encoder(x, grid))  # (B, T - M, W)
 
-        # The decoder: all patches, the hidden ones as masks
+        # The decoder: all patches, with the mask embedding for the hidden ones
         prefix, states = x.tensor_split([prefix.shape[1]], 1)
         masks = self.mask.to(states.dtype).expand(len(images), count, -1)  # (B, N, W)
         x = scatter_patches(masks, visible, states)
@@ -149,13 +148,13 @@ class MaskedAutoencoderLearner(PatchLearner):
         return order[:, :visible], order[:, visible:]
 
     def pictures(self, images: Tensor, keys: Tensor) -> dict[str, Tensor]:
-        """(B, 3, H, W) normalised -> uint8 in that shape: the image, what the encoder sees, and the
-        image with the predicted patches."""
+        """(B, 3, H, W) normalised -> uint8 in that shape: the image, the image with only the visible patches,
+        and the image with the predicted patches."""
         grid = self.model.grid(images)
         image = self.preprocessing.levels(images)
 
-        # The hidden patches as predicted. What is predicted of a normalised patch says nothing of
-        # its mean and contrast, so those are the patch's own
+        # The image with predictions of the hidden patches. The prediction of a normalised patch lacks its mean
+        # and contrast, so these are taken from the original
         predicted, hidden = self.predictions(images, keys)
         pixels = patchify(images, self.size)
         if self.objective.normalised:
@@ -163,7 +162,7 @@ class MaskedAutoencoderLearner(PatchLearner):
             predicted = predicted * spread(original) + mean(original)
         drawn = unpatchify(scatter_patches(pixels, hidden, predicted), grid, self.size)
 
-        # The hidden patches in grey
+        # The image with the hidden patches in grey
         levels = patchify(image, self.size)
         grey = torch.full_like(gather_patches(levels, hidden), 128)
         seen = unpatchify(scatter_patches(levels, hidden, grey), grid, self.size)
@@ -171,10 +170,10 @@ class MaskedAutoencoderLearner(PatchLearner):
 
 
 def mean(patches: Tensor) -> Tensor:
-    """(B, M, P·P·C) -> (B, M, 1), over all of a patch's values."""
+    """The mean of a patch's values: (B, M, P·P·C) -> (B, M, 1)."""
     return patches.mean(-1, keepdim=True)
 
 
 def spread(patches: Tensor) -> Tensor:
-    """(B, M, P·P·C) -> (B, M, 1), their standard deviation, never 0."""
+    """The standard deviation of a patch's values, never 0: (B, M, P·P·C) -> (B, M, 1)."""
     return (patches.var(-1, keepdim=True) + 1e-6).sqrt()

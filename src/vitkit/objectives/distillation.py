@@ -1,10 +1,10 @@
-"""Self-distillation (DINO, Caron et al. 2021), beyond the paper: a student learns to give all views
-of an image the outputs that its teacher gives to other views of it.
+"""Self-distillation (DINO, Caron et al. 2021), an extension of the paper: a student is trained to predict, from
+each view of an image, the teacher's outputs for other views of it.
 
-The views are two large crops and several small ones; the teacher sees the large ones only. It is
-the exponential moving average of the student and gets no gradient. Centring its outputs and a low
-temperature keep both from giving every image the same answer. The student is what is saved; with
-`Recipe.average` its mean is, which is much like the teacher.
+The views are two large crops and several small ones; the teacher gets the large ones only. The teacher is the
+exponential moving average of the student and gets no gradient. Centring its outputs and a low temperature prevent
+a collapse to equal outputs for all images. The student is saved; with `Recipe.average` its average, which is
+similar to the teacher.
 
 Legend: B batch, V views, D width, K outputs.
 """
@@ -86,15 +86,15 @@ class SelfDistillation(Unlabelled):
             raise BadSettings(f"local_views is {self.local_views}; it is 0 or more")
 
     def evaluators(self, target_kind: TargetKind) -> tuple[Evaluator, ...]:
-        """If images have one class each: how often their nearest neighbours have the same class.
-        Labels judge the features, and train nothing."""
+        """k-NN accuracy if images have one class each; the labels evaluate the features, and are not used in
+        training."""
         if target_kind == "class":
             return (Neighbours(),)
         return ()
 
     def learner(self, model: Model, preprocessing: Preprocessing) -> "SelfDistillationLearner":
-        """The model as student, a projection, and a teacher of both. Raises VitkitError if small
-        crops are not of whole patches, and for images that are not red, green and blue."""
+        """The model as student with a projection, and a teacher with copies of both. Raises VitkitError if small
+        crops do not consist of whole patches, and for images that are not RGB."""
         if preprocessing.channels != 3:
             raise Unsupported(
                 "self-distillation changes the colours of its views, and the images have "
@@ -104,8 +104,7 @@ class SelfDistillation(Unlabelled):
 
 
 class Projection(nn.Module):
-    """Features to outputs, (B, D) -> (B, K): an MLP, then the cosines of its normalised output with
-    K rows that are learned."""
+    """DINO's projection head, (B, D) -> (B, K): an MLP, then the cosines of its output with K learned rows."""
 
     def __init__(self, width: int, settings: SelfDistillation):
         super().__init__()
@@ -117,8 +116,8 @@ class Projection(nn.Module):
             nn.init.zeros_(layer.bias)
         self.last = Dense(settings.bottleneck, settings.outputs, bias=False)
         self.frozen = False
-        """Whether the last layer is not trained now. It then has no gradient at all, rather than
-        zeros, so that Adam does not count the step for it."""
+        """Whether the last layer is currently not trained. Its gradient is then None rather than zero, so that
+        Adam does not update its moments."""
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, D) -> (B, K), from -1 to 1."""
@@ -133,11 +132,11 @@ class Projection(nn.Module):
 
 
 class SelfDistillationLearner(Learner):
-    """The learner of self-distillation: the model and its projection, which are the student. The
-    teacher and the centre follow them."""
+    """The learner of self-distillation: the student, which is the model with a projection; the teacher; and the
+    centre."""
 
     centre: Tensor
-    """(K,): the mean output of the teacher."""
+    """Moving average of the teacher's mean output, (K,)."""
 
     def __init__(self, model: Model, objective: SelfDistillation, preprocessing: Preprocessing):
         super().__init__()
@@ -159,7 +158,7 @@ class SelfDistillationLearner(Learner):
         """For each forward pass since the last update, the sum of the teacher's outputs, and their
         number: (K + 1,)."""
 
-        # Two large views and several small ones, with DINO's chances
+        # Two large views and several small ones, with DINO's probabilities
         large = model.config.image
         self.views = [
             View(large, objective.global_area, blur=1.0),
@@ -169,12 +168,12 @@ class SelfDistillationLearner(Learner):
 
     def forward(self, images: Tensor, targets: Tensor, keys: Tensor) -> Tensor:
         """images (B, C, H, W) normalised, targets unused, keys (B,) -> the mean cross-entropy
-        between the student's and the teacher's answers to different views, ()."""
+        between the student's and the teacher's outputs for different views, ()."""
         views = self.make_views(images, keys)
         large = torch.cat(views[:2])  # (2 B, C, H, W)
         small = views[2:]
 
-        # The teacher's probabilities of the two large views; `updated` takes its outputs too
+        # The teacher's probabilities for the two large views; `updated` uses the sums of its outputs
         with torch.no_grad():
             outputs = self.teacher_outputs(large)  # (2 B, K)
             count = outputs.new_full((1,), len(outputs))
@@ -182,7 +181,7 @@ class SelfDistillationLearner(Learner):
             centred = outputs - self.centre
             teacher = (centred / self.temperature).softmax(-1).chunk(2)  # 2 x (B, K)
 
-        # The student's log-probabilities of all V views
+        # The student's log-probabilities for all V views
         student = self.student_log_probabilities(large).chunk(2)
         if small:
             student += self.student_log_probabilities(torch.cat(small)).split(len(images))
@@ -196,31 +195,30 @@ class SelfDistillationLearner(Learner):
         return torch.stack(losses).mean()
 
     def student_log_probabilities(self, images: Tensor) -> Tensor:
-        """(B, C, H, W) -> (B, K)."""
+        """The student's log-probabilities: (B, C, H, W) -> (B, K)."""
         outputs = self.projection(self.model(images)).float()
         return (outputs / self.objective.student_temperature).log_softmax(-1)
 
     def teacher_outputs(self, images: Tensor) -> Tensor:
-        """(B, C, H, W) -> (B, K), without dropout."""
+        """The teacher's outputs, computed without dropout: (B, C, H, W) -> (B, K)."""
         model, projection = self.teacher.eval()
         return projection(model(images)).float()
 
     def before(self, step: float, total: int) -> None:
-        """Before the update that follows `step` others: set the teacher's temperature, and whether
-        the last layer is trained."""
+        """Set the teacher's temperature, and whether the last layer is trained, for the update that follows
+        `step` finished ones."""
         settings = self.objective
-        progress = 1.0  # of the temperature's warm-up
+        progress = 1.0  # progress of the temperature's warm-up
         if settings.teacher_warmup.n:
             progress = min(step / settings.teacher_warmup.n, 1.0)
         start = settings.teacher_start
         self.temperature = start + (settings.teacher_temperature - start) * progress
         self.projection.frozen = step < settings.last_layer_still.n
-        self.teacher_sums.clear()  # of the step before, which did not take them if it was skipped
+        self.teacher_sums.clear()  # remain from the last step if it was skipped
 
     @torch.no_grad()
     def updated(self, step: float, total: int) -> None:
-        """After update `step` of `total`: the teacher follows the student, and the centre the
-        teacher's outputs."""
+        """Update the moving averages after update `step` of `total`: the teacher and the centre."""
         # teacher <- momentum * teacher + (1 - momentum) * student, the momentum growing to 1
         remaining = (1 + math.cos(math.pi * (step - 1) / total)) / 2  # from 1 to 0
         momentum = 1 - (1 - self.objective.momentum) * remaining
@@ -235,7 +233,7 @@ class SelfDistillationLearner(Learner):
         self.centre.lerp_(mean, 1 - self.objective.centre_momentum)
 
     def make_views(self, images: Tensor, keys: Tensor) -> list[Tensor]:
-        """(B, C, H, W) normalised, (B,) -> V views, normalised, the two large ones first."""
+        """(B, C, H, W) normalised, keys (B,) -> V normalised views, the two large ones first."""
         # Without autocast: coordinates in bfloat16 would be off by a fifth of a pixel
         with torch.autocast(images.device.type, enabled=False):
             images = self.preprocessing.unnormalise(images).clamp_(0, 1)
@@ -255,14 +253,14 @@ class SelfDistillationLearner(Learner):
 
 @torch.no_grad()
 def features_of(model: Model) -> int:
-    """The number of features that a model gives per image. Raises VitkitError if it gives them to
-    every patch."""
+    """The width of a model's features. Raises VitkitError if it has features for every patch instead of one
+    vector for the image."""
     config = model.config
     device = next(model.parameters()).device
     features = model.eval()(torch.zeros(1, config.channels, *config.image, device=device))
     if features.ndim != 2:
         raise Unsupported(
-            'an image needs one vector to compare, and the model\'s pool is "none": use another '
+            'self-distillation needs one vector for an image, and the model\'s pool is "none": use another '
             "pool"
         )
     return features.shape[-1]

@@ -1,13 +1,13 @@
-"""Masked patch prediction (Section 4.6, App. B.1.2): corrupt half of an image's patch embeddings
-and predict their mean colours.
+"""Masked patch prediction (Section 4.6, App. B.1.2): corrupts half of an image's patch embeddings, and predicts
+their mean colours.
 
-The paper leaves some things open; they are so here:
+The paper leaves some details open; this implementation chooses:
 
-- In every image exactly half of the patches are corrupted. What becomes of each of them, the mask,
-  another patch or nothing, is drawn for it alone. Another patch is one of the same image.
-- Embeddings are corrupted before positions are added: a corrupted patch still knows where it is.
+- In every image exactly half of the patches are corrupted. Whether each becomes the mask or another patch, or
+  stays, is drawn independently. The other patch is one of the same image.
+- Embeddings are corrupted before positions are added, so a corrupted patch keeps its position.
 - A channel's three bits are floor(8 m) of its mean m from 0 to 1, and 7 for m = 1.
-- A class token takes part in attention and has no loss of its own; fine-tuning trains it.
+- A class token takes part in attention and has no loss of its own; its output is trained in fine-tuning.
 
 Legend: B batch, C channels, N patches, M corrupted ones, D width, T tokens, (h, w) grid, P pixels
 along a patch's side.
@@ -39,10 +39,10 @@ from vitkit.objectives.patches import (
 from vitkit.system.errors import BadSettings, Unsupported
 from vitkit.system.values import check_settings
 
-# What is drawn from an example's key: the corrupted patches, how each is corrupted, the other patch
+# Random streams of an example's key: the corrupted patches, how each is corrupted, and the other patch
 WHICH, FATE, OTHER = range(3)
-BINS = 8  # of a channel's mean: three bits
-COLOURS = 3  # channels, at most, whose mixes are classes
+BINS = 8  # bins of a channel's mean: three bits
+COLOURS = 3  # largest number of channels for targets that are colour classes
 SMALL = 4  # squares along the side of a downsized patch
 
 
@@ -77,12 +77,12 @@ class MaskedPatches(Unlabelled):
             )
 
     def evaluators(self, target_kind: TargetKind) -> tuple[Evaluator, ...]:
-        """Loss and accuracy on corrupted patches, beside those of always giving the same answer."""
+        """Loss and accuracy on corrupted patches, with the loss of the best constant prediction."""
         return (Reconstruction(),)
 
     def learner(self, model: Model, preprocessing: Preprocessing) -> "MaskedPatchesLearner":
-        """The model with a mask embedding and a linear layer that predicts. Raises VitkitError for a
-        model without patches."""
+        """The model with a mask embedding and a linear prediction layer. Raises VitkitError for a model without
+        patches."""
         return MaskedPatchesLearner(model, self, preprocessing)
 
 
@@ -90,16 +90,16 @@ class Corruption(NamedTuple):
     """The corruption of the patches of a batch."""
 
     which: Tensor
-    """int64 (B, M): indices of the corrupted patches."""
+    """Indices of the corrupted patches, int64 (B, M)."""
     masked: Tensor
-    """bool (B, M): whether each becomes the mask."""
+    """Whether each becomes the mask, bool (B, M)."""
     swapped: Tensor
-    """bool (B, M): whether each becomes another patch."""
+    """Whether each becomes another patch, bool (B, M)."""
     other: Tensor
-    """int64 (B, M): index of that other patch."""
+    """Index of that other patch, int64 (B, M)."""
 
     def apply(self, x: Tensor, mask: Tensor) -> Tensor:
-        """(B, N, D) patches, as embeddings or as pixels, (D,) mask -> (B, N, D), corrupted."""
+        """Corrupt patches, given as embeddings or as pixels: (B, N, D), mask (D,) -> (B, N, D)."""
         own = gather_patches(x, self.which)
         others = gather_patches(x, self.other)
         values = torch.where(self.swapped[..., None], others, own)
@@ -108,8 +108,7 @@ class Corruption(NamedTuple):
 
 
 class MaskedPatchesLearner(PatchLearner):
-    """The learner of masked patch prediction: the model, the mask embedding, and a linear layer
-    that predicts."""
+    """The learner of masked patch prediction: the model, the mask embedding, and a linear prediction layer."""
 
     objective: MaskedPatches
     travels = ("mask", "predict")
@@ -119,8 +118,8 @@ class MaskedPatchesLearner(PatchLearner):
         self.channels = self.model.config.channels
         if objective.target != "pixels" and self.channels > COLOURS:
             raise Unsupported(
-                f"the target is {objective.target!r}, one class for each mix of channels, and of "
-                f"{self.channels} channels there are too many; choose `objective.target='pixels'`"
+                f"the target is {objective.target!r}, whose number of classes is too large for "
+                f"{self.channels} channels; choose `objective.target='pixels'`"
             )
         if objective.target == "colours" and any(side % SMALL for side in self.size):
             raise Unsupported(
@@ -134,14 +133,14 @@ class MaskedPatchesLearner(PatchLearner):
             "pixels": self.channels * prod(self.size),
         }
         self.squares = SMALL if objective.target == "colours" else 1
-        """Parts along a patch's side, the colour of each of which is predicted."""
+        """Number of parts along a patch's side; the colour of each part is predicted."""
         height, width = self.size
         self.part = (height // self.squares, width // self.squares)
-        """Height and width of such a part in pixels."""
+        """Height and width of a part in pixels."""
         width = self.model.config.width
         self.mask = nn.Parameter(torch.zeros(width))
         self.predict = Dense(width, outputs[objective.target])
-        nn.init.zeros_(self.predict.weight)  # zero, as every new head
+        nn.init.zeros_(self.predict.weight)  # zero, like every new head
         nn.init.zeros_(self.predict.bias)
 
     def predictions_and_targets(self, images: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
@@ -151,8 +150,8 @@ class MaskedPatchesLearner(PatchLearner):
         return predicted, gather_patches(self.targets(images), corruption.which)
 
     def predictions(self, images: Tensor, keys: Tensor) -> tuple[Tensor, Corruption]:
-        """(B, C, H, W), (B,) -> predictions (B, M, outputs), each from a corrupted patch's own
-        representation; and how the patches were corrupted."""
+        """(B, C, H, W), (B,) -> predictions (B, M, outputs), each from a corrupted patch's own representation;
+        and the corruption of the patches."""
         grid = self.model.grid(images)
         patches = self.model.patch_embed(images)  # (B, N, D)
         count = patches.shape[1]
@@ -164,19 +163,19 @@ class MaskedPatchesLearner(PatchLearner):
         return self.predict(gather_patches(x, corruption.which)).float(), corruption
 
     def corruption(self, keys: Tensor, patches: int) -> Corruption:
-        """(B,) keys -> what happens to the patches of each image, of which there are N."""
+        """Draw the corruption of N = `patches` patches of each image, from keys (B,)."""
         settings = self.objective
 
-        # Which ones: the first M of a random order
+        # The corrupted patches are the first M of a random order
         count = max(1, round(settings.rate * patches))
         which = uniforms(keys, patches, WHICH).argsort(dim=1, stable=True)[:, :count]
 
-        # How: 80 % are masked, 10 % swapped, 10 % stay, by a random number each
+        # A random number for each decides: 80 % are masked, 10 % swapped, 10 % stay
         fate = uniforms(keys, count, FATE)
         masked = fate < settings.masked
         swapped = (fate >= settings.masked) & (fate < settings.masked + settings.swapped)
 
-        # The other patch is 1 to N - 1 places further on, so never the patch itself
+        # The other patch is 1 to N - 1 places ahead, so never the patch itself
         distance = (uniforms(keys, count, OTHER) * (patches - 1)).long().clamp(max=patches - 2)
         other = (which + 1 + distance) % patches
         return Corruption(which, masked, swapped, other)
@@ -191,8 +190,8 @@ class MaskedPatchesLearner(PatchLearner):
         return patchify(colours[:, None], self.squares).squeeze(-1)  # by patches
 
     def pictures(self, images: Tensor, keys: Tensor) -> dict[str, Tensor]:
-        """(B, 3, H, W) normalised -> uint8 in that shape: the image, what the model sees, and the
-        image with its predictions, and with the targets, of the corrupted patches."""
+        """(B, 3, H, W) normalised -> uint8 in that shape: the image, the corrupted image, and the image with the
+        predictions, and with the targets, of the corrupted patches."""
         predicted, corruption = self.predictions(images, keys)
         targets = gather_patches(self.targets(images), corruption.which)
         if self.objective.target != "pixels":
@@ -209,7 +208,7 @@ class MaskedPatchesLearner(PatchLearner):
         return {name: unpatchify(x, grid, self.size) for name, x in rows.items()}
 
     def paint(self, values: Tensor) -> Tensor:
-        """Targets, or guesses in their shape, (B, M, ...) -> pixels, uint8 (B, M, P·P·C)."""
+        """Targets, or predictions in their shape, (B, M, ...) -> pixels, uint8 (B, M, P·P·C)."""
         if self.objective.target == "pixels":
             alone = unpatchify(values.flatten(0, 1)[:, None], (1, 1), self.size)  # (B M, C, P, P)
             images = self.preprocessing.levels(alone)

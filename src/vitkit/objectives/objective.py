@@ -1,11 +1,11 @@
-"""What an objective is: a value with settings (`Objective`), and the module that a run trains
-(`Learner`). The loop calls their methods and knows no objective by name.
+"""The interface of objectives: the settings (`Objective`), and the module that a run trains (`Learner`). The loop
+calls their methods and does not depend on a particular objective.
 
-A new objective is one file, anywhere: a frozen dataclass with the methods of `Objective`, and a
-Learner. A recipe has it as a value; nothing else needs to know of it.
+A new objective is one file, anywhere: a frozen dataclass with the methods of `Objective`, and a Learner. A recipe
+has it as a value; it needs no registration.
 
-What is random in a forward pass is drawn from `keys`, one integer for each example. They are a
-function of (seed, step, place in the batch), so that micro-batches and ranks change nothing.
+Random numbers of a forward pass are derived from `keys`, one integer for each example, which is a function of
+(seed, step, position in the batch). So they do not depend on micro-batches and ranks.
 
 Legend: B batch, C channels, K classes.
 """
@@ -23,35 +23,34 @@ from vitkit.weights import Activation
 
 
 class Learner(nn.Module):
-    """The module that a run trains: the model, under this name, and the parts that the objective
-    adds to it.
+    """The module that a run trains: the model, as its attribute `model`, and the modules that the objective adds.
 
-    Its forward pass returns the loss, the mean over B:
-    (images (B, C, H, W) normalised, targets as a Batch has them, keys int64 (B,)) -> float32 ().
+    Its forward pass returns the mean loss over B:
+    (images (B, C, H, W) normalised, targets as in a Batch, keys int64 (B,)) -> float32 ().
 
-    It must not go through a batch image by image: what a step takes is counted with 2^30 images that
-    have a shape and no values, and a list of that length fills the memory (training/footprint.py).
+    The forward pass must not iterate over the images of a batch: the resources of a step are counted with 2^30
+    images without values, and a list of that length fills the memory (training/footprint.py).
     """
 
     model: Model
     travels: ClassVar[tuple[str, ...]] = ()
-    """The names of what the objective adds and is saved beside the model, so that a run of the same
-    objective can begin with it."""
+    """Names of the added modules and parameters that are saved beside the model, so that a run with the same
+    objective can start from them."""
 
     def prepare(self, train: Source) -> None:
-        """Called once, when a run begins, with the images that it trains on."""
+        """Called once, at the beginning of a run, with its training images."""
 
     def before(self, step: float, total: int) -> None:
-        """Called before the update that follows `step` finished ones, of `total`; in a run that
-        must end in a time, those of an undisturbed one."""
+        """Called before the update that follows `step` finished ones, of `total`. In a run with a deadline,
+        `step` is the position in the schedule of the full length."""
 
     def updated(self, step: float, total: int) -> None:
         """Called after update `step` of `total`."""
 
     @contextmanager
     def deployed(self) -> Iterator[None]:
-        """Within it the model is as it will be saved, and is measured so. Afterwards it is as it is
-        trained."""
+        """Context in which the model is as it will be saved and evaluated. Afterwards it is as in
+        training."""
         yield
 
     def pictures(self, images: Tensor, keys: Tensor) -> dict[str, Tensor]:
@@ -65,14 +64,14 @@ class Objective(Protocol):
     """A frozen dataclass of settings that says what a step minimises."""
 
     def head(self, target_kind: TargetKind, classes: int) -> int:
-        """How many outputs the model's head needs for images with such targets and this number of
-        classes; 0 is no head.
+        """The number of outputs of the model's head for images with this kind of targets and this number of
+        classes; 0 for no head.
 
         Raises VitkitError for targets that the objective cannot learn.
         """
 
     def activation(self) -> Activation:
-        """How the outputs of the trained model become probabilities."""
+        """The activation that turns the outputs of the trained model into probabilities."""
 
     def evaluators(self, target_kind: TargetKind) -> tuple[Evaluator, ...]:
         """The default evaluators of a run on held-out images with such targets; may be empty."""
@@ -83,14 +82,14 @@ class Objective(Protocol):
 
 
 class Unlabelled:
-    """The common part of objectives that learn without labels: an `Objective` may begin with it."""
+    """Base of objectives that learn without labels."""
 
     def head(self, target_kind: TargetKind, classes: int) -> int:
         """Returns 0: there is no head, because labels are not used."""
         return 0
 
     def activation(self) -> Activation:
-        """softmax: what a head that the model gets later is usually trained for."""
+        """Returns "softmax", the usual activation of a head that the model gets later."""
         return "softmax"
 
 

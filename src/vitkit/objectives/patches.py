@@ -1,10 +1,8 @@
-"""What objectives that hide some patches of an image share: patches of an image, a learner that
-predicts the hidden ones, and how well it does beside the best answer that does not look at the
-image.
+"""The common part of objectives that hide some patches of an image: functions for patches, a learner that predicts
+the hidden ones, and an evaluator that compares its loss with that of the best constant prediction.
 
-Legend: B batch, C channels, (h, w) grid, N = h·w patches, M of them, those that are hidden, P
-pixels along a patch's side, which may be others down than across, V values of each patch (classes
-or numbers), K classes.
+Legend: B batch, C channels, (h, w) grid, N = h·w patches, M hidden patches, P pixels along a patch's side, which
+may differ in height and width, V values of each patch (classes or numbers), K classes.
 """
 
 from collections.abc import Iterator
@@ -43,19 +41,18 @@ def unpatchify(patches: Tensor, grid: Grid, size: Grid | int) -> Tensor:
 
 
 def gather_patches(x: Tensor, which: Tensor) -> Tensor:
-    """(B, N, ...), (B, M) indices -> (B, M, ...), those patches."""
+    """The patches at some indices: (B, N, ...), (B, M) -> (B, M, ...)."""
     return x.gather(1, _index(which, x))
 
 
 def scatter_patches(x: Tensor, which: Tensor, values: Tensor) -> Tensor:
-    """(B, N, ...), (B, M) indices, (B, M, ...) values -> (B, N, ...) with those patches
-    replaced."""
+    """A copy with the patches at some indices replaced: (B, N, ...), indices (B, M), values (B, M, ...) ->
+    (B, N, ...)."""
     return x.scatter(1, _index(which, x), values)
 
 
 def _index(which: Tensor, x: Tensor) -> Tensor:
-    """(B, M) -> (B, M, ...), repeated along the axes of x that follow its patches, as gather and
-    scatter want it."""
+    """Indices for gather and scatter: (B, M) -> (B, M, ...), repeated along the axes of x after its patches."""
     ones = [1] * (x.ndim - 2)
     return which.view(*which.shape, *ones).expand(-1, -1, *x.shape[2:])
 
@@ -72,7 +69,7 @@ def mean_colours(levels: Tensor, size: Grid | int, bins: int) -> Tensor:
     parts = levels.long().view(b, c, height // down, down, width // across, across)
     sums = parts.sum((3, 5))  # (B, C, h, w), from 0 to 255·P·P
 
-    # In integers: means fall on the edge between two bins more often than one thinks
+    # In integers, because means often fall on the edge between two bins
     digits = (sums * bins // (255 * down * across)).clamp(max=bins - 1)
     return sum(digits[:, i] * bins ** (c - 1 - i) for i in range(c))
 
@@ -88,15 +85,14 @@ def colour_levels(colours: Tensor, channels: int, bins: int) -> Tensor:
 
 
 class PatchLearner(Learner):
-    """Predicts hidden patches. Others say what of an image is predicted, from what, and how that is
-    scored."""
+    """Base of learners that predict hidden patches. Subclasses define `predictions_and_targets`."""
 
     model: VisionTransformer
     objective: Objective
 
     def __init__(self, model: Model, objective: Objective, preprocessing: Preprocessing):
-        """Raises VitkitError for a model that does not have several patches, so that some can be
-        hidden, or whose patches overlap, so that the others show what a hidden one is to be."""
+        """Raises VitkitError for a model without several patches, and for one whose patches overlap, so that
+        visible ones show parts of hidden ones."""
         super().__init__()
         if not isinstance(model, VisionTransformer):
             raise Unsupported(
@@ -142,7 +138,7 @@ class PatchLearner(Learner):
 
 
 def by_class(predicted: Tensor, targets: Tensor) -> Tensor:
-    """(B, M, V·K) logits -> the shape of the targets, and K."""
+    """Logits (B, M, V·K) -> (*shape of the targets, K)."""
     return predicted.unflatten(-1, (*targets.shape[2:], -1))
 
 
@@ -151,8 +147,8 @@ def by_class(predicted: Tensor, targets: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Reconstruction:
-    """How well the hidden parts of images are predicted. An image's index is its key, so the same
-    parts are hidden every time. It measures learners while they train."""
+    """The loss and accuracy of predictions of hidden patches, for learners during training. An image's index is
+    its key, so the same patches are hidden every time."""
 
     figures: ClassVar = ("loss", "baseline", "accuracy")
     """What it may measure, so that a wrong `best` of a run is noticed before the run."""
@@ -165,15 +161,14 @@ class Reconstruction:
         """Yields the loss, its `baseline`, the accuracy (if classes are predicted), and `seen`, the
         number of images.
 
-        The baseline is the loss of the best answer that is the same for every image: the entropy of
-        the classes, or the variance of the numbers; the mean of those if V are predicted. Raises
-        VitkitError for a finished model, for a learner that predicts no patches, and when there is no
-        image.
+        The baseline is the loss of the best constant prediction: the entropy of the classes, or the variance
+        of the numbers, averaged over the V values. Raises VitkitError for a finished model, for a learner
+        that does not predict patches, and if there is no image.
         """
         learner = subject.learner
         if not isinstance(learner, PatchLearner):
             raise Unsupported(
-                "what a model makes of hidden patches can be measured while it trains to predict them"
+                "Reconstruction measures predictions of hidden patches, which only models in pre-training make"
             )
         normalise = subject.classifier.preprocessing.normalise
         of_classes = False
@@ -190,7 +185,7 @@ class Reconstruction:
             else:
                 right = torch.zeros_like(losses)
                 statistics = moments(targets)
-            losses = losses.float().flatten(1).mean(1)  # (B,), of each image
+            losses = losses.float().flatten(1).mean(1)  # (B,)
             right = right.float().flatten(1).mean(1)  # (B,)
             return losses, right, statistics
 
@@ -218,8 +213,8 @@ def variance(moment_sums: Tensor) -> float:
 
 
 def class_counts(targets: Tensor, predicted: Tensor) -> Tensor:
-    """(B, M) or (B, M, V) classes -> float32 (B, V, K): how often each class is there in an image,
-    for each of the V values."""
+    """The number of patches of each class in an image, for each of the V values: classes (B, M) or (B, M, V) ->
+    float32 (B, V, K)."""
     if targets.ndim == 2:
         targets = targets[..., None]
     values = targets.shape[2]

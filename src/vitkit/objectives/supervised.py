@@ -122,11 +122,11 @@ class SupervisedLearner(Learner):
     """The learner of a supervised run: only the model."""
 
     centre: Tensor
-    """(): the mean of the numbers that are learned."""
+    """Mean of the target numbers, ()."""
     scale: Tensor
-    """(): their standard deviation."""
+    """Standard deviation of the target numbers, ()."""
     weights: Tensor
-    """(K,): what an image of each class counts, if classes are balanced."""
+    """Weight of an image of each class, if classes are balanced, (K,)."""
 
     def __init__(self, model: Model, objective: Supervised):
         super().__init__()
@@ -139,8 +139,8 @@ class SupervisedLearner(Learner):
             self.register_buffer("weights", torch.ones(model.config.classes))
 
     def prepare(self, train: Source) -> None:
-        """For numbers: remember their mean and standard deviation. They are learned with mean 0 and
-        deviation 1, whatever their unit. For balanced classes: remember what each counts."""
+        """For numbers, store their mean and standard deviation, with which they are standardised for training.
+        For balanced classes, store the weight of each class."""
         if self.objective.class_weights == "balanced":
             counts = np.bincount(train.target_array, minlength=len(self.weights))
             self.weights.copy_(torch.from_numpy(balanced_weights(counts)))
@@ -151,13 +151,12 @@ class SupervisedLearner(Learner):
 
     @contextmanager
     def deployed(self) -> Iterator[None]:
-        """For numbers: within it the model gives them in their own unit."""
+        """Context in which a model of numbers predicts them in their own unit."""
         if self.objective.loss != "squared":
             yield
             return
 
-        # w x + b, learned with mean 0 and deviation 1, is (scale w) x + (scale b + centre) in the
-        # targets' unit
+        # w x + b, trained on standardised targets, is (scale w) x + (scale b + centre) in the targets' unit
         layers = [module for module in self.model.head.modules() if isinstance(module, nn.Linear)]
         trained = [(layer.weight.clone(), layer.bias.clone()) for layer in layers]
         scale = self.scale.item()
@@ -168,22 +167,21 @@ class SupervisedLearner(Learner):
                 layer.bias.mul_(scale).add_(centre)
         try:
             yield
-        finally:  # copied back, which is exact
+        finally:  # restore copies, because dividing again would not be exact
             with torch.no_grad():
                 for layer, (weight, bias) in zip(layers, trained, strict=True):
                     layer.weight.copy_(weight)
                     layer.bias.copy_(bias)
 
     def forward(self, images: Tensor, targets: Tensor, keys: Tensor) -> Tensor:
-        """images (B, C, H, W) normalised, targets as a Batch has them, keys (B,) -> the mean loss,
-        () float32."""
+        """images (B, C, H, W) normalised, targets as in a Batch, keys (B,) -> the mean loss, () float32."""
         settings = self.objective
         targets = self.as_rows(targets)  # (B, K)
         if settings.mixup or settings.cutmix:
             images, targets = mix(images, targets, keys, settings.mixup, settings.cutmix)
         total: Tensor | float = 1.0
         if settings.class_weights == "balanced":
-            # Of what an image shows, before any of it is spread
+            # Weight the classes of an image before label smoothing
             targets = targets * self.weights
             total = targets.sum(1, keepdim=True)  # (B, 1)
         targets = self.spread(targets, total)
@@ -191,8 +189,8 @@ class SupervisedLearner(Learner):
         return LOSSES[settings.loss](outputs, targets)
 
     def as_rows(self, targets: Tensor) -> Tensor:
-        """A class each int64 (B,), ones, zeros and NaN of several classes float32 (B, K), or numbers
-        float32 (B,) -> a number for each output, float32 (B, K)."""
+        """Targets as a row for each image, float32 (B, K): from classes, int64 (B,); from ones, zeros and NaN of
+        several classes, float32 (B, K); or from numbers, float32 (B,)."""
         if self.objective.loss == "squared":
             return (targets[:, None] - self.centre) / self.scale  # (B, 1)
         if targets.ndim == 1:
@@ -200,8 +198,8 @@ class SupervisedLearner(Learner):
         return targets
 
     def spread(self, targets: Tensor, total: Tensor | float = 1.0) -> Tensor:
-        """Ones and zeros, or mixtures of them, (B, K) -> what each output should be: a share of an image's
-        `total` is spread evenly over the K classes, and the sigmoid's targets are off 0 and 1."""
+        """Apply label smoothing and `off_target` to targets (B, K): a share of each image's `total` weight is spread
+        evenly over the K classes, and the sigmoid's targets are moved away from 0 and 1."""
         settings = self.objective
         if settings.loss == "squared":
             return targets
@@ -215,8 +213,7 @@ def sigmoid_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     averaged), mean over B. Targets that are NaN, unknown ones, take no part."""
     known = ~targets.isnan()
     targets = targets.nan_to_num(0)
-    # Written out, because binary_cross_entropy_with_logits rounds away the many small terms that a
-    # head bias of -10 gives
+    # binary_cross_entropy_with_logits would lose the many small terms of a head bias of -10 to rounding
     log_likelihood = targets * F.logsigmoid(logits) + (1 - targets) * F.logsigmoid(-logits)
     return -(log_likelihood * known).sum() / len(logits)
 

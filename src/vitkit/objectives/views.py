@@ -1,9 +1,9 @@
-"""Random views of images for self-distillation: crops, colours and blur, of a whole batch at once,
-on its device. What is drawn is a function of the examples' keys.
+"""Random views of images for self-distillation: crops, colours and blur, vectorised over a batch on its device.
+Random numbers are a function of the examples' keys.
 
-Images are float, from 0 to 1. Views are cut from the image that the loader gives, so it should give
-the whole one (`Augmentation(crop="none")`). It is smaller than its file, so a small crop of it is
-blurrier than one of the file would be.
+Images are float, from 0 to 1. Views are cut from the images of the loader, which should be whole
+(`Augmentation(crop="none")`). These have a lower resolution than their files, so small crops are blurrier than
+crops of the files would be.
 
 Legend: B batch, H W an image's height and width, h w a view's.
 """
@@ -16,9 +16,9 @@ from torch import Tensor
 
 from vitkit.data import uniforms
 
-LUMA = (0.299, 0.587, 0.114)  # shares of red, green and blue in grey (ITU-R 601)
-# Pixels of the blur's kernel: three of the largest standard deviations to either side, for images
-# of 224 pixels. For larger images the deviation grows and the kernel does not, so it is cut off
+LUMA = (0.299, 0.587, 0.114)  # weights of red, green and blue in grey (ITU-R 601)
+# Pixels of the blur's kernel: three of the largest standard deviations to either side, for images of 224
+# pixels. For larger images the deviation is larger, and the kernel is truncated
 TAPS = 13
 
 
@@ -38,17 +38,17 @@ class View:
 
 def view(images: Tensor, keys: Tensor, number: int, how: View) -> Tensor:
     """(B, 3, H, W), (B,) -> (B, 3, *size): view `number` of every image."""
-    # 13 uniform numbers for each example; of every view its own
+    # 13 uniform numbers for each example and view
     draws = uniforms(keys, 13, 1000 + number).mT  # (13, B)
     x = cropped(images, how, *draws[:5])
     x = coloured(x, *draws[5:10])
     grey, blur, solarise = draws[10:]
 
-    # One in five is grey
+    # One image in five becomes grey
     x = torch.where(_rows(grey < 0.2), luma(x).expand_as(x), x)
 
-    # The number that decides about the blur is uniform below its probability, and decides how
-    # strong it is too: from 0.1 to 2 pixels for images 224 pixels wide, in every view
+    # The number that decides whether to blur also gives the strength: below the probability it is uniform, and
+    # is mapped to 0.1 to 2 pixels, for images 224 pixels wide
     sigma = (0.1 + 1.9 * blur / max(how.blur, 1e-6)) * images.shape[-1] / 224
     x = torch.where(_rows(blur < how.blur), blurred(x, sigma), x)
     return torch.where(_rows(solarise < how.solarise) & (x >= 0.5), 1 - x, x)
@@ -62,7 +62,7 @@ def cropped(
     # Height and width as shares of the image's
     smallest, largest = how.area
     share = smallest + (largest - smallest) * area
-    root = (4 / 3) ** ((2 * aspect - 1) / 2)  # of the aspect ratio
+    root = (4 / 3) ** ((2 * aspect - 1) / 2)  # square root of the aspect ratio
     height = (share.sqrt() / root).clamp(max=1)
     width = (share.sqrt() * root).clamp(max=1)
 
@@ -79,8 +79,8 @@ def cropped(
 def coloured(
     x: Tensor, chance: Tensor, brightness: Tensor, contrast: Tensor, saturation: Tensor, hue: Tensor
 ) -> Tensor:
-    """(B, 3, h, w) -> four in five with another brightness and contrast (each by up to 40 %),
-    saturation (20 %) and hue (a tenth of the circle). The last five are uniform numbers, (B,)."""
+    """Colour jitter of four images in five, (B, 3, h, w) -> (B, 3, h, w): brightness and contrast (each by up to
+    40 %), saturation (20 %) and hue (a tenth of the circle). The last five arguments are uniform numbers, (B,)."""
     # Brightness
     out = (x * _factor(brightness, 0.4)).clamp(0, 1)
 
@@ -98,13 +98,13 @@ def coloured(
 
 
 def _factor(uniform: Tensor, most: float) -> Tensor:
-    """(B,) from 0 to 1 -> (B, 1, 1, 1) from 1 - most to 1 + most."""
+    """A factor of each image from uniform numbers: (B,) from 0 to 1 -> (B, 1, 1, 1) from 1 - most to 1 + most."""
     return _rows(1 + most * (2 * uniform - 1))
 
 
 def turned(x: Tensor, turn: Tensor) -> Tensor:
-    """(B, 3, h, w), (B,) -> (B, 3, h, w) with the hue turned by that part of the circle: a rotation
-    of (red, green, blue) around the grey axis, which keeps their sum."""
+    """Change the hue by a share of the circle, (B, 3, h, w), (B,) -> (B, 3, h, w): a rotation of (red, green, blue)
+    around the grey axis, which keeps their sum."""
     angle = 2 * torch.pi * turn
     cos = angle.cos()
     sin = angle.sin() / 3**0.5
@@ -119,8 +119,8 @@ def turned(x: Tensor, turn: Tensor) -> Tensor:
 
 
 def blurred(x: Tensor, sigma: Tensor) -> Tensor:
-    """(B, 3, h, w), (B,) -> (B, 3, h, w) under a Gaussian of that standard deviation in pixels,
-    with edges repeated."""
+    """A Gaussian blur with a standard deviation in pixels for each image, with replicated edges: (B, 3, h, w),
+    (B,) -> (B, 3, h, w)."""
     b, c, h, w = x.shape
     offsets = torch.arange(TAPS, device=x.device) - TAPS // 2
     weights = torch.softmax(-((offsets / sigma[:, None]) ** 2) / 2, -1)  # (B, taps), sum 1
@@ -134,11 +134,11 @@ def blurred(x: Tensor, sigma: Tensor) -> Tensor:
 
 
 def luma(x: Tensor) -> Tensor:
-    """(B, 3, h, w) -> grey, (B, 1, h, w)."""
+    """Grey images: (B, 3, h, w) -> (B, 1, h, w)."""
     red, green, blue = x.split(1, 1)
     return LUMA[0] * red + LUMA[1] * green + LUMA[2] * blue
 
 
 def _rows(values: Tensor) -> Tensor:
-    """(B,) -> (B, 1, 1, 1)."""
+    """A value for each image, shaped for broadcasting: (B,) -> (B, 1, 1, 1)."""
     return values[:, None, None, None]

@@ -1,5 +1,5 @@
-"""A Recipe is everything that decides a run, as one value. Named recipes are functions that return one; the
-docstring of each gives the command, its cost, and the accuracy that it reached.
+"""Recipes: a Recipe is one value with all settings of a run. Named recipes are functions that return one; the
+docstring of each gives the command, its cost, and the measured accuracy.
 """
 
 import lazy_loader

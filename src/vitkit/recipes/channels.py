@@ -1,4 +1,4 @@
-"""A model and a preprocessing for images that do not have three channels."""
+"""Adapting a model and its preprocessing to images that do not have three channels."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,14 +9,14 @@ from vitkit.weights import Classifier, adopt, preprocessing_for_channels
 from vitkit.weights.adoption import COLOURS
 
 Say = Callable[[str], None]
-"""Prints a sentence for the person who watches."""
+"""Prints a message."""
 
 
 def adapted_to(
     classifier: Classifier, channels: int | None, images: Source, say: Say
 ) -> Classifier:
-    """The model, changed to take images with this number of channels. None uses the number that the
-    images have, unless they are photographs. Says what changed."""
+    """The model, adapted to images with this number of channels. None uses the number that the images have,
+    unless they are colour images. Prints what changed."""
     if channels is None:
         if classifier.model.config.channels != COLOURS:
             return classifier
@@ -34,9 +34,10 @@ def adapted_to(
 
 
 def fitted(preprocessing: Preprocessing, channels: int, train: Source, say: Say) -> Preprocessing:
-    """Adapts a preprocessing of RGB images to another number of channels: float32 if the images have more
-    than 8 bits. Grey is normalised by the mean of the colours' numbers, a fourth channel by 0.5,
-    and images of other channels by their own mean and standard deviation, measured now."""
+    """A preprocessing of RGB images, adapted to another number of channels; float32 if the images have more
+    than 8 bits. Grey images are normalised with the averages of the colours' mean and deviation, a fourth
+    channel with 0.5, and images with other numbers of channels with their own mean and standard deviation,
+    which are measured."""
     new = preprocessing_for_channels(preprocessing, channels)
     new = replace(new, values="uint8")
     if look_at(train).many_bits:

@@ -1,7 +1,8 @@
-"""Fine-tuning published weights: the paper's protocol (Table 4, App. B.1.1), BiT's rule, and one
-for photographs of your own; and which weights, when none are given.
+"""Recipes for fine-tuning published weights: the paper's protocol (Table 4, App. B.1.1), BiT's rule, and one
+for a user's own photographs; and the choice of weights if none are given.
 """
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -45,12 +46,18 @@ from vitkit.weights import (
 from vitkit.weights.adoption import COLOURS
 from vitkit.weights.fitting import changed_preprocessing
 
-# By the kind of targets; softmax for one class
+# Loss for each kind of targets; softmax for one class
 LOSS: dict[str, Literal["sigmoid", "squared"]] = {"classes": "sigmoid", "number": "squared"}
-FEW = 2_000  # images, of which an epoch has too few batches of 32 to learn much in
-SMALL_BATCH = 8  # for them
-MANY_CLASSES = 40  # from which on a head of zeros grows slowly: each class is seldom in a batch,
-THEIR_RATE = 0.02  # so twice the rate is better
+# With fewer images, an epoch has too few batches of 32, so batches are smaller
+FEW = 2_000
+SMALL_BATCH = 8
+# On a GPU, larger batches, up to the paper's (Table 4), as long as an epoch has this number of them
+LARGEST_BATCH = 512
+BATCHES = 64
+# From this number of classes on, each class is rare in a batch, so a zero-initialised head learns slowly, and
+# twice the learning rate is better
+MANY_CLASSES = 40
+THEIR_RATE = 0.02
 Preset = Literal[
     "quick", "none", "imagenet", "cifar100", "cifar10", "pets", "flowers", "vtab", "bit"
 ]
@@ -67,6 +74,7 @@ def finetune(
     like: Like = "paper",
     *,
     typed: bool = True,
+    on_gpu: bool = False,
 ) -> Recipe:
     """`vitkit finetune MODEL DATA`: published weights with a new head of zeros, on your own images.
 
@@ -86,16 +94,20 @@ def finetune(
       (`Augmentation.auto`);
     - "quick": the same without a length, which `vitkit.finetuning` chooses by the available time;
       without crops and flips, in batches of 8 for fewer than 2,000 images, and with equal weights
-      for classes of unequal size. A part of the training images is held out, broken images are
-      left out, and the loss is the one for the data's kind of targets.
+      for classes of unequal size. On a GPU, batches grow with the number of images, up to the
+      paper's 512, and the learning rate with the square root of the batch. A part of the training
+      images is held out, broken images are left out, and the loss is the one for the data's kind of
+      targets.
 
-    `hints` give what the model's file does not say, and may give another image size and another
-    preprocessing. `like` "code" trains a row of Table 4 on what the released code uses: Inception
+    `hints` give settings that the model's file lacks, and may give another image size and another
+    preprocessing. `like` "code" trains a row of Table 4 with the augmentation of the released code: Inception
     crops, mirrored or not. For ImageNet, CIFAR, Pets and Flowers the paper says that its
     preprocessing follows BiT (Section 4.1), and for VTAB too (App. B.1.1).
 
-    typed: whether a person or a program of theirs named `data`, which may then be "file.py:function";
-    False for a name that stands in a file.
+    typed: whether the user or the calling program named `data`, which may then be "file.py:function"; False
+        for a name from a file.
+
+    on_gpu: whether the run is for a GPU, which computes small batches no faster than large ones.
 
     Raises VitkitError for an unknown preset, for a model or data that cannot be opened, and for
     `like` "code" with another preset than a row of Table 4.
@@ -111,16 +123,16 @@ def finetune(
     hints = hints or Hints()
     if hints.labels:
         raise BadSettings(
-            "`labels` names the classes of the model's own head, and fine-tuning gives it another, "
-            "whose classes are the data's; leave it out"
+            "`labels` names the classes of the model's own head, and fine-tuning replaces that by a head "
+            "for the data's classes; leave it out"
         )
     if hints.part:
         raise BadSettings(
-            f"`part={hints.part!r}` is read when a file is opened, and a run keeps the file's name alone; "
-            f"convert {model} with `part={hints.part!r}`, and fine-tune what that writes"
+            f"`part={hints.part!r}` chooses a part of a file, and a run records the file's name alone; "
+            f"convert {model} with `part={hints.part!r}`, and fine-tune the converted model"
         )
 
-    # The model, for as many channels as the images have
+    # The model, adapted to the images' number of channels
     columns = columns or Columns()
     classifier = load_as(model, replace(hints, channels=None), quiet=True)
     splits = splits_at(data, columns, typed=typed)
@@ -129,22 +141,22 @@ def finetune(
     if splits.train is not None and len(splits.train) and may_change:
         classifier = adapted_to(classifier, hints.channels, splits.train, _say)
 
-    # How long, how fast, how large
+    # Length, learning rate and image size
     task = _task(preset, data, splits.train)
     size = hints.image or classifier.preprocessing.size
-    if classifier.preprocessing.is_native:  # its size says how many patches an image may have
+    # With native proportions, its size limits the number of patches, and is no image size
+    if classifier.preprocessing.is_native:
         size = hints.image or classifier.model.config.image
     if task.side and not hints.image:
-        # The paper's 384 are 378 for a patch of 14
+        # The paper's 384 is 378 for patches of 14
         size = classifier.model.config.fitting((task.side, task.side))
-    labels: tuple[
-        str, ...
-    ] = ()  # which `resolve` fills in. A distilled model must have some: the data's
+    # `resolve` fills in the labels. A distilled model cannot be without, so it gets the data's
+    labels: tuple[str, ...] = ()
     if getattr(classifier.model.config, "pool", None) == "distilled":
         labels = numbered(Supervised().head(splits.target_kind, len(splits.labels)))
     adopted, _ = adopt(classifier, labels=labels, image=size, new_head=True)
 
-    # What the images go through
+    # Preprocessing and augmentation
     preprocessing = classifier.preprocessing
     if not preprocessing.is_native:
         preprocessing = preprocessing_for(preprocessing, size)
@@ -154,7 +166,7 @@ def finetune(
     augmentation = Augmentation(auto=not protocol)
     vtab = vtab_task(data)
     if preset == "vtab" and like == "paper" and vtab is None:
-        # Which changes preserve the labels is unknown: the run measures it with the model
+        # It is unknown which changes preserve the labels, so the run tests it with the model
         augmentation = replace(bit_crops(size), auto=True)
     elif preset == "vtab" and like == "paper":
         augmentation = bit_crops(size, flip=vtab not in UNMIRRORED, crop=vtab not in UNCROPPED)
@@ -189,7 +201,7 @@ def finetune(
         images = replace(images, parts="final")
         return replace(recipe, name=f"finetune-{preset}", data=images, precision="float32")
     if preset == "quick":
-        return _quick(recipe, splits)
+        return _quick(recipe, splits, on_gpu)
     return recipe
 
 
@@ -198,25 +210,30 @@ def _say(sentence: str) -> None:
         say(sentence)
 
 
-def _quick(recipe: Recipe, splits: Splits) -> Recipe:
-    """The recipe for as long as there is time, which is not known yet: its spans are 0.
+def _quick(recipe: Recipe, splits: Splits, on_gpu: bool) -> Recipe:
+    """The recipe of "quick". Its length depends on the time available, which is unknown here: its spans are 0.
 
-    The images are seen whole and unmirrored: in a few epochs there is too little time to learn what
-    crops hide, and it is unknown whether a mirrored sign or digit is of the same class. Classes of
-    unequal size count alike.
+    Images are neither cropped nor mirrored: a few epochs are too short to profit from crops, and a mirrored
+    sign or digit may be of another class. Classes of unequal size get equal weight.
     """
+    images = len(splits.train or ())
     batch = recipe.batch
-    if splits.train is not None and len(splits.train) < FEW:
-        batch = SMALL_BATCH
-    optim = replace(recipe.optim, warmup=Span(0, "steps"))
+    lr = recipe.optim.lr
     if splits.target_kind == "class" and len(splits.labels) >= MANY_CLASSES:
-        optim = replace(optim, lr=THEIR_RATE)
+        lr = THEIR_RATE
+    if images < FEW:
+        batch = SMALL_BATCH
+    elif on_gpu:
+        while batch < LARGEST_BATCH and 2 * batch * BATCHES <= images:
+            batch *= 2
+        lr *= math.sqrt(batch / recipe.batch)
+    optim = replace(recipe.optim, warmup=Span(0, "steps"), lr=lr)
     objective = Supervised(loss=LOSS.get(splits.target_kind, "softmax"))
     if splits.train is not None and splits.target_kind == "class":
         counts = np.bincount(splits.train.target_array, minlength=len(splits.labels))
         if unbalanced(counts):
             objective = replace(objective, class_weights="balanced")
-    later = Span(0, "steps")
+    unset = Span(0, "steps")
     whole = Augmentation(crop="none", flip=False)
     data = replace(recipe.data, augmentation=whole, parts="select", hold_out=0.2)
     return replace(
@@ -225,23 +242,23 @@ def _quick(recipe: Recipe, splits: Splits) -> Recipe:
         optim=optim,
         objective=objective,
         batch=batch,
-        length=later,
-        evaluate_every=later,
-        save_every=later,
+        length=unset,
+        evaluate_every=unset,
+        save_every=unset,
         early_stop=3,
         log_every=50,
     )
 
 
 def _task(preset: str, data: str, images: Source | None) -> TransferTask:
-    """A row of Table 4, or a task by the number of training images. Raises VitkitError if there are
-    none."""
+    """The row of Table 4, or a task for the number of training images. Raises VitkitError if there are no
+    training images."""
     if preset in TABLE_4:
         return TABLE_4[preset]
     if images is None or not len(images):
         raise BadData(
-            f"{data} has no images to learn from, only others to measure on; call the folder of "
-            "those to learn from train"
+            f"{data} has no images to learn from, only others to measure on; name the folder of the "
+            "images to learn from train"
         )
     if preset == "bit":
         return bit_hyper_rule(images)
@@ -251,18 +268,21 @@ def _task(preset: str, data: str, images: Source | None) -> TransferTask:
     return TransferTask(steps, steps // 10, 0.01, batch=32, side=0)
 
 
-# Weights to begin with
+# The choice of initial weights
 
-STEPS = 200  # that a fine-tuning should have, at least
-BATCH = 32
-SIDE = 1024  # of the matrices whose product says how fast the machine is
-EFFICIENCY = 0.5  # of a training step, beside such a product
+STEPS = 200  # smallest number of steps of a fine-tuning that should fit into the time
+BATCH = 32  # images of a step
+# Rows and columns of the matrices whose product measures the speed of the machine; 2,048 on other devices
+SIDES_OF_MATRICES = {"cpu": 1024, "cuda": 8192}
+EFFICIENCY = 0.5  # speed of a training step relative to that product
+DOWNLOAD = 10.0  # assumed speed of the connection, megabytes per second
 
 
-# AugReg's, pre-trained on ImageNet-21k, fine-tuned on ImageNet-1k (Steiner and others 2021), on the
+# AugReg's weights, pre-trained on ImageNet-21k, fine-tuned on ImageNet-1k (Steiner and others 2021), on the
 # Hugging Face hub; the largest first
 FAMILY = tuple(
-    f"timm/vit_{size}_patch16_224.augreg_in21k_ft_in1k" for size in ("base", "small", "tiny")
+    f"timm/vit_{size}_patch16_224.augreg_in21k_ft_in1k"
+    for size in ("large", "base", "small", "tiny")
 )
 
 
@@ -270,25 +290,26 @@ class ChosenWeights(NamedTuple):
     """The chosen weights, and the reason."""
 
     model: str
-    """What `load` takes."""
+    """Name or file of the weights, for `load`."""
     why: str
+    """The reason, as part of a sentence."""
 
 
 def choose_pretrained(minutes: float, device: torch.device, naming: str) -> ChosenWeights:
-    """Choose pretrained weights when none are given: the largest model of one family that this
-    machine has or can download, and can train in the time. Raises VitkitError if there is none.
+    """Choose pretrained weights if none are given: the largest model of one family that this machine has or can
+    download, and can train in the time. Raises VitkitError if there is none.
 
-    naming: the call that names a model, for that error.
+    naming: the call that names a model, for the error message.
     """
     family = [row for row in map(published_called, FAMILY) if row is not None]
     fitting = _fitting(family, minutes, device)
     smaller = family[family.index(fitting) :]
 
-    # On this machine, the one that fits best
+    # The best fitting one is on this machine
     if fitting.is_here:
         return ChosenWeights(fitting.name, f"{fitting.name}, which is in the cache")
 
-    # By download
+    # It can be downloaded
     if hub_answers():
         why = (
             f"{fitting.name}, the largest of its family that trains in {minutes:g} minutes here; "
@@ -296,7 +317,7 @@ def choose_pretrained(minutes: float, device: torch.device, naming: str) -> Chos
         )
         return ChosenWeights(fitting.name, why)
 
-    # Another of this machine: the next smaller one, then the next larger
+    # Otherwise use another one on this machine: the next smaller, then the next larger
     larger = family[: family.index(fitting)][::-1]
     for published in (*smaller, *larger):
         if published.is_here:
@@ -308,32 +329,41 @@ def choose_pretrained(minutes: float, device: torch.device, naming: str) -> Chos
             return ChosenWeights(str(file), why)
     raise BadSettings(
         "no pre-trained weights: the Hugging Face hub cannot be reached, and none of vitkit's "
-        f"choice are in its cache. Say which: {naming}, where the model is a file "
+        f"choice are in its cache. Name a model: {naming}, where the model is a file "
         f"such as {_file_of(family[-1])}: on another machine, it is model.safetensors at "
         f"{family[-1].where} ({family[-1].megabytes} MB)"
     )
 
 
 def _file_of(published: Published) -> str:
-    """What weights are called as a file of the working directory."""
+    """The name of a file of these weights that is looked for in the working directory."""
     return published.name.partition("/")[2] + ".safetensors"
 
 
 def _fitting(family: Sequence[Published], minutes: float, device: torch.device) -> Published:
-    """The largest model that makes enough steps in the time; the smallest if none does."""
-    # How fast the device multiplies matrices, in its best precision; a tenth of a second
-    a = torch.ones(SIDE, SIDE, device=device)
-    fastest = torch.inf
+    """The largest model that can be downloaded and makes enough steps in the time; the smallest if none
+    does."""
+    speed = _speed(device)
+    for published in family:
+        macs = cost(named(published.model)).macs
+        step = 3 * 2 * macs * BATCH / (EFFICIENCY * speed)  # forward, and twice that backward
+        seconds = step * STEPS
+        if not published.is_here:
+            seconds += (published.megabytes or 0) / DOWNLOAD
+        if seconds < 60 * minutes:
+            return published
+    return family[-1]
+
+
+def _speed(device: torch.device) -> float:
+    """Operations per second of a matrix product on this device, in its best precision. It takes a tenth of
+    a second."""
+    side = SIDES_OF_MATRICES.get(device.type, 2048)
+    a = torch.ones(side, side, device=device)
+    fastest = math.inf
     with autocast(device, pick_precision("auto", device).precision):
         for _ in range(6):
             began = time.perf_counter()
             (a @ a)[0, 0].item()
             fastest = min(fastest, time.perf_counter() - began)
-    speed = 2 * SIDE**3 / fastest
-
-    for published in family:
-        macs = cost(named(published.model)).macs
-        step = 3 * 2 * macs * BATCH / (EFFICIENCY * speed)  # forward, and twice that backward
-        if step * STEPS < 60 * minutes:
-            return published
-    return family[-1]
+    return 2 * side**3 / fastest

@@ -1,7 +1,7 @@
 """Pre-training after the paper: AugReg's 28 settings, the plain baseline on ImageNet, MAE and DINO.
 
-`vitkit train augreg.medium1 --data.source PATH`. None of them has been run here, so no accuracy is
-claimed; each says what its authors report.
+`vitkit train augreg.medium1 --data.source PATH`. vitkit has not run them, so it claims no accuracy; the
+docstrings give the accuracies that the authors report.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from vitkit.system.span import Span
 BY_IMAGENET = replace(
     EVALUATION, interpolation="bicubic", mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)
 )
-GOOGLE = replace(TRAINING, rand_augment_by="google")  # RandAugment as big_vision has it
+GOOGLE = replace(TRAINING, rand_augment_by="google")  # big_vision's RandAugment
 AUGREG = {  # RandAugment's (layers, magnitude), and mixup's alpha
     "none": ((0, 0), 0.0),
     "light1": ((2, 0), 0.0),
@@ -34,8 +34,8 @@ AUGREG = {  # RandAugment's (layers, magnitude), and mixup's alpha
 
 
 def augreg(name: str, augmentation: str, decay: float, regularised: bool) -> Recipe:
-    """Steiner et al. 2021 on ImageNet-21k: B/16, 300 epochs; `--length 30epochs` is their shorter
-    run. On ImageNet-1k they use the softmax and no head bias."""
+    """A setting of Steiner et al. 2021 on ImageNet-21k: B/16, 300 epochs; `--length 30epochs` is their
+    shorter run. On ImageNet-1k they use the softmax and no head bias."""
     rand_augment, mixup = AUGREG[augmentation]
     rate = 0.1 if regularised else 0.0
     return Recipe(

@@ -1,5 +1,5 @@
-"""Named recipes: functions that return a Recipe. The docstring of each says the command, what it
-costs, and what it reached.
+"""The table of named recipes, which are functions that return a Recipe. The docstring of each gives the command,
+its cost, and the measured accuracy.
 """
 
 from collections.abc import Callable
@@ -47,15 +47,15 @@ TABLES = {
     "sibling.": "rows of Table 3 with the values that the authors published in code",
     "augreg.": "AugReg's 28 settings",
 }
-"""Titles of those recipes that are rows of a table, by what their names begin with."""
+"""Titles of groups of recipes in the list, by the prefix of their names."""
 
 CARRIED = ("classes", "channels", "dropout", "attention_dropout", "stochastic_depth", "head_bias")
-"""Settings of a recipe's model that another model takes over from it."""
+"""Settings of a recipe's model that a replacement model inherits."""
 
 
 def listing() -> str:
-    """Every name, for people: each with the first line of its docstring, and those of a table
-    together."""
+    """The list of all names as text: each with the first line of its docstring, and those of TABLES in
+    groups."""
     rows = []
     for name, make in RECIPES.items():
         if not name.startswith(tuple(TABLES)):
@@ -75,11 +75,11 @@ def listing() -> str:
 
 
 def with_model(recipe: Recipe, name: str) -> Recipe:
-    """Replaces the model of a recipe by a named one: `with_model(cifar10(), "BiT-R50x1")`.
+    """The recipe with a named model instead of its own: `with_model(cifar10(), "BiT-R50x1")`.
 
-    The model takes over the recipe's classes and channels; its dropout, stochastic depth, head bias
-    and hidden layer before the head, if it can have them; and its image size, or the next smaller
-    one that its stride divides.
+    The new model inherits the recipe's classes and channels; dropout, stochastic depth, head bias and
+    hidden layer before the head, if it supports them; and the image size, or the next smaller one that its
+    stride divides.
     """
     # The settings that both models have
     before = recipe.model
@@ -88,13 +88,13 @@ def with_model(recipe: Recipe, name: str) -> Recipe:
     for setting in CARRIED:
         if hasattr(model, setting) and hasattr(before, setting):
             carried[setting] = getattr(before, setting)
-    if before.channels == 3:  # which is what models have by default, and LeNet-5 is for grey
+    if before.channels == 3:  # the default of most models; LeNet-5 keeps its single channel
         carried.pop("channels", None)
     model = replace(model, **carried)
     if isinstance(model, ViTConfig) and isinstance(before, ViTConfig) and before.representation:
-        model = replace(model, representation=model.width)  # the hidden layer is as wide as it is
+        model = replace(model, representation=model.width)  # the hidden layer has the model's width
 
-    # The image size, of the model and of what its images go through
+    # The image size, of the model and of the preprocessing
     model = model.resized(model.fitting(before.image))
     preprocessing = preprocessing_for_channels(recipe.data.preprocessing, model.channels)
     preprocessing = replace(preprocessing, size=model.image)
@@ -105,20 +105,22 @@ def with_model(recipe: Recipe, name: str) -> Recipe:
 
 
 def recipe(name: str) -> Recipe:
-    """A recipe by its name, or by "file.py:function", a function in your own file, which vitkit
-    calls: a person typed the name.
+    """The recipe of a name, or of "file.py:function", a function in the user's own file, which is called. The
+    name must come from the user, not from a file.
 
-    Raises VitkitError, with the nearest names, if there is none of this name.
+    Raises VitkitError, with the nearest names, if there is no recipe of this name.
     """
     # A function in a user's own file
     function = function_in(name, typed=True)
     if function is not None:
         result = function()
         if not isinstance(result, Recipe):
-            raise BadSettings(f"{name} returns a {type(result).__name__}, and not a vitkit Recipe")
+            raise BadSettings(
+                f"{name} returns a {type(result).__name__}; it must return a vitkit Recipe"
+            )
         return result
 
-    # A recipe of vitkit's
+    # One of vitkit's recipes
     if name in RECIPES:
         return RECIPES[name]()
     similar = get_close_matches(name, RECIPES, 2)

@@ -1,6 +1,6 @@
-"""The optimiser of a run: which parameters it trains, at which learning rate and weight decay.
+"""The settings of a run's optimiser: the parameters that it trains, their learning rates and weight decay.
 
-A schedule is a function of the step alone, so nothing of it needs to be saved.
+A schedule is a function of the step alone, so checkpoints need no state of it.
 """
 
 import math
@@ -90,13 +90,13 @@ class Optim:
     def rate(self, step: float, total: int) -> float:
         """Learning rate of the update that follows `step` finished ones, of `total`. As in the
         official code it is 0 at the first update of a warm-up."""
-        # Where linear and cosine end
+        # The end of the linear and cosine schedules
         end = self.end_lr
         if end is None:
             end = 1e-5 if self.schedule == "linear" else 0.0
         end = min(end, self.lr)
 
-        # The schedule: progress goes from 0 to 1 over what follows the warm-up
+        # The schedule: progress goes from 0 to 1 after the warm-up
         warmup = self.warmup.n
         progress = min(max((step - warmup) / max(total - warmup, 1), 0.0), 1.0)
         if self.schedule == "linear":
@@ -114,8 +114,8 @@ class Optim:
         return lr
 
     def decay(self, step: float, total: int) -> float:
-        """Weight decay of the update that follows `step` finished ones, of `total`; the warm-up
-        plays no part."""
+        """Weight decay of the update that follows `step` finished ones, of `total`; it does not depend on the
+        warm-up."""
         if self.weight_decay_end is None:
             return self.weight_decay
         return _cosine(self.weight_decay, self.weight_decay_end, step / total)
@@ -128,8 +128,8 @@ class Optim:
             return torch.optim.AdamW(groups, self.lr, betas, self.eps, fused=True)
 
         sgd = torch.optim.SGD(groups, self.lr, self.momentum, fused=True)
-        # It wants the momentum of all parameters or of none, but a parameter that has no gradient
-        # yet, as DINO's last layer, would have none: so all of them get theirs now
+        # The fused kernel needs a momentum buffer for all parameters or for none. A parameter without a
+        # gradient in the first step, such as DINO's last layer, would have none, so create all of them here
         if self.momentum:
             for group in groups:
                 for parameter in group["params"]:
@@ -170,15 +170,15 @@ class Tune:
 
 
 def _cosine(start: float, end: float, progress: float) -> float:
-    """From start to end along half a cosine wave, as progress goes from 0 to 1."""
+    """A value that goes from start to end along half a cosine wave, as progress goes from 0 to 1."""
     return end + (start - end) * 0.5 * (1 + math.cos(math.pi * progress))
 
 
 def parameter_groups(learner: Learner, optim: Optim) -> list[dict]:
-    """The parameters that are trained, by the learning rate and weight decay that they get.
+    """The trained parameters in groups with equal learning rate and weight decay, for a PyTorch optimiser.
 
-    Each group carries `scale`, its share of the base learning rate, and `decays`, whether it has
-    weight decay. Parts that an objective adds beside `learner.model` belong to the last layer.
+    Each group has `scale`, its share of the base learning rate, and `decays`, whether it has weight decay.
+    Modules that an objective adds beside `learner.model` count as the last layer.
     """
     model = learner.model
     last_layer = model.layer_of("head")
@@ -194,7 +194,7 @@ def parameter_groups(learner: Learner, optim: Optim) -> list[dict]:
         elif optim.decay_on == "matrices":
             decays = parameter.ndim > 1
 
-        # Its share of the learning rate: layer_decay to the number of layers above it
+        # The share of the learning rate: layer_decay to the power of the number of layers above
         layer = last_layer
         if name.startswith("model."):
             layer = model.layer_of(name.removeprefix("model."))

@@ -1,15 +1,15 @@
-"""The paper's pre-training: Table 3 and masked patch prediction (App. B.1.2), and what the group's
-published configurations ("siblings") have instead.
+"""The paper's pre-training: Table 3 and masked patch prediction (App. B.1.2), and variants from the group's
+published configurations ("siblings").
 
-`vitkit train paper.imagenet21k.B16 --data.source PATH`. Where the values are from:
+`vitkit train paper.imagenet21k.B16 --data.source PATH`. The sources of the values:
 
 - The paper prints model, epochs, learning rate and its decay, weight decay, dropout, batch,
   warm-up, resolution, clipping on ImageNet, Adam's betas, the Inception crop and flip, and a hidden
   layer before the head.
-- The group's published configurations have what it does not print: the sigmoid loss with a head
+- Values that it does not print are from the group's published configurations: the sigmoid loss with a head
   bias of -10, the end of the linear decay at 1e-5, weight decay on every parameter, crops resized
   without antialiasing, and evaluation on the centre 224 of a shorter side of 256.
-- Ours are the precision, the micro-batch, and when to save and to evaluate.
+- The precision, the micro-batch, and when to save and to evaluate are vitkit's choices.
 - Runs of Tables 5 and 6 and of Figure 8 that have no row in Table 3 (`UNPRINTED`, `shape`) take the
   learning rate of the largest model beside them that has one. Their names end with their length.
 
@@ -32,7 +32,7 @@ from vitkit.system.span import Span
 
 
 class Common(TypedDict):
-    """The settings that all recipes of pre-training share."""
+    """The settings that all pre-training recipes share."""
 
     batch: int
     micro_batch: int
@@ -41,7 +41,8 @@ class Common(TypedDict):
     evaluate_every: Span
 
 
-EVALUATION = Preprocessing(rule="shorter", resize=256, size=(224, 224))  # theirs averages pixels
+# With antialiasing, as in the authors' code
+EVALUATION = Preprocessing(rule="shorter", resize=256, size=(224, 224))
 TRAINING = Augmentation(antialias=False)
 COMMON: Common = {
     "batch": 4096,
@@ -84,16 +85,17 @@ TABLE_3 = (  # data, models, epochs, base learning rate
     ("imagenet21k", ("L/16", "L/32"), (30, 90), 1e-3),
     ("imagenet", ("B/16", "B/32", "L/16", "L/32"), (300,), 3e-3),  # "ViT-*": those of Table 5
 )
-UNPRINTED = (  # the same columns: runs that the paper has, and whose settings it does not print
+# Runs of the paper whose settings it does not print, with the columns of TABLE_3
+UNPRINTED = (
     ("jft", ("R152x2", "R200x3"), (14,), 6e-4),  # Table 6; the rate of R152x2's 7 epochs
     ("imagenet21k", ("H/14",), (90,), 1e-3),  # Table 5; the rate and length of L/16
 )
-IMAGES = {  # of each data set (Section 4.1), and its classes
+IMAGES = {  # numbers of images and classes of each data set (Section 4.1)
     "jft": (303_000_000, 18_291),
     "imagenet21k": (14_197_122, 21_843),
     "imagenet": (1_281_167, 1_000),
 }
-DATA_OF = {  # what recipes are for whose names do not say it, by what these begin with
+DATA_OF = {  # data set of recipes whose names do not contain it, by the prefix of the name
     "paper.masked_patches": "jft",
     "augreg.": "imagenet21k",
     "plain.": "imagenet",
@@ -126,7 +128,7 @@ def pretraining(name: str, data: str, model: str, epochs: int, lr: float) -> Rec
 
 
 def table_3() -> dict[str, Callable[[], Recipe]]:
-    """Every row by its name: paper.jft.B16, or with the epochs if it has two lengths,
+    """The rows of Table 3 by name: paper.jft.B16, or with the epochs for a row with two lengths,
     paper.jft.L16.14ep."""
     recipes: dict[str, Callable[[], Recipe]] = {}
     for data, models, lengths, lr in TABLE_3:
@@ -139,7 +141,7 @@ def table_3() -> dict[str, Callable[[], Recipe]]:
 
 
 def unprinted() -> dict[str, Callable[[], Recipe]]:
-    """Runs without a row in Table 3, by name, which ends with the epochs: paper.jft.R200x3.14ep."""
+    """The runs without a row in Table 3 by name, which ends with the epochs: paper.jft.R200x3.14ep."""
     recipes: dict[str, Callable[[], Recipe]] = {}
     for data, models, lengths, lr in UNPRINTED:
         for model, epochs in product(models, lengths):
@@ -154,7 +156,7 @@ def shape() -> Recipe:
     width 1024, MLP width 2048, patches of 32. Vary one of --model.depth, --model.width, --model.mlp
     and --model.patch.
 
-    Heads, data and length are not stated. Heads are 64 wide, as in L/32, whose recipe this is.
+    The paper does not state heads, data and length. The recipe is that of L/32, with heads of width 64.
     """
     recipe = pretraining("paper.jft.shape.7ep", "jft", "L/32", 7, 6e-4)
     assert isinstance(recipe.model, ViTConfig)
@@ -162,8 +164,8 @@ def shape() -> Recipe:
 
 
 def facts_of(name: str) -> Facts | None:
-    """The number of images and classes of the data set for which a recipe of this name is made;
-    None if it is for any images."""
+    """The numbers of images and classes of the data set of a recipe, from the recipe's name; None if it is for
+    any images."""
     data = ""
     for beginning, of_beginning in DATA_OF.items():
         if name.startswith(beginning):
@@ -178,7 +180,7 @@ def facts_of(name: str) -> Facts | None:
 
 
 def siblings() -> dict[str, Callable[[], Recipe]]:
-    """Configurations that the group has published, if they differ from Table 3, by name."""
+    """The group's published configurations that differ from Table 3, by name."""
     smoothed = {"objective": Supervised(loss="sigmoid", off_target=1e-4)}
     # name: (other values of the optimiser, other values of the recipe)
     rows: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -191,8 +193,8 @@ def siblings() -> dict[str, Callable[[], Recipe]]:
 
 
 def sibling(name: str, optim: dict[str, Any], other: dict[str, Any]) -> Recipe:
-    """The row of Table 3 of the same model and data, the longer one if it has two lengths, with
-    other values."""
+    """The row of Table 3 for the same model and data, the longer one if it has two lengths, with other
+    values."""
     rows = table_3()
     row = name.replace("sibling", "paper")
     if row not in rows:
@@ -202,8 +204,8 @@ def sibling(name: str, optim: dict[str, Any], other: dict[str, Any]) -> Recipe:
 
 
 def masked_patches(name: str, objective: MaskedPatches) -> Recipe:
-    """App. B.1.2: a million steps, 14 epochs of JFT. Most of the gain on ImageNet is reached after
-    100,000. The weight decay is Section 4.1's."""
+    """Masked patch prediction (App. B.1.2): a million steps, 14 epochs of JFT. Most of the gain on ImageNet is
+    reached after 100,000. The weight decay is Section 4.1's."""
     return Recipe(
         name=name,
         model=vit("B/16", classes=0),
@@ -216,8 +218,8 @@ def masked_patches(name: str, objective: MaskedPatches) -> Recipe:
 
 
 def self_supervised() -> dict[str, Callable[[], Recipe]]:
-    """Masked patch prediction of the paper's three targets, and with BERT's share of corrupted
-    patches, by name."""
+    """Masked patch prediction with the paper's three targets, and with BERT's share of corrupted patches, by
+    name."""
     objectives = {
         "paper.masked_patches": MaskedPatches(),
         "paper.masked_patches.colours": MaskedPatches("colours"),

@@ -1,7 +1,7 @@
-"""A Recipe is everything that decides a run, as one frozen value.
+"""The settings of a run, as one frozen value, the Recipe.
 
-A recipe leaves some settings open (the number of classes, spans in epochs). `resolve` fills them in
-from the data and returns another Recipe: that one runs, and is saved.
+A recipe leaves some settings open (the number of classes, spans in epochs). `resolve` fills them in from the data
+and returns a new Recipe, which runs and is saved.
 """
 
 import math
@@ -25,7 +25,7 @@ from vitkit.system.span import Span
 from vitkit.system.storage.addresses import shown_address
 from vitkit.system.values import check_settings
 
-# Seeds of dropout are `seed` times a million and more, and PyTorch's have 64 bits (step.py)
+# Seeds of dropout are `seed` times a million plus an offset (step.py), and PyTorch's seeds have 64 bits
 MAX_SEED = 10**12
 
 
@@ -33,7 +33,7 @@ MAX_SEED = 10**12
 class Data:
     """The images, and how they are prepared for the model."""
 
-    # Where they are
+    # Source
     source: str = ""
     """Folder of images, CSV or JSONL manifest, parquet files, tar shards, their address, hf:NAME,
     or digits (docs/data.md)."""
@@ -48,13 +48,13 @@ class Data:
     """File that lists training images to leave out, as `vitkit data stats SOURCE --exclude FILE`
     writes it."""
 
-    # What they go through
+    # Preparation
     preprocessing: Preprocessing = field(default_factory=Preprocessing)
     """How every image is prepared in evaluation and prediction; saved with the model."""
     augmentation: Augmentation = field(default_factory=Augmentation)
     """How training images are prepared instead."""
 
-    # What is done about broken ones
+    # Broken images
     on_bad_image: Literal["fail", "skip"] = "fail"
     """What to do with a broken image: refuse to start the run, or leave the image out and list
     it."""
@@ -63,7 +63,7 @@ class Data:
     its turn comes. Switch it off for millions of images that are known to be sound, such as packed
     ones."""
 
-    # Which train and which measure
+    # Parts for training and evaluation
     parts: Literal["given", "select", "final", "three"] = "given"
     """Which images are for training and which for evaluation. given: the parts of the data set.
     select: evaluate on the val part, or on `hold_out` of the training images if there is a test
@@ -84,7 +84,7 @@ class Data:
     subset_seed: int = 0
     """Seed that draws the subset."""
 
-    # The machine: these change no result, but for the order of large data that lies elsewhere
+    # The machine: these do not change the result, except for the order of large remote data
     keep_decoded: float = 1.0
     """Gigabytes of memory for decoded training images; a larger data set is decoded again in every
     epoch."""
@@ -103,7 +103,7 @@ class Data:
 class Recipe:
     """One training run. Spans are "500 steps", "10 epochs" or "1e6 images"."""
 
-    # What is trained, on what, beginning where
+    # Model and data
     model: ModelConfig
     """The network; `classes` 0 is replaced by the number of classes of the data."""
     data: Data
@@ -115,7 +115,7 @@ class Recipe:
     """Weights to begin with, in any format: a run, a model directory, a file, or the name of a
     published model. Empty: initial weights."""
 
-    # How
+    # Optimisation
     optim: Optim = field(default_factory=Optim)
     """Optimiser and learning-rate schedule."""
     objective: Objective = field(default_factory=Supervised)
@@ -123,7 +123,7 @@ class Recipe:
     tune: Tune = field(default_factory=Tune)
     """Which of the model's parameters are trained."""
 
-    # How long, and in which portions
+    # Length and batch size
     length: Span = Span(10, "epochs")
     """Length of the run."""
     batch: int = 512
@@ -132,7 +132,7 @@ class Recipe:
     """Examples in a forward pass; 0 is the whole batch. Smaller micro-batches add up to the same
     gradient and need less memory."""
 
-    # Which weights are saved, and how a step is computed
+    # Averaging of the weights, and computation of a step
     average: float = 0.0
     """Factor of the Polyak average of the weights (0.9999 in Section 4.1); 0 is off. If it is on,
     the average is evaluated and saved instead of the trained weights."""
@@ -158,7 +158,7 @@ class Recipe:
     seed: int = 0
     """Seed of the initial weights, order, augmentation and dropout."""
 
-    # What is measured, saved and written down on the way
+    # Evaluation, checkpoints and logs
     evals: tuple[Eval, ...] = ()
     """Evaluators that measure the run, when, and on which images. Default: the usual evaluator of
     the objective, on held-out images. Runs are compared by the first evaluator."""
@@ -190,7 +190,7 @@ class Recipe:
 
     @property
     def arithmetic(self) -> Precision:
-        """The precision, once it is decided what "auto" is on this machine. Raises BadSettings before."""
+        """The precision. Raises BadSettings if it is still "auto"."""
         if self.precision == "auto":
             raise BadSettings("precision is 'auto'; give float32 or bfloat16")
         return self.precision
@@ -200,17 +200,17 @@ class Facts(NamedTuple):
     """The facts about the data that `resolve` needs."""
 
     examples: int
-    """Images to train on."""
+    """Number of images to train on."""
     labels: tuple[str, ...]
     """Names of the classes, if the targets are classes."""
     target_kind: TargetKind = "class"
-    """What an image's target is: a class, several, a number, or none."""
+    """Kind of the images' targets: one class, several classes, a number, or none."""
 
 
 def resolve(recipe: Recipe, facts: Facts) -> Recipe:
-    """The recipe with every span in steps and every open setting filled in: the one that runs.
+    """The recipe with every span in steps and every open setting filled in, ready to run.
 
-    A run whose length is given in epochs has no more images in a batch than in an epoch.
+    If the length is in epochs, a batch is limited to the images of an epoch.
 
     Raises VitkitError if the recipe cannot run. A resolved recipe resolves to itself.
     """
@@ -220,14 +220,13 @@ def resolve(recipe: Recipe, facts: Facts) -> Recipe:
         recipe = replace(recipe, batch=_batch_of_all(facts.examples))
 
     def in_steps(node):
-        """Converts the spans of a recipe, or of a part of one, to steps; nested parts are
-        unchanged."""
+        """A copy of a recipe, or of a part of one, with its spans in steps; nested parts are unchanged."""
         spans = _spans(node)
         return replace(
             node, **{name: Span(spans[name].steps(recipe.batch, facts.examples)) for name in spans}
         )
 
-    # Spans become steps
+    # Convert spans to steps
     resolved = in_steps(recipe)
     optim = in_steps(recipe.optim)
     if resolved.length.n < 1:
@@ -245,18 +244,18 @@ def resolve(recipe: Recipe, facts: Facts) -> Recipe:
                 f"a warm-up of {recipe.optim.warmup} leaves nothing of the run's {resolved.length}; "
                 "choose a shorter one (`optim.warmup`)"
             )
-        # A part of a very short run, which rounding to whole steps made as long as the run
+        # Rounding to whole steps made the warm-up as long as a very short run
         optim = replace(optim, warmup=Span(resolved.length.n - 1))
 
-    # Evaluators are the objective's if the recipe names none; each has a span and a name of its own
+    # The evaluators are the objective's if the recipe has none; each gets a span, and needs a title of its own
     evals = recipe.evals or tuple(map(Eval, recipe.objective.evaluators(facts.target_kind)))
     titles = [each.title for each in evals]
     resolved_evals = []
     for each in evals:
         if titles.count(each.title) > 1:
             raise BadSettings(
-                f"two of the recipe's evals are called {each.title}, and so would be their "
-                "metrics; leave one, or give one a name (`evals.0.name`)"
+                f"two of the recipe's evals have the name {each.title}, and so would their "
+                "metrics; leave one out, or give one a name (`evals.0.name`)"
             )
         if not each.data and not each.evaluator.judges(facts.target_kind):
             raise BadSettings(
@@ -266,7 +265,7 @@ def resolve(recipe: Recipe, facts: Facts) -> Recipe:
         every = each.every or recipe.evaluate_every
         resolved_evals.append(in_steps(replace(each, every=every)))
 
-    # The rest follows from the data and from the other settings
+    # Fill in the settings that depend on the data and on other settings
     return replace(
         resolved,
         model=replace(recipe.model, classes=_outputs(recipe, facts)),
@@ -278,14 +277,15 @@ def resolve(recipe: Recipe, facts: Facts) -> Recipe:
 
 
 def _batch_of_all(examples: int) -> int:
-    """The largest batch without an image twice: of pairs, which some objectives mix, for each process."""
+    """The largest batch without repeated images: an even number for each process, because some objectives mix
+    pairs of images."""
     pairs = 2 * world().world_size
     return max(examples // pairs * pairs, world().world_size)
 
 
 def _outputs(recipe: Recipe, facts: Facts) -> int:
-    """How many outputs the model's head has. Raises VitkitError if the model has other ones, or an
-    answer for each patch."""
+    """The number of outputs of the model's head. Raises VitkitError if the model has a different number, or an
+    output for each patch."""
     outputs = recipe.objective.head(facts.target_kind, len(facts.labels))
     if recipe.model.classes and not outputs:
         raise BadSettings(
@@ -300,19 +300,19 @@ def _outputs(recipe: Recipe, facts: Facts) -> int:
     if outputs == 1 and facts.target_kind == "class":
         raise BadSettings(
             f"all images of {shown_address(recipe.data.source)!r} are of one class, {facts.labels[0]!r}, so there "
-            "is nothing to tell apart: add a folder of other images"
+            "is nothing to distinguish: add a folder with images of another class"
         )
     if outputs and getattr(recipe.model, "pool", "") == "none":
         raise BadSettings(
-            'the model\'s pool is "none", so it has an answer for every patch; a label needs one: '
-            "use another pool"
+            'the model\'s pool is "none", so it has an output for every patch, and a label needs one for the '
+            "image: use another pool"
         )
     return outputs
 
 
 def output_names(recipe: Recipe, facts: Facts) -> tuple[str, ...]:
-    """The names of the outputs of a resolved recipe's model: the classes, "value" for a number,
-    else by their numbers."""
+    """The names of the outputs of a resolved recipe's model: the classes, "value" for a number, else the
+    indices of the outputs."""
     outputs = recipe.model.classes
     if outputs == len(facts.labels):
         return facts.labels
@@ -335,8 +335,8 @@ def _check_images(recipe: Recipe, facts: Facts) -> None:
         )
     if recipe.data.preprocessing.is_native:
         raise BadSettings(
-            "training reads images of one size, and these keep their own proportions (`crop='native'`): "
-            "train with `crop='centre'`; `preset='quick'` of finetune solves for a head on whole images"
+            "training needs images of one size, and these keep their own proportions (`crop='native'`): "
+            "train with `crop='centre'`; finetune with `preset='quick'` fits a head on whole images"
         )
     if recipe.model.image != tuple(recipe.data.preprocessing.size):
         model_size = tuple(recipe.model.image)
@@ -356,7 +356,7 @@ def check_packages(recipe: Recipe) -> None:
 
 
 def check_numbers(recipe: Recipe) -> None:
-    """Raises VitkitError for a number outside of its range, whatever the data."""
+    """Raises VitkitError for a setting outside of its range, as far as that does not depend on the data."""
     if recipe.batch < 1 or recipe.micro_batch < 0:
         raise BadSettings(
             f"`batch` is {recipe.batch} and `micro_batch` {recipe.micro_batch}; a batch has at least "
@@ -364,7 +364,7 @@ def check_numbers(recipe: Recipe) -> None:
         )
     if recipe.residual == "bfloat16" and recipe.precision == "float32":
         raise BadSettings(
-            "`residual` is bfloat16, which goes with precision bfloat16, and `precision` is float32; change one"
+            "`residual` is bfloat16, which needs precision bfloat16, and `precision` is float32; change one"
         )
     if recipe.residual == "bfloat16" and not isinstance(recipe.model, ViTConfig):
         raise BadSettings(

@@ -1,4 +1,4 @@
-"""Small models from scratch, which a laptop, or one GPU in an hour, can train."""
+"""Recipes for small models from scratch, which a laptop, or one GPU in an hour, can train."""
 
 from dataclasses import replace
 
@@ -136,9 +136,9 @@ def tiny_imagenet() -> Recipe:
 def scratch() -> Recipe:
     """`vitkit train scratch --data.source PATH`: S/16 at 224 pixels on photographs of your own.
 
-    It uses the paper's augmentation, without what the classes do not survive (`Augmentation.auto`). From
-    scratch, a Vision Transformer needs many images (Fig. 3,
-    Fig. 4): with fewer than some tens of thousands, do not expect much.
+    It uses the paper's augmentation, without changes that do not preserve the classes (`Augmentation.auto`). From
+    scratch, a Vision Transformer needs many images (Fig. 3, Fig. 4): with fewer than some tens of thousands, the
+    accuracy is low.
     """
     return Recipe(
         name="scratch",

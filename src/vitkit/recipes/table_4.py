@@ -1,6 +1,6 @@
-"""How the paper fine-tunes on each data set (Table 4, App. B.1.1), and BiT's rule (Kolesnikov et
-al. 2020), whose preprocessing it follows (Section 4.1): a random crop of a square, mirrored or not;
-and for which of VTAB's tasks not."""
+"""The paper's fine-tuning on each data set (Table 4, App. B.1.1), and BiT's rule (Kolesnikov et al. 2020), whose
+preprocessing the paper follows (Section 4.1): a random crop of a square, mirrored or not, with exceptions for some
+of VTAB's tasks."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,33 +9,33 @@ import numpy as np
 
 from vitkit.data import Augmentation, Source, open_image, square_before_crop
 
-SWEEP = (0.001, 0.003, 0.01, 0.03)  # the learning rates that Table 4 chooses from, for most tasks
-SIDES = (128, 384)  # of the images of the presets, in pixels, if the model's patch divides them
+SWEEP = (0.001, 0.003, 0.01, 0.03)  # candidate learning rates of Table 4 for most tasks
+SIDES = (128, 384)  # image sizes of BiT's rule, in pixels, if the model's patch divides them
 
 
 @dataclass(frozen=True)
 class TransferTask:
-    """How a model is fine-tuned on one data set: a row of Table 4, with what the paper's text and
-    the official code add."""
+    """The settings for fine-tuning on one data set: a row of Table 4, with details from the paper's text and
+    the official code."""
 
     steps: int
     """Training steps."""
     warmup: int
-    """Steps of the warm-up: the official code's, not in the paper."""
+    """Steps of the warm-up, from the official code; the paper does not state them."""
     lr: float
-    """Base learning rate if none is chosen: the official configurations'."""
+    """Base learning rate if none is chosen, from the official configurations."""
     rates: tuple[float, ...] = SWEEP
-    """The base learning rates that the paper chooses from."""
+    """The base learning rates from which the paper chooses."""
     hold_out: float = 0.1
-    """Share of the training images that it chooses on, if there is no validation part."""
+    """Share of the training images for that choice, if there is no validation part."""
     batch: int = 512
     """Examples of a step."""
     side: int = 384
     """Height and width of images in pixels; 0 keeps the model's own image size."""
     staircase: bool = False
-    """BiT's learning-rate schedule instead of the paper's cosine."""
+    """Whether to use BiT's learning-rate schedule instead of the paper's cosine."""
     mixup: float = 0.0
-    """BiT's, for 20,000 images and more."""
+    """Alpha of mixup, which BiT uses for 20,000 images and more."""
 
 
 TABLE_4 = {
@@ -49,8 +49,8 @@ TABLE_4 = {
 
 
 def bit_hyper_rule(images: Source) -> TransferTask:
-    """BiT's rule: steps and mixup follow from the number of images, the
-    image size from the size of some of them."""
+    """BiT-HyperRule: steps and mixup depend on the number of images, the image size on the size of some of
+    them."""
     # A small, a medium or a large data set
     count = len(images)
     if count < 20_000:
@@ -60,7 +60,7 @@ def bit_hyper_rule(images: Source) -> TransferTask:
     else:
         task = TransferTask(20_000, 500, 0.003, staircase=True, mixup=0.1)
 
-    # Of small images 128 pixels
+    # Small images are resized to 128 pixels
     small, large = SIDES
     if few_pixels(images):
         return replace(task, side=small)
@@ -68,8 +68,8 @@ def bit_hyper_rule(images: Source) -> TransferTask:
 
 
 def few_pixels(images: Source, side: int = 96) -> bool:
-    """Whether images are small: the median of up to 16 of them, evenly spread, has fewer pixels
-    than a square of this side. 96 is BiT's rule."""
+    """Whether images are small: whether the median area of up to 16 of them, evenly spread, is below that of a
+    square of this side. 96 is BiT's rule."""
     areas = []
     for index in np.linspace(0, len(images) - 1, min(len(images), 16)).astype(int):
         height, width = open_image(images[index][0], images.name(index)).size
@@ -77,10 +77,10 @@ def few_pixels(images: Source, side: int = 96) -> bool:
     return bool(np.median(areas) < side**2)
 
 
-# What training images go through
+# The preprocessing of training images
 
-# VTAB's tasks by the names of their folders, and those of copies on the Hugging Face hub, which
-# CLIP-benchmark has named
+# Names of VTAB's tasks, which are those of their folders, and of CLIP-benchmark's copies on the Hugging Face
+# hub
 ON_HUB = {
     "caltech101": "caltech101",
     "cifar": "cifar100",
@@ -100,11 +100,16 @@ ON_HUB = {
     "smallnorb_azi": "smallnorb_label_azimuth",
     "smallnorb_ele": "smallnorb_label_elevation",
 }
-HUB = "wds_vtab-"  # what its names begin with there
-TASKS = (*ON_HUB, "sun397", "kitti")  # of which no copy is known there
+HUB = "wds_vtab-"  # prefix of the names of these copies
+TASKS = (*ON_HUB, "sun397", "kitti")  # the last two have no known copy on the hub
 
-# Where a class is a place or a direction, and where it is a place, a distance or a count
-UNMIRRORED = ("dsprites_loc", "dsprites_ori", "smallnorb_azi")
+# The class is a place or a direction
+UNMIRRORED = (
+    "dsprites_loc",
+    "dsprites_ori",
+    "smallnorb_azi",
+)
+# The class is a place, a distance or a count
 UNCROPPED = ("clevr_count", "clevr_dist", "dmlab", "dsprites_loc", "kitti")
 
 
@@ -117,8 +122,8 @@ def bit_crops(image: tuple[int, int], flip: bool = True, crop: bool = True) -> A
 
 
 def vtab_task(data: str) -> str | None:
-    """The VTAB task to which images belong, found by the name of their folder or file, such as
-    vtab-1k/dsprites_loc, or of their data set on the hub; None for other images."""
+    """The VTAB task of a data set, from the name of its folder or file, such as vtab-1k/dsprites_loc, or of its
+    copy on the hub; None for other data."""
     name = Path(data).name.partition(".")[0].removesuffix("-train")
     if name in TASKS:
         return name

@@ -1,4 +1,4 @@
-"""Experiment trackers that a recipe can name."""
+"""Check of the experiment tracker that a recipe names."""
 
 import os
 from importlib.util import find_spec
@@ -10,7 +10,7 @@ LIBRARIES = ("tensorboard", "wandb", "mlflow")
 
 
 def check_tracker(track: str) -> None:
-    """Raises VitkitError for what is neither a tracker nor a directory, and for a library that is not
+    """Raises VitkitError if `track` is neither a tracker nor a directory, or if its library is not
     installed."""
     library = track
     if track and track not in LIBRARIES:

@@ -1,8 +1,9 @@
-"""What an exported file says of itself: all that an image needs on its way to a probability.
+"""Exported files: the description in a file's metadata, and the runtimes that compute a file.
 
-It is JSON in the file's metadata. It is untrusted input, so every value is checked.
+The description is JSON with the preprocessing, the labels and the activation. It is untrusted input, so every value
+is checked.
 
-Legend: B batch, K classes, h w pixels of what the model gets.
+Legend: B batch, K classes, h w pixels of the model's input.
 """
 
 import json
@@ -21,70 +22,70 @@ from vitkit.system.machine import cpus
 from vitkit.system.storage.files import parse_json
 from vitkit.weights import Activation
 
-KEY = "vitkit"  # of the metadata
-MERGED = "tokens_merged_in_every_block"  # in the origin of a file that merges tokens
-# What kind of file has this ending
+KEY = "vitkit"  # key of the description in the metadata
+MERGED = "tokens_merged_in_every_block"  # key in the origin of a file that merges tokens
+# Kind of file for each suffix
 FILES: dict[str, Literal["onnx", "openvino", "torch"]] = {
     ".onnx": "onnx",
     ".xml": "openvino",
     ".pt2": "torch",
 }
-SMALLEST = float(np.finfo(np.float32).tiny)  # a probability that a logit can be made of
-LARGEST = 1 << 26  # bytes of metadata; 21,841 names take a hundredth
+SMALLEST = float(np.finfo(np.float32).tiny)  # smallest probability that is converted to a logit
+LARGEST = 1 << 26  # largest metadata in bytes; 21,841 names take a hundredth of that
 Weights = Literal["float32", "float16", "bfloat16", "int8"]
-STRANGENESS = "strangeness"  # the output of a file that says which images are unknown
+STRANGENESS = "strangeness"  # name of the output with the out-of-distribution score
 Compute = Callable[[np.ndarray], Sequence[np.ndarray]]
 """Images, uint8, -> the file's outputs, the first of them float32 (B, K)."""
 
 
 class MetadataError(BadWeights):
-    """The description in a file is not that of a model."""
+    """The metadata of a file do not describe a model."""
 
 
 class ExportedLimits(NamedTuple):
-    """The limits for unknown images in a file (weights/unknown.py). Those that make an image
-    unknown are in the network: an image is if the file's second output is above 0."""
+    """The thresholds of unknown images in a file's metadata (weights/unknown.py). The rejection thresholds are
+    part of the network: an image is unknown if the file's second output is above 0."""
 
     least: tuple[float, ...]
-    """A class is left open from this probability on: one of each class, or one for all."""
+    """Smallest probability of a class that is left open: one for each class, or one for all."""
     rejected: float
-    """The share of images of each class that are called unknown, at most."""
+    """Largest share of images of each class that are rejected as unknown."""
     coverage: float
-    """How often, at least, the right class of an image is among those that are left open."""
+    """Smallest probability that the right class of an image is among those that are left open."""
 
 
 @dataclass(frozen=True)
 class Exported:
-    """What a file says of itself."""
+    """The description of an exported file."""
 
     preprocessing: Preprocessing
     labels: tuple[str, ...]
     activation: Activation
     precision: Weights = "float32"
-    """Numbers of the weights; with int8 and bfloat16, of the matrix products too."""
+    """Number format of the weights; int8 and bfloat16 also apply to the matrix products."""
     takes_pictures: bool = False
-    """Whether the preprocessing is inside: uint8 pictures of any size (B, height, width, 3) ->
-    probabilities (B, K); else prepared images, uint8 (B, 3, h, w) -> logits (B, K)."""
+    """Whether the file contains the preprocessing: uint8 pictures of any size (B, height, width, 3) ->
+    probabilities (B, K); otherwise prepared images, uint8 (B, 3, h, w) -> logits (B, K)."""
     origin: dict = field(default_factory=dict)
-    """Where the model came from, for people."""
+    """The provenance of the model, for users."""
     license: dict | None = None
-    """Under which terms it may be used, as a model's description has it."""
+    """The licence of the model, in the form of a model's description."""
     weight_bits: int = 8
-    """Of int8 weights: 7 if no processor saturates their products, as of a calibrated file; 8 of a file
-    without calibration, which need not, and of calibrated ones that earlier versions wrote for OpenVINO."""
+    """Bits of int8 weights: 7 in calibrated files, so that no processor saturates their products; 8 in files
+    without calibration, which do not saturate, and in calibrated files of earlier versions for OpenVINO."""
     limits: ExportedLimits | None = None
-    """Those for unknown images; None of a model without them, and of a file of an earlier version."""
+    """The thresholds of unknown images; None for a model without them, and in files of earlier versions."""
 
     @property
     def merged(self) -> int:
-        """The number of tokens that it merges in every block."""
+        """The number of tokens that the file merges in every block."""
         value = self.origin.get(MERGED, 0)
         if isinstance(value, int):
             return value
         return 0
 
     def to_json(self) -> str:
-        """The metadata; from_json is the way back."""
+        """The description as JSON, which `from_json` reads."""
         values = {
             "preprocessing": self.preprocessing.to_json(),
             "labels": list(self.labels),
@@ -96,13 +97,13 @@ class Exported:
             "weight_bits": self.weight_bits,
         }
         if self.limits is not None:
-            unknown = {"output": STRANGENESS, "above": 0}  # for other programs
+            unknown = {"output": STRANGENESS, "above": 0}  # explains the output to other programs
             values["unknown"] = unknown | self.limits._asdict()
         return json.dumps(values, ensure_ascii=True)
 
     @classmethod
     def from_json(cls, text: str) -> "Exported":
-        """Raises MetadataError if to_json has not written it."""
+        """The description from the JSON of `to_json`. Raises MetadataError for anything else."""
         if len(text) > LARGEST:
             raise MetadataError(f"its metadata has {len(text):,} bytes")
         try:
@@ -114,8 +115,8 @@ class Exported:
             takes_pictures = values["takes_pictures"]
             origin = values["origin"]
             license = values["license"]
-            weight_bits = values.get("weight_bits", 8)  # the first files did not say it
-            limits = _limits(values.get("unknown"))  # nor this
+            weight_bits = values.get("weight_bits", 8)  # missing in the first version
+            limits = _limits(values.get("unknown"))  # missing in the first version
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise MetadataError(f"its metadata describes no model: {error}") from error
         _check("labels", labels, isinstance(labels, list) and len(labels) > 0)
@@ -142,46 +143,47 @@ class Exported:
 
 
 def _limits(values: dict | None) -> ExportedLimits | None:
-    """The limits in a file's metadata. Raises VitkitError, TypeError or KeyError for anything else."""
+    """The thresholds of unknown images from a file's metadata. Raises VitkitError, TypeError or KeyError for
+    invalid values."""
     if values is None:
         return None
     least = tuple(float(value) for value in values["least"])
     limits = ExportedLimits(least, float(values["rejected"]), float(values["coverage"]))
     numbers = (*least, limits.rejected, limits.coverage)
     if not all(0 <= number <= 1 for number in numbers):
-        raise BadWeights(f"limits for unknown images that are no probabilities: {limits}"[:100])
+        raise BadWeights(f"thresholds of unknown images that are not probabilities: {limits}"[:100])
     return limits
 
 
 def _check(name: str, value: Any, is_right: bool) -> None:
-    """Raises MetadataError if a value is out of range."""
+    """Raises MetadataError, with the name and the value, unless the value is right."""
     if not is_right:
         raise MetadataError(f"its metadata has the {name} {repr(value)[:100]}")
 
 
 class OpenedFile(NamedTuple):
-    """A file as a library has opened it."""
+    """A file that a library has opened."""
 
     metadata: str | None
     """The metadata of the file; None for a file that vitkit did not export."""
     compute: Compute
     is_calibrated: bool = False
-    """Whether it multiplies int8 numbers whose ranges are fixed in the file."""
+    """Whether the file is calibrated int8: it multiplies int8 numbers whose ranges are fixed in it."""
 
 
 @dataclass(frozen=True, eq=False)
 class FileRuntime:
-    """A Runtime: an exported file, and what computes it."""
+    """A Runtime of an exported file that takes prepared images."""
 
     path: Path
     exported: Exported
     library: str
-    """Which library computes it, for people."""
+    """Displayed name of the library that computes the file."""
     compute: Compute
     computed_in: str
-    """The numbers that it is computed in, for people: "bfloat16"."""
+    """Displayed number format of the computation, such as "bfloat16"."""
     made_of: str = ""
-    """The digest of the classifier that it was exported from in passing; "" for a file that stays."""
+    """Digest of the classifier that a temporary file was exported from; "" for other files."""
 
     @property
     def preprocessing(self) -> Preprocessing:
@@ -199,37 +201,37 @@ class FileRuntime:
         return self.exported.activation
 
     def logits(self, images: np.ndarray) -> np.ndarray:
-        """Prepared images, uint8 (B, 3, h, w), -> float32 (B, K). Raises VitkitError for a file that
-        computes something else than it says."""
+        """Prepared images, uint8 (B, 3, h, w), -> float32 (B, K). Raises VitkitError for a file whose outputs
+        do not match its description."""
         return self._outputs(images)[0]
 
     @property
     def least(self) -> np.ndarray | None:
-        """From which probability on classes are left open, (K,) or (1,); None if the file has no limits
-        for unknown images."""
+        """Smallest probability of a class that is left open, (K,) or (1,); None if the file has no
+        thresholds."""
         if self.exported.limits is None:
             return None
         return np.array(self.exported.limits.least)
 
     def logits_and_strangeness(self, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Logits (B, K), and the strangeness (B,), above 0 for unknown images; for a file with
-        limits for them."""
+        """Logits (B, K), and out-of-distribution scores (B,), above 0 for unknown images; for a file with
+        thresholds."""
         outputs = self._outputs(images)
         if len(outputs) < 2 or outputs[1].shape != (len(images),):
             raise BadWeights(
-                f"{self.path} does not compute which images are unknown, as it says; export the model "
-                "again"
+                f"{self.path} lacks the output for unknown images that its metadata describe; export the "
+                "model again"
             )
         return outputs[0], outputs[1]
 
     def _outputs(self, images: np.ndarray) -> list[np.ndarray]:
-        """All that the file computes, the first of it (B, K). Raises VitkitError, whatever the library
-        raises: a file may be a network that opens and cannot be computed."""
+        """All outputs of the file, the first of them (B, K). Raises VitkitError for any error of the library:
+        a file may open and still fail when it is computed."""
         try:
             computed = self.compute(np.ascontiguousarray(images))
             outputs = [np.asarray(output, dtype=np.float32) for output in computed]
             shape = outputs[0].shape
-        except WorkerDied:  # of a process that computes the file, whose sentence says so
+        except WorkerDied:  # from a process that computes the file; it has a message of its own
             raise
         except Exception as error:  # the libraries' errors have no common class
             reason = (str(error).splitlines() or [type(error).__name__])[0]
@@ -238,27 +240,27 @@ class FileRuntime:
             ) from error
         if shape != (len(images), len(self.labels)):
             raise BadWeights(
-                f"{self.path} gives {shape} for {len(images)} images, and names "
+                f"{self.path} returns an array {shape} for {len(images)} images, and names "
                 f"{len(self.labels)} classes; export the model again"
             )
         return outputs
 
 
 class WholePicture:
-    """The preparation of an image for a file that has its preprocessing inside: none."""
+    """The preprocessing for a file that contains its preprocessing: only decodes pictures."""
 
     dtype = np.uint8
 
     def array(self, picture: Picture) -> np.ndarray:
         """The upright picture, uint8 (3, height, width). Raises BadImage."""
-        return Preprocessing().decode(picture).transpose(2, 0, 1)  # red, green and blue, of 8 bits
+        return Preprocessing().decode(picture).transpose(2, 0, 1)  # RGB with 8 bits
 
     def image_of(self, images: np.ndarray, number: int) -> np.ndarray:
         """One picture of a batch, (3, height, width)."""
         return images[number]
 
     def together(self, images: Sequence[np.ndarray]) -> np.ndarray:
-        """One picture, (3, height, width), as a batch."""
+        """The batch of these pictures: a single one, (3, height, width)."""
         return np.array(images, dtype=self.dtype)
 
     def computed(
@@ -270,16 +272,16 @@ class WholePicture:
 
 @dataclass(frozen=True, eq=False)
 class PictureRuntime:
-    """A Runtime: an exported file that prepares images itself. It takes one image at a time, because
+    """A Runtime of an exported file that contains its preprocessing. It takes one image at a time, because
     pictures differ in size."""
 
     file: FileRuntime
-    # It has what a runtime's preprocessing is asked for
+    # Has the methods of a runtime's preprocessing
     preprocessing: Preprocessing = field(default_factory=WholePicture)  # type: ignore[assignment]
 
     @property
     def exported(self) -> Exported:
-        """What the file says of itself."""
+        """The description of the file."""
         return self.file.exported
 
     @property
@@ -293,25 +295,26 @@ class PictureRuntime:
         return self.file.activation
 
     def logits(self, images: np.ndarray) -> np.ndarray:
-        """Whole pictures of one size, uint8 (B, 3, height, width), -> float32 (B, K), from which the
-        activation makes the file's probabilities again."""
+        """Whole pictures of one size, uint8 (B, 3, height, width), -> float32 logits (B, K), computed from the
+        file's probabilities."""
         outputs = self.file.logits(images.transpose(0, 2, 3, 1))
         return inverted(outputs, self.activation)
 
     @property
     def least(self) -> np.ndarray | None:
-        """The probability from which on a class is left open, in the file; None without limits."""
+        """Smallest probability of a class that is left open, (K,) or (1,); None if the file has no
+        thresholds."""
         return self.file.least
 
     def logits_and_strangeness(self, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Logits (B, K), and the strangeness (B,) of images, which is above 0 for unknown ones."""
+        """Logits (B, K), and out-of-distribution scores (B,), above 0 for unknown images."""
         outputs, strangeness = self.file.logits_and_strangeness(images.transpose(0, 2, 3, 1))
         return inverted(outputs, self.activation), strangeness
 
 
 def inverted(probabilities: np.ndarray, activation: Activation) -> np.ndarray:
-    """Logits that an activation turns into these probabilities: any shape -> the same shape. A
-    probability of 0 counts as the smallest number above it."""
+    """Logits whose activation gives these probabilities, of any shape. A probability of 0 counts as the smallest
+    positive number."""
     if activation == "none":
         return probabilities
     exact = probabilities.astype(np.float64)
@@ -327,8 +330,7 @@ def takes_pictures(runtime: object) -> TypeIs[PictureRuntime]:
 
 
 def threads() -> int:
-    """Threads to compute on, as PyTorch takes them: what OMP_NUM_THREADS says, else this machine's
-    quota."""
+    """The number of threads for computing, as in PyTorch: OMP_NUM_THREADS, else this machine's CPU quota."""
     named = os.environ.get("OMP_NUM_THREADS", "")
     if named.isdecimal() and int(named) > 0:
         return int(named)
@@ -336,5 +338,5 @@ def threads() -> int:
 
 
 def is_exported(name: str | Path) -> bool:
-    """Whether a model's name is that of an exported file, by its ending."""
+    """Whether a model's name has the suffix of an exported file."""
     return Path(name).suffix.lower() in FILES

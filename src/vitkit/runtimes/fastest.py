@@ -1,5 +1,5 @@
-"""Which runtime is the fastest for a model on this machine, as `vitkit bench` has measured it: kept in
-the cache with the exported file, so that --runtime auto opens it at once."""
+"""The fastest runtime of a model on this machine, as measured by `vitkit bench`: kept in the cache with the
+exported file, so that --runtime auto can open it without exporting."""
 
 import hashlib
 import json
@@ -23,23 +23,25 @@ NAME = "fastest"
 
 @dataclass(frozen=True)
 class FastestRuntime:
-    """The measurements of the fastest runtime of a precision."""
+    """The measurements of the fastest runtime in a precision."""
 
     library: str
-    """For people: "OpenVINO"."""
+    """Displayed name of the library, such as "OpenVINO"."""
     precision: str
+    """Number format of the computation."""
     times: float
-    """Images per second beside PyTorch's in the same precision, the mean of all sizes of batch."""
+    """Speed relative to PyTorch's in the same precision, the mean over batch sizes."""
     same: float
-    """The share of images with the model's own answer in float32."""
+    """Share of images with the same answer as the model in float32."""
     images: int
-    """How many images were compared."""
+    """Number of images that were compared."""
     date: str
+    """Date of the measurement."""
     file: str
-    """The exported file, beside this; "" if it is PyTorch, which needs none."""
+    """Name of the exported file in the same folder; "" for PyTorch, which needs none."""
 
     def __str__(self) -> str:
-        """All of it in a sentence."""
+        """The measurements as part of a sentence."""
         return (
             f"{self.library} in {self.precision}, {self.times:.2f} times as fast as PyTorch here, the "
             f"same answer for {self.same:.1%} of {self.images:,} images (vitkit bench, {self.date})"
@@ -54,7 +56,7 @@ def folder_of(classifier: "Classifier") -> Path:
 
 def was_measured(digest: str, precision: str) -> bool:
     """Whether `vitkit bench` has found the fastest runtime for the model with this digest
-    (`digest_of_classifier`). Answered without PyTorch."""
+    (`digest_of_classifier`). Does not import PyTorch."""
     return _file(_folder(digest), precision).exists()
 
 
@@ -74,8 +76,8 @@ def _file(folder: Path, precision: str) -> Path:
 
 
 def remembered(classifier: "Classifier", precision: str) -> tuple[FastestRuntime, Path] | None:
-    """The result that `remember` stored, and the exported file; None if there is none, or if
-    PyTorch is the fastest."""
+    """The stored measurements of the fastest runtime, and the exported file; None if nothing is stored, or
+    if PyTorch is the fastest."""
     folder = folder_of(classifier)
     try:
         values = parse_json(_file(folder, precision).read_text())

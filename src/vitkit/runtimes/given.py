@@ -1,4 +1,4 @@
-"""The runtime for a model that is given by name or as an object, as `runtime` says."""
+"""The runtime for a model that a command or call names, by its arguments `runtime`, `precision` and `device`."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -25,56 +25,57 @@ if TYPE_CHECKING:
 def any_runtime_of_file(
     name: str, hints: Hints, runtime: "RuntimeName", precision: "PrecisionChoice", device: str
 ) -> "FileRuntime | PictureRuntime":
-    """The runtime for an exported file, without PyTorch: from prepared images, or from whole
-    pictures, one at a time. Raises VitkitError if settings say what such a file says itself."""
+    """The runtime for an exported file, without PyTorch; it takes prepared images, or whole pictures one at a
+    time. Raises VitkitError for settings that an exported file determines itself."""
     from vitkit.runtimes.libraries import open_model_file
 
-    check_file_is_taken_as_it_is(name, hints, device)
+    check_file_settings(name, hints, device)
     opened = open_model_file(Path(name), runtime, precision)
-    say_what_differs(Path(name), opened)
+    report_differences(Path(name), opened)
     return opened
 
 
-def check_file_is_taken_as_it_is(name: str, hints: Hints, device: str) -> None:
-    """Raises VitkitError if settings say what an exported file says itself, or if it is to be computed
-    elsewhere than on the CPU."""
+def check_file_settings(name: str, hints: Hints, device: str) -> None:
+    """Raises VitkitError for settings that an exported file determines itself, and for another device than the
+    CPU."""
     if hints != Hints():
         raise BadSettings(
-            f"{name} is an exported file, which has its size, preprocessing and labels inside; say such "
-            "things to `vitkit.export`"
+            f"{name} is an exported file, which contains its size, preprocessing and labels; give such "
+            "settings to `vitkit.export`"
         )
     if device not in ("auto", "cpu"):
         raise BadSettings(f"`device` is {device}; exported files are computed on the CPU here")
 
 
-def say_what_differs(file: Path, opened: "FileRuntime | PictureRuntime") -> None:
-    """Log in what an exported file differs from its model: an earlier one, or with merged tokens."""
+def report_differences(file: Path, opened: "FileRuntime | PictureRuntime") -> None:
+    """Print how an exported file differs from the model beside it: it is of an earlier model, or merges
+    tokens."""
     from vitkit.runtimes.onnx_of_run import is_of_an_earlier_model
 
     name = str(file)
     if is_of_an_earlier_model(file):
         say(
-            f"{name} is of another model than {file.parent} has now: "
+            f"{name} was exported from another model than {file.parent} has now: "
             f"{step('export', file.parent, output=file)} writes it again"
         )
     merged = opened.exported.merged
     if merged:
         say(
-            f"{name} merges {counted(merged, 'token')} at most in every block, so its answers differ a "
-            "little from the model's"
+            f"{name} merges at most {counted(merged, 'token')} in every block, so its answers differ "
+            "slightly from the model's"
         )
 
 
 def runtime_of_file(
     name: str, hints: Hints, runtime: "RuntimeName", precision: "PrecisionChoice", device: str
 ) -> "FileRuntime":
-    """Opens an exported file for callers that prepare images in batches. Raises VitkitError for a file
+    """The runtime for an exported file, for callers that prepare images in batches. Raises VitkitError for a file
     that takes whole pictures."""
     opened = any_runtime_of_file(name, hints, runtime, precision, device)
     if takes_pictures(opened):
         raise BadSettings(
             f"{name} prepares images itself, one at a time, and here they are prepared in batches; "
-            "export the model once more, without `preprocessing`"
+            "export the model again, without `preprocessing`"
         )
     return opened
 
@@ -86,8 +87,8 @@ def runtime_of_run(
     precision: "PrecisionChoice",
     device: str,
 ) -> "FileRuntime | None":
-    """The file that a run keeps for an answer without PyTorch; None if it has none for this model, or if
-    something is asked for that PyTorch computes."""
+    """The runtime of the ONNX file that a run keeps for predictions without PyTorch; None if it has none for this
+    model, or if the arguments require PyTorch."""
     from vitkit.runtimes.onnx_of_run import kept_runtime
 
     if not isinstance(model, str | Path) or hints != Hints():
@@ -104,8 +105,8 @@ def runtime_of_run(
 def precision_of(
     runtime: "RuntimeName", choice: "PrecisionChoice", device: "torch.device"
 ) -> "Precision":
-    """The precision to compute a model in; if none was asked for, the standard error says which was
-    taken. ONNX Runtime has float32 alone."""
+    """The precision to compute a model in; a choice for "auto" is printed. ONNX Runtime supports float32
+    only."""
     if runtime == "onnx" and choice == "auto":
         return "float32"
     return pick_precision(choice, device)
@@ -114,8 +115,8 @@ def precision_of(
 def runtime_of_model(
     classifier: "Classifier", runtime: "RuntimeName", precision: "Precision", device: str
 ) -> "Runtime":
-    """The runtime for a model. auto is the fastest that `vitkit bench` has found for it on this
-    machine, which the standard error says; before that it is PyTorch."""
+    """The runtime for a model. "auto" is the fastest one that `vitkit bench` has found for it on this machine,
+    which is printed, or PyTorch without such a measurement."""
     from vitkit.runtimes.libraries import open_file
     from vitkit.runtimes.pytorch import compiled, eager
     from vitkit.system.machine import pick_device
@@ -144,9 +145,8 @@ def classifier_on(
     runtime: "RuntimeName",
     precision: "PrecisionChoice",
 ) -> "Classifier":
-    """A model by its name, or an exported file, as a Classifier that this runtime computes: for
-    commands that take one. An exported file computes in its own precision, unless that is float32
-    and bfloat16 is asked for."""
+    """A model, or an exported file, as a Classifier that this runtime computes. An exported file computes in
+    its own precision; one in float32 also in bfloat16 if that is requested."""
     from vitkit.runtimes.opening import open_runtime
     from vitkit.runtimes.pytorch import of_file, on_runtime
 

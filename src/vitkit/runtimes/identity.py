@@ -1,7 +1,7 @@
-"""Which model a runtime computes, and what computes it: by that answers are known to be of one kind.
+"""The identity of a runtime: the model and how it is computed, to check that answers are comparable.
 
-A run's model thirty steps later gives nearly the same answers, so outputs tell no models apart; a
-digest of all that decides the answers does.
+Outputs do not identify a model, because a run's model thirty steps later gives nearly the same ones. So the
+identity is a digest of everything that determines the answers.
 """
 
 import hashlib
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 class Identity(NamedTuple):
-    """Everything that determines the answers to an image. The kind of device and the versions of
-    libraries are no part of it, so that machines of a cluster may differ."""
+    """Everything that determines the answers to an image. The type of device and the versions of libraries are
+    left out, so that the machines of a cluster may differ."""
 
     model: str
-    """A digest of weights, architecture, preprocessing, labels, activation and limits; of an exported
-    file, of its bytes."""
+    """Digest of weights, architecture, preprocessing, labels, activation and thresholds; for an exported file,
+    of its bytes."""
     computed: str
-    """By which library and in which precision, for people: "PyTorch in float32"."""
+    """Library and precision as text: "PyTorch in float32"."""
 
 
 def identity_of(runtime: Runtime) -> Identity:
@@ -40,8 +40,8 @@ def identity_of(runtime: Runtime) -> Identity:
 
 
 def digest_of_classifier(classifier: "Classifier") -> str:
-    """A digest of all of a classifier that decides its answers. Whatever format it was loaded from,
-    the same numbers have the same digest."""
+    """A digest of everything in a classifier that determines its answers. It does not depend on the format that
+    the model was loaded from."""
     from torch import Tensor
     from torch import save as pickle
 
@@ -53,7 +53,7 @@ def digest_of_classifier(classifier: "Classifier") -> str:
     if classifier.unknown is not None:
         tensors |= classifier.unknown.tensors()
     plain = {}
-    others = {}  # such as the packed weights of a model that PyTorch has quantised
+    others = {}  # such as the packed weights of a quantised model
     for name, weight in tensors.items():
         if isinstance(weight, Tensor) and not weight.is_quantized:
             plain[name] = weight
@@ -68,7 +68,8 @@ def digest_of_classifier(classifier: "Classifier") -> str:
 
 
 def _of_pytorch(runtime: "Eager") -> Identity:
-    """The model itself, without what merges tokens, exits early or compiles it."""
+    """The identity of a classifier that PyTorch computes. Token merging, early exit and compilation do not change
+    the digest of its model."""
     from dataclasses import replace
 
     from torch import nn
@@ -77,19 +78,19 @@ def _of_pytorch(runtime: "Eager") -> Identity:
 
     computed = "PyTorch"
     model: nn.Module = runtime.classifier.model
-    original = getattr(model, "_orig_mod", None)  # of one that torch.compile has made
+    original = getattr(model, "_orig_mod", None)  # the original of a compiled model
     if original is not None:
         computed = "PyTorch, compiled,"
         model = original
     if isinstance(model, EarlyExit | Merging):
         model = model.model
-    bare = replace(runtime.classifier, model=model)  # type: ignore[arg-type]  # a Model by now
+    bare = replace(runtime.classifier, model=model)  # type: ignore[arg-type]  # a Model here
     digest = digest_of_classifier(bare)
     return Identity(digest, f"{computed} in {runtime.precision}")
 
 
 def _of_file(runtime: FileRuntime) -> Identity:
-    """The file's bytes; the model, if the file was only made in passing."""
+    """The identity of an exported file: a digest of its bytes, or for a temporary file of its model."""
     model = runtime.made_of
     if not model:
         model = _digest_of_files(runtime.path)
@@ -97,7 +98,7 @@ def _of_file(runtime: FileRuntime) -> Identity:
 
 
 def _digest_of_files(path: Path) -> str:
-    """A digest of an exported file, and of the weights that OpenVINO has beside it."""
+    """A digest of an exported file, and of the weights beside it in OpenVINO's format."""
     digest = hashlib.sha256()
     weights = path.with_suffix(".bin")
     files = [path]

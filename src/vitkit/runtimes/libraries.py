@@ -33,7 +33,7 @@ RuntimeName = Literal["auto", "torch", "compiled", "onnx", "openvino"]
 LIBRARIES = {"onnx": "ONNX Runtime", "openvino": "OpenVINO", "torch": "PyTorch"}
 PACKAGES = {"onnx": "onnxruntime", "openvino": "openvino"}
 
-# What can compute a file, the best first
+# The libraries that can compute each kind of file, the best first
 READERS: dict[str, tuple[RuntimeName, ...]] = {
     "onnx": ("onnx", "openvino"),
     "openvino": ("openvino",),
@@ -47,12 +47,12 @@ def open_file(
     precision: "PrecisionChoice" = "auto",
     trusted: bool = False,
 ) -> FileRuntime:
-    """What computes an exported file. Raises VitkitError for a file that no such library can compute, or
-    that is not vitkit's.
+    """Open an exported file. Raises VitkitError for a file that the library cannot compute, or that vitkit did
+    not write.
 
-    trusted: a .pt2 file is opened too, which can run anything.
+    trusted: whether to open a .pt2 file too, which can run any code.
     """
-    # Which library computes it
+    # Choose the library
     kind = FILES.get(path.suffix.lower())
     if kind is None:
         raise BadWeights(f"{path} is not an exported file; one ends in {', '.join(FILES)}")
@@ -60,9 +60,9 @@ def open_file(
         raise BadWeights(f"there is no file {path}{nearest(path)}")
     if kind == "torch" and not trusted:
         raise BadWeights(
-            f"{path} is a program of PyTorch's, which could run anything while it is read; if you "
-            "trust it, torch.export.load opens it in your own program. Exported `to='onnx'` or "
-            "openvino, the model opens here"
+            f"{path} is a PyTorch program, which could run any code while it is read; if you "
+            "trust it, torch.export.load opens it in your own program. Export the model with `to='onnx'` "
+            "or openvino to open it here"
         )
     library = runtime
     if runtime == "auto":
@@ -74,7 +74,7 @@ def open_file(
         )
     check_installed(library)
 
-    # What it says of itself
+    # Read its description
     if instead := what_came_instead(path):
         raise BadWeights(f"{path} is {instead}")
     try:
@@ -85,7 +85,7 @@ def open_file(
         raise BadWeights(f"{path} cannot be opened: {error}") from error
     if opened.metadata is None:
         raise BadWeights(
-            f"{path} does not say its preprocessing and the names of its classes, so vitkit did not "
+            f"{path} has no description of its preprocessing and classes, so vitkit did not "
             f"write it; {step('export', MODEL, output=FILE)} writes such files"
         )
     if opened.is_calibrated:
@@ -104,7 +104,8 @@ def readers_of(path: Path) -> "list[RuntimeName]":
 def open_model_file(
     path: Path, runtime: RuntimeName = "auto", precision: "PrecisionChoice" = "auto"
 ) -> FileRuntime | PictureRuntime:
-    """`open_file`, as a Runtime: a file that prepares images takes whole pictures."""
+    """Open an exported file as `open_file` does; a file that contains its preprocessing becomes a
+    PictureRuntime."""
     opened = open_file(path, runtime, precision)
     if opened.exported.takes_pictures:
         return PictureRuntime(opened)
@@ -112,7 +113,7 @@ def open_model_file(
 
 
 def _open(path: Path, library: str, precision: str) -> OpenedFile:
-    """The file, opened by a library."""
+    """Open a file with a library."""
     if library == "onnx":
         check_onnx_precision(precision)
         return open_onnx(path)
@@ -122,7 +123,7 @@ def _open(path: Path, library: str, precision: str) -> OpenedFile:
 
 
 def check_int8(path: Path, exported: Exported, library: str) -> None:
-    """Check that this processor computes a calibrated int8 file as others do.
+    """Check that this processor computes a calibrated int8 file without saturation.
 
     Raises:
         VitkitError: If its products of 8-bit weights saturate here, so that many answers would
@@ -131,7 +132,7 @@ def check_int8(path: Path, exported: Exported, library: str) -> None:
     saturates = exported.precision == "int8" and exported.weight_bits == 8
     if saturates and has_vnni() is False:
         raise Unsupported(
-            f"{path} is int8 of an earlier version, which {LIBRARIES[library]} multiplies wrongly on this "
+            f"{path} is an int8 file of an earlier version, which {LIBRARIES[library]} computes wrongly on this "
             "processor (it has no VNNI instructions); export the model again"
         )
 
@@ -140,12 +141,12 @@ def check_onnx_precision(precision: str) -> None:
     """Raises VitkitError for a precision that ONNX Runtime does not compute in."""
     if precision == "bfloat16":
         raise BadSettings(
-            "ONNX Runtime computes in float32; leave out bfloat16, or take `runtime='openvino'`"
+            "ONNX Runtime computes in float32; leave out bfloat16, or use `runtime='openvino'`"
         )
 
 
 def is_installed(library: str) -> bool:
-    """Whether a library is there, without importing it."""
+    """Whether a library is installed, without importing it."""
     return library not in PACKAGES or find_spec(PACKAGES[library]) is not None
 
 
@@ -166,13 +167,13 @@ def open_onnx(path: Path) -> OpenedFile:
     without ONNX Runtime."""
     import onnxruntime
 
-    onnxruntime.set_default_logger_severity(3)  # errors; it warns of the optimisations it makes
+    onnxruntime.set_default_logger_severity(3)  # errors only: it warns about its optimisations
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads()
     options.log_severity_level = 3
     try:
         session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # its errors have no common class
+    except Exception as error:  # the library's errors have no common class
         reason = str(error).splitlines()[0]
         raise BadWeights(f"{path} cannot be opened by ONNX Runtime: {reason}") from error
     metadata = session.get_modelmeta().custom_metadata_map.get(KEY)
@@ -181,25 +182,27 @@ def open_onnx(path: Path) -> OpenedFile:
     def compute(images: np.ndarray) -> list[np.ndarray]:
         return session.run(None, {input_name: images})
 
-    return OpenedFile(metadata, compute, is_calibrated=True)  # its int8 always is
+    return OpenedFile(metadata, compute, is_calibrated=True)  # int8 files for ONNX always are
 
 
-DIGEST_KEY = "vitkit_digest"  # of what a .xml file says of itself and the .bin file beside it
-DIGEST = re.compile(rb'<%s value="(\w{64})"' % DIGEST_KEY.encode())  # in text, "<" is escaped
-NO_DIGEST = "0" * 64  # what stands there while it is computed
+DIGEST_KEY = "vitkit_digest"  # key in a .xml file of the digest of it and the .bin file beside it
+DIGEST = re.compile(rb'<%s value="(\w{64})"' % DIGEST_KEY.encode())  # "<" is escaped within text
+NO_DIGEST = "0" * 64  # placeholder while the digest is computed
 BFLOAT16 = "bf16"
 FLOAT32 = "f32"
 
 
 def open_openvino(path: Path, precision: str = "auto") -> OpenedFile:
-    """A .xml file with its .bin beside it, or a .onnx file. Raises VitkitError for one that cannot be
+    """Open a .xml file with its .bin beside it, or a .onnx file. Raises VitkitError for one that cannot be
     opened, and ImportError without OpenVINO.
 
-    precision: of the matrix products, float32 or bfloat16; "auto" is what the file was written for.
+    precision: of the matrix products, float32 or bfloat16; "auto" is the precision in the file's description.
     """
     weights = refuse_special(path).with_suffix(".bin")
     if path.suffix.lower() == ".xml" and not refuse_special(weights).is_file():
-        raise BadWeights(f"{path} has its weights in {weights.name}, which is no file beside it")
+        raise BadWeights(
+            f"{path} has its weights in {weights.name}, which is not beside it; copy both files"
+        )
     if path.suffix.lower() == ".xml":
         _check_digest(path)
     try:
@@ -218,7 +221,7 @@ def open_openvino(path: Path, precision: str = "auto") -> OpenedFile:
 
     def compute(images: np.ndarray) -> list[np.ndarray]:
         outputs = request.infer([images], share_inputs=True)
-        # Copies, as the request writes its next answer there
+        # Copies, because the request reuses its output arrays
         return [outputs[output].copy() for output in compiled.outputs]
 
     kinds = {node.get_type_name() for node in model.get_ordered_ops()}
@@ -226,26 +229,27 @@ def open_openvino(path: Path, precision: str = "auto") -> OpenedFile:
 
 
 def with_digest(path: Path) -> bytes:
-    """The content of a .xml file with the digest of the pair, where NO_DIGEST stands."""
+    """The content of a .xml file with NO_DIGEST replaced by the digest of it and the .bin file."""
     content = path.read_bytes()
     match = DIGEST.search(content)
-    assert match is not None  # NO_DIGEST stands in what was written
+    assert match is not None  # the file was written with NO_DIGEST
     begin, end = match.span(1)
     return content[:begin] + _digest(content, path).encode() + content[end:]
 
 
 def _digest(content: bytes, path: Path) -> str:
-    """Of the content of a .xml file, without its own digest, and of the .bin file beside it."""
+    """The digest of the content of a .xml file, with NO_DIGEST, and of the .bin file beside it."""
     digest = hashlib.sha256(content)
     with path.with_suffix(".bin").open("rb") as weights:
         return hashlib.file_digest(weights, lambda: digest).hexdigest()
 
 
 def _check_digest(path: Path) -> None:
-    """Raises VitkitError for a .xml and a .bin file that are not as they were written: OpenVINO may end the
-    process over damaged ones.
+    """Raises VitkitError for a .xml and a .bin file that have changed: OpenVINO may crash the process on damaged
+    ones.
 
-    It does not protect against an attacker who changes the digest as well. Files of earlier versions have none.
+    This does not protect against an attacker, who can change the digest as well. Files of earlier versions have
+    no digest.
     """
     content = path.read_bytes()
     match = DIGEST.search(content)
@@ -256,17 +260,17 @@ def _check_digest(path: Path) -> None:
     if match[1].decode() != _digest(rest, path):
         weights = path.with_suffix(".bin").name
         raise BadWeights(
-            f"{path} or {weights} beside it is damaged, or they are of two models: their checksum is not "
-            "the one that was written with them; export the model again, or copy both files"
+            f"{path} or {weights} beside it is damaged, or they belong to two models: their checksum does not "
+            "match; export the model again, or copy both files"
         )
 
 
 @cache
 def core() -> "openvino.Core":
-    """OpenVINO's core, which exists as long as the process.
+    """OpenVINO's core, which is kept until the process ends.
 
-    Its CPU plugin gives the thread that loads it a stack for signals, and frees it when it goes,
-    wherever that happens: if in another thread, the next Ctrl-C would be a segmentation fault.
+    Its CPU plugin gives the thread that loads it a signal stack, and frees that when the core is deleted. If that
+    happened in another thread, the next Ctrl-C would be a segmentation fault.
     """
     import openvino
 
@@ -274,7 +278,7 @@ def core() -> "openvino.Core":
 
 
 def _hint(precision: str, metadata: str | None) -> str:
-    """What OpenVINO calls the precision to compute in."""
+    """OpenVINO's name of the precision to compute in."""
     if precision == "auto" and metadata is not None:
         precision = Exported.from_json(metadata).precision
     if precision == "bfloat16":
@@ -283,8 +287,8 @@ def _hint(precision: str, metadata: str | None) -> str:
 
 
 def _openvino_computes_in(precision: str, weights: str) -> str:
-    """The numbers that OpenVINO computes a file in, for people. Products of int8 stay what they are; the
-    rest is in float32, or in bfloat16 if that is asked for."""
+    """The number format in which OpenVINO computes a file, as text. Products of int8 weights stay in int8; the
+    rest is in float32, or in bfloat16 if that is requested."""
     if precision == "auto" or (precision, weights) == ("float32", "int8"):
         return weights
     if weights == "int8":
@@ -293,7 +297,8 @@ def _openvino_computes_in(precision: str, weights: str) -> str:
 
 
 def _metadata(model) -> str | None:
-    """What the file says of itself; of a .onnx file, OpenVINO keeps its metadata under "framework"."""
+    """The description in a file's metadata, which OpenVINO has under "framework" for a .onnx file; None if there
+    is none."""
     for keys in ([KEY], ["framework", KEY]):
         if model.has_rt_info(keys):
             return model.get_rt_info(keys).astype(str)
@@ -301,11 +306,10 @@ def _metadata(model) -> str | None:
 
 
 def open_program(path: Path) -> OpenedFile:
-    """Open an exported program of PyTorch, a .pt2 file.
+    """Open an exported PyTorch program, a .pt2 file.
 
-    Reading one may run what its author has put there: it holds expressions that are evaluated, and may
-    hold pickles. So vitkit reads only what it has just written itself. Raises VitkitError if it cannot
-    be opened.
+    Reading one may run code of its author: it contains expressions that are evaluated, and may contain
+    pickles. So vitkit reads only files that it has just written. Raises VitkitError if it cannot be opened.
     """
     import torch
 
@@ -320,7 +324,7 @@ def open_program(path: Path) -> OpenedFile:
     def compute(images: np.ndarray) -> list[np.ndarray]:
         with torch.inference_mode():
             outputs = module(torch.from_numpy(images))
-        if isinstance(outputs, torch.Tensor):  # of an earlier version
+        if isinstance(outputs, torch.Tensor):  # a file of an earlier version
             outputs = (outputs,)
         return [output.numpy() for output in outputs]
 

@@ -1,8 +1,7 @@
-"""A run's model as ONNX in float32, kept beside it: RUN/model.onnx beside RUN/model/.
+"""The ONNX copy of a run's model in float32, RUN/model.onnx beside RUN/model/, for predictions without PyTorch.
 
-Importing PyTorch takes most of the time of one answer, and most of its memory; this file gives the same answer
-without. It belongs to the files of the model that it was made of, by a digest of them, to the version of
-vitkit, and to its own bytes: if any of these differs, the file is not used.
+Importing PyTorch takes most of the time and memory of a single prediction. The file is used only if a record beside
+it matches: digests of the model's files and of the file itself, and the version of vitkit.
 """
 
 import hashlib
@@ -27,13 +26,13 @@ if TYPE_CHECKING:
 
 FILE = "model.onnx"
 FOLDER = "model"
-RECORD = "kept"  # in what is written beside the file
-FOR_PEOPLE = ("README.md", "LICENSE")  # in a model's folder: they decide no answer
+RECORD = "kept"  # key of the record in the JSON file beside the copy
+FOR_PEOPLE = ("README.md", "LICENSE")  # files of a model's folder that do not affect its answers
 
 
 def run_of(model: "str | Path | Classifier") -> Path | None:
-    """The directory of the run whose model is meant: by its own name, or as RUN/model. None for another
-    model, wherever it is."""
+    """The directory of the run that a model belongs to, from the path RUN or RUN/model; None for other
+    models."""
     if not isinstance(model, str | Path):
         return None
     path = Path(model)
@@ -64,8 +63,11 @@ def _digest(file: Path) -> str:
 
 
 def tie(path: Path, folder: str, made_of: str) -> None:
-    """Record beside a file to which model it belongs. folder: the digest of that model's files,
-    before the model was loaded. made_of: the classifier's own digest. Raises OSError."""
+    """Record beside a file which model it is a copy of. Raises OSError.
+
+    folder: the digest of the model's files, computed before the model was loaded.
+    made_of: the digest of the classifier.
+    """
     record = Path(f"{path}.json")
     written = parse_json(record.read_text())
     kept = {"files": folder, "made_of": made_of, "onnx": _digest(path), "vitkit": __version__}
@@ -73,36 +75,36 @@ def tie(path: Path, folder: str, made_of: str) -> None:
 
 
 def is_kept(path: Path) -> bool:
-    """Whether a file is unchanged since it was written, and belongs to the model beside it."""
+    """Whether a file is an unchanged copy of the model beside it."""
     return _record(path) is not None
 
 
 def was_kept(path: Path) -> bool:
-    """Whether a file was once tied to the model beside it, whatever has changed since."""
-    return bool(_said(path))
+    """Whether a file was written as a copy of a run's model, even if one of the two has changed since."""
+    return bool(_recorded(path))
 
 
 def is_of_an_earlier_model(path: Path) -> bool:
-    """Whether the model beside a file is not the one any more that the file was tied to."""
-    said = _said(path)
+    """Whether a file is a copy of a model that has been replaced since."""
+    recorded = _recorded(path)
     try:
-        return bool(said) and said.get("files") != digest_of_folder(path.parent)
-    except OSError:  # no model is beside it: the file was taken somewhere else
+        return bool(recorded) and recorded.get("files") != digest_of_folder(path.parent)
+    except OSError:  # no model is beside it: the file was moved
         return False
 
 
-def _said(path: Path) -> dict:
-    """What `tie` has written beside a file; empty if nothing is there or it is damaged."""
+def _recorded(path: Path) -> dict:
+    """The record of `tie` beside a file; empty if it is missing or damaged."""
     try:
-        said = parse_json(Path(f"{path}.json").read_text())[RECORD]
+        recorded = parse_json(Path(f"{path}.json").read_text())[RECORD]
     except (OSError, ValueError, KeyError, TypeError):
         return {}
-    return said if isinstance(said, dict) else {}
+    return recorded if isinstance(recorded, dict) else {}
 
 
 def _record(path: Path) -> dict | None:
-    """What `tie` has written; None if anything has changed since, or is missing or damaged."""
-    kept = _said(path)
+    """The record of `tie`; None if it is missing or damaged, or if anything has changed since."""
+    kept = _recorded(path)
     try:
         known = {
             "files": digest_of_folder(path.parent),
@@ -120,11 +122,11 @@ def _record(path: Path) -> dict | None:
 def kept_runtime(
     name: Path, runtime: "RuntimeName", precision: "PrecisionChoice", device: str
 ) -> FileRuntime | None:
-    """The runtime of a run's model from its file, without PyTorch; None where PyTorch shall.
+    """The runtime of the ONNX copy of a run's model; None if PyTorch must be used.
 
-    That is where another runtime, precision or device is asked for, or would be chosen: a model has one
-    answer on a machine, so the file is used where `auto` computes in float32 on the CPU, or where float32 is
-    asked for, and not where `vitkit bench` has found what is fastest for this model.
+    The copy is used only if `auto` means float32 on the CPU, or float32 is requested, so that a model's answers on
+    a machine do not depend on the copy. It is not used if another runtime, precision or device is requested, or if
+    `vitkit bench` has measured the fastest runtime of this model.
     """
     if runtime != "auto" or not is_cpu(device):
         return None
@@ -146,7 +148,7 @@ def kept_runtime(
         return None
     try:
         opened = open_file(path, "onnx")
-    except (VitkitError, ImportError):  # a library that is there and cannot be imported, too
+    except (VitkitError, ImportError):  # ImportError: an installed library that cannot be imported
         return None
     exported = opened.exported
     if exported.precision != "float32" or exported.takes_pictures or exported.merged:

@@ -1,5 +1,5 @@
-"""What computes a model's answers, whichever model and library: a classifier that another library shall
-compute is exported in passing, to a file that is deleted once it is open."""
+"""Opening the runtime of a classifier or an exported file. For another library than PyTorch, a classifier is exported
+to a temporary file."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -29,19 +29,17 @@ def open_runtime(
     precision: PrecisionChoice | None = None,
     device: str = "auto",
 ) -> Runtime:
-    """The runtime for the logits of a Classifier, or of a file that `vitkit export` has written
-    (.onnx or .xml).
+    """Open the runtime for the logits of a Classifier, or of an exported file (.onnx or .xml).
 
         runtime = open_runtime("model.onnx")
         logits = runtime.logits(images)  # uint8 (B, 3, h, w) -> float32 (B, K), both numpy's
 
-    runtime: "auto" is PyTorch for a Classifier, and for a file the library that it was written for.
-    A Classifier that another library shall compute is exported to a temporary file, which takes
-    some ten seconds.
-    precision: of the matrix products; by default float32 of a Classifier, and of a file what it was
-    written for. Of files, OpenVINO computes in bfloat16 too.
+    runtime: "auto" is PyTorch for a Classifier, and for a file the library that it was written for. For
+        another library, a Classifier is exported to a temporary file, which takes some ten seconds.
+    precision: of the matrix products; by default float32 for a Classifier, and for a file the precision in its
+        description. OpenVINO computes files in bfloat16 too.
 
-    Raises VitkitError for a file that no such library can compute, or that is not vitkit's.
+    Raises VitkitError for a file that the library cannot compute, or that vitkit did not write.
     """
     if isinstance(model, str | Path):
         return open_model_file(Path(model), runtime, precision or "auto")
@@ -58,7 +56,7 @@ def _exported_temporarily(
     library: Literal["onnx", "openvino"],
     precision: PrecisionChoice = "float32",
 ) -> FileRuntime:
-    """A classifier as another library computes it, through a file that is deleted once it is open."""
+    """The runtime of a classifier in another library, through a file that is deleted once it is open."""
     weights: Precision = "float32"
     if library == "openvino":
         weights = pick_precision(precision, pick_device("cpu")).precision
@@ -79,10 +77,10 @@ def features_on(classifier: Classifier, runtime: RuntimeName, precision: Precisi
     for use of its features only. Raises VitkitError as `open_runtime` does."""
     if classifier.preprocessing.values != "uint8":
         raise Unsupported(
-            f"the model takes images in {classifier.preprocessing.values}, whose features PyTorch "
+            f"the model takes images in {classifier.preprocessing.values}, whose features only PyTorch "
             f"computes; leave out `runtime={runtime!r}`"
         )
     opened = open_runtime(answering_features(classifier), runtime, precision)
     computed_by = f"{runtime} {precision}"
     model = FeaturesOnRuntime(classifier, opened.logits, computed_by)
-    return replace(classifier, model=model)  # type: ignore[arg-type]  # in its place, for features
+    return replace(classifier, model=model)  # type: ignore[arg-type]  # replaces the model for features

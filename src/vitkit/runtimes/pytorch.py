@@ -1,6 +1,6 @@
-"""The runtimes that are PyTorch itself: a classifier as it is, or compiled.
+"""PyTorch's runtimes, eager and compiled; and Classifiers whose model another runtime computes.
 
-Legend: B batch, K classes, h w pixels of what the model gets.
+Legend: B batch, K classes, h w pixels of the model's input.
 """
 
 import copy
@@ -52,18 +52,19 @@ class Eager:
 
     @property
     def least(self) -> np.ndarray | None:
-        """From which probability on classes are left open; None if the classifier has no limits."""
+        """Smallest probability of a class that is left open, (K,) or (1,); None if the classifier has no
+        thresholds."""
         return least_of(self.classifier)
 
     def logits_and_strangeness(self, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Prepared images, uint8 (B, 3, h, w), -> float32 (B, K), and (B,): above 0 for unknown
-        images."""
+        """Prepared images, uint8 (B, 3, h, w), -> logits (B, K), and out-of-distribution scores (B,), above 0
+        for unknown images."""
         return with_strangeness(self.classifier, lambda: self.logits(images))
 
 
 def least_of(classifier: Classifier) -> np.ndarray | None:
-    """From which probability on a classifier leaves classes open, (K,) or (1,); None if it has no
-    limits."""
+    """Smallest probability of a class that a classifier leaves open, (K,) or (1,); None if it has no
+    thresholds."""
     if classifier.unknown is None:
         return None
     return np.atleast_1d(classifier.unknown.least.numpy())
@@ -72,17 +73,19 @@ def least_of(classifier: Classifier) -> np.ndarray | None:
 def with_strangeness(
     classifier: Classifier, compute: Callable[[], np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Logits, (B, K), that a function computes by a classifier with limits; and from the same pass how
-    strange the images are, (B,)."""
-    read = []
+    """Logits, (B, K), and out-of-distribution scores, (B,), from one forward pass of a classifier with thresholds.
+    compute: runs the forward pass, and returns the logits."""
+    head_inputs = []
     head = classifier.model.head
-    hook = head.register_forward_pre_hook(lambda module, inputs: read.append(inputs[0].detach()))
+    hook = head.register_forward_pre_hook(
+        lambda module, inputs: head_inputs.append(inputs[0].detach())
+    )
     try:
         logits = compute()
     finally:
         hook.remove()
-    assert classifier.unknown is not None  # it has limits
-    features = read[0].cpu().double()
+    assert classifier.unknown is not None, "the classifier has no thresholds"
+    features = head_inputs[0].cpu().double()
     strangeness = classifier.unknown.excess(features, torch.from_numpy(logits))
     return logits, strangeness.float().numpy()
 
@@ -92,11 +95,12 @@ def eager(
     device: str | torch.device = "auto",
     precision: PrecisionChoice = "float32",
 ) -> Eager:
-    """The classifier as PyTorch computes it, for inference on a device: cpu, cuda, cuda:1 or mps;
-    auto takes the best there is. The given one stays where it is.
+    """The eager runtime of a classifier. The given classifier does not change.
 
+    device: cpu, cuda, cuda:1 or mps; "auto" is the best one of this machine.
     precision: "auto" is bfloat16 where the device has instructions for it.
-    Raises VitkitError for a model that answers for every token.
+
+    Raises VitkitError for a model with an output for every token.
     """
     check_answer(classifier)
     own_device = pick_device(device)
@@ -112,30 +116,29 @@ def compiled(
     """A compiled `Eager` runtime: the first batch of each size takes about a minute."""
     runtime = eager(classifier, device, precision)
     model = torch.compile(runtime.classifier.model, dynamic=False)
-    computing = replace(runtime.classifier, model=model)  # type: ignore[arg-type]  # in its place
+    computing = replace(runtime.classifier, model=model)  # type: ignore[arg-type]  # replaces the model
     return replace(runtime, classifier=computing)
 
 
 def check_answer(classifier: Classifier) -> None:
-    """Raises VitkitError for a model that answers for each of its tokens: here an image has one
-    answer."""
+    """Raises VitkitError for a model with an output for each of its tokens instead of one for the image."""
     if not classifier.model.config.pools:
         raise Unsupported(
-            'the model gives an answer for every token (its pool is "none"), and here an image has '
-            "one; use its logits from Python"
+            'the model has an output for every token (its pool is "none"), and this needs one for the '
+            "image; use its logits from Python"
         )
 
 
-# A Classifier whose model another runtime computes, for all that takes a Classifier
+# Classifiers whose model another runtime computes
 
 
-BLACK = np.zeros((8, 8, 3), np.uint8)  # a picture
+BLACK = np.zeros((8, 8, 3), np.uint8)  # a black image
 
 
 class OnRuntime(nn.Module):
-    """A model that asks a runtime: normalised images to logits.
+    """A model whose logits a runtime computes from normalised images.
 
-    preprocessing: what has normalised them.
+    preprocessing: the one that normalises the images.
     """
 
     inference_only = True
@@ -144,13 +147,13 @@ class OnRuntime(nn.Module):
         super().__init__()
         self.runtime = runtime
         self.preprocessing = preprocessing
-        self.takes_pictures = takes_pictures(runtime)  # whole ones, one at a time
-        self.where = nn.Parameter(torch.empty(0), requires_grad=False)  # a model has a device
+        self.takes_pictures = takes_pictures(runtime)  # whole pictures, one at a time
+        self.where = nn.Parameter(torch.empty(0), requires_grad=False)  # defines the model's device
 
     def forward(self, images: Tensor) -> Tensor:
-        """(B, 3, h, w), as the preprocessing normalises them -> float32 (B, K).
+        """Normalised images (B, 3, h, w) -> logits, float32 (B, K).
 
-        A runtime takes levels, and normalising is undone exactly.
+        The runtime takes uint8 levels, so the normalisation is undone, exactly.
         """
         levels = self.preprocessing.levels(images)
         logits = self.runtime.logits(levels.cpu().numpy())
@@ -158,9 +161,9 @@ class OnRuntime(nn.Module):
 
 
 class FeaturesOnRuntime(nn.Module):
-    """A model whose features a runtime computes: normalised images to what the head reads.
+    """A model whose features a runtime computes from normalised images.
 
-    The model's own weights stay in it, by which features are told apart in the cache.
+    It keeps the model's own weights, which identify the features in the cache.
     """
 
     inference_only = True
@@ -174,12 +177,12 @@ class FeaturesOnRuntime(nn.Module):
         super().__init__()
         self.model = classifier.model
         self.config = classifier.model.config
-        self.computed_by = computed_by  # is among what tells features apart, too
+        self.computed_by = computed_by  # identifies the features in the cache, too
         self.preprocessing = classifier.preprocessing
         self.compute = compute
 
     def features(self, images: Tensor) -> Tensor:
-        """(B, 3, h, w), as the preprocessing normalises them -> float32 (B, D)."""
+        """Normalised images (B, 3, h, w) -> features, float32 (B, D)."""
         levels = self.preprocessing.levels(images)
         return torch.from_numpy(self.compute(levels.cpu().numpy())).to(images.device)
 
@@ -198,7 +201,7 @@ def of_file(runtime: FileRuntime | PictureRuntime) -> Classifier:
     """An exported file as a Classifier."""
     exported = runtime.exported
     return Classifier(
-        OnRuntime(runtime, exported.preprocessing),  # type: ignore[arg-type]  # in a model's place
+        OnRuntime(runtime, exported.preprocessing),  # type: ignore[arg-type]  # replaces a model
         exported.preprocessing,
         exported.labels,
         exported.activation,
@@ -207,7 +210,7 @@ def of_file(runtime: FileRuntime | PictureRuntime) -> Classifier:
 
 
 def on_runtime(classifier: Classifier, runtime: Runtime) -> Classifier:
-    """A copy of a classifier whose logits are computed by a runtime. It has no limits for unknown images:
-    they are of the features."""
+    """A copy of a classifier whose logits are computed by a runtime. It has no thresholds of unknown images, which
+    need the features."""
     model = OnRuntime(runtime, classifier.preprocessing)
-    return replace(classifier, model=model, unknown=None)  # type: ignore[arg-type]  # in its place
+    return replace(classifier, model=model, unknown=None)  # type: ignore[arg-type]  # replaces the model

@@ -1,9 +1,9 @@
-"""Runtimes: what computes the logits of images.
+"""The interface of runtimes, which compute the logits of images.
 
-`predict` takes any of them, and cannot tell which it has. PyTorch's are in pytorch.py; libraries.py
-opens exported files, which answer without PyTorch.
+`predict` takes any of them. PyTorch's are in pytorch.py; libraries.py opens exported files, which are computed
+without PyTorch.
 
-Legend: B batch, K classes, h w pixels of what the model gets.
+Legend: B batch, K classes, h w pixels of the model's input.
 """
 
 from typing import Protocol, runtime_checkable
@@ -23,26 +23,26 @@ class Runtime(Protocol):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The names of its K classes."""
+        """The names of the K classes."""
 
     @property
     def activation(self) -> Activation:
         """The activation that turns logits into probabilities."""
 
     def logits(self, images: np.ndarray) -> np.ndarray:
-        """Prepared images, uint8 (B, 3, h, w), -> float32 (B, K)."""
+        """Prepared images, uint8 (B, 3, h, w), -> logits, float32 (B, K)."""
 
 
 @runtime_checkable
 class SaysUnknown(Runtime, Protocol):
-    """A runtime that also says which images are unknown to its classifier (weights/unknown.py). If it has
-    no limits for that, `least` is None."""
+    """A runtime that can also detect images that are unknown to its classifier (weights/unknown.py), unless `least`
+    is None."""
 
     @property
     def least(self) -> np.ndarray | None:
-        """From which probability on classes are left open: (K,), or (1,) for all; None without
-        limits."""
+        """Smallest probability of a class that is left open: (K,), or (1,) for all; None without
+        thresholds."""
 
     def logits_and_strangeness(self, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Prepared images, uint8 (B, 3, h, w), -> float32 (B, K), and (B,): above 0 for unknown
-        images."""
+        """Prepared images, uint8 (B, 3, h, w), -> logits, float32 (B, K), and out-of-distribution scores, (B,),
+        above 0 for unknown images."""

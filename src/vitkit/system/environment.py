@@ -1,5 +1,5 @@
-"""The environment variables that change what vitkit does: one table, which `vitkit doctor` and
-docs/command-line.md print."""
+"""The table of environment variables that vitkit reads, printed by `vitkit doctor` and in
+docs/command-line.md."""
 
 import os
 import re
@@ -11,7 +11,7 @@ from typing import NamedTuple
 from vitkit.system.errors import BadSettings
 
 PREFIX = "VITKIT_"
-MAX_PIXELS = 178_956_970  # above it Pillow, too, refuses an image as a decompression bomb
+MAX_PIXELS = 178_956_970  # Pillow refuses larger images too, as decompression bombs
 MAX_PIXELS_VARIABLE = "VITKIT_MAX_PIXELS"
 TRACEBACK_VARIABLE = "VITKIT_TRACEBACK"
 
@@ -22,9 +22,9 @@ class Variable(NamedTuple):
     name: str
     meaning: str
     default: str
-    """What holds without it, in words."""
+    """A description of the value if the variable is not set."""
     secret: bool = False
-    """Whether its value is nobody's business: a password may be in it."""
+    """Whether its value must not be shown, because it may contain a password."""
 
 
 VARIABLES = (
@@ -55,7 +55,7 @@ VARIABLES = (
     Variable("NO_COLOR", "`1`: no colours in the terminal", "colours"),
 )  # fmt: skip
 
-# What programs tell each other. Nobody sets these by hand
+# Variables that programs set for each other, not users
 INTERNAL = (
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),  # torchrun to each process of a run
     "PROMETHEUS_MULTIPROC_DIR",  # the server to its own processes
@@ -70,8 +70,8 @@ INTERNAL = (
 
 
 def variables_set(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The variables of the table that are set, by name: the value with its meaning, or for a secret
-    only the meaning."""
+    """The variables of the table that are set, by name: the value and its meaning, or only the meaning for a
+    secret."""
     found = {}
     for variable in VARIABLES:
         value = environment.get(variable.name, "")
@@ -84,7 +84,7 @@ def variables_set(environment: Mapping[str, str] = os.environ) -> dict[str, str]
 
 
 def unknown_variables(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Variables with vitkit's prefix that it does not read, such as misspelt ones, each with a
+    """Variables with vitkit's prefix that it does not read, for example misspelt ones, each with a
     sentence."""
     known = [variable.name for variable in VARIABLES if variable.name.startswith(PREFIX)]
     endings = [name.removeprefix(PREFIX) for name in known]
@@ -102,8 +102,8 @@ def unknown_variables(environment: Mapping[str, str] = os.environ) -> dict[str, 
 
 
 def max_pixels() -> int:
-    """The largest image that is decoded: MAX_PIXELS, or what the environment says, which processes
-    that are started inherit. `vitkit COMMAND --max-pixels N` sets it there.
+    """The number of pixels of the largest image that is decoded: MAX_PIXELS, or the environment variable,
+    which child processes inherit. `vitkit COMMAND --max-pixels N` sets that.
 
     Raises VitkitError.
     """
@@ -120,7 +120,7 @@ def max_pixels() -> int:
 
 @contextmanager
 def variables_set_to(values: Mapping[str, str]) -> Iterator[None]:
-    """A block in which environment variables have these values, for processes that it starts too."""
+    """A context in which environment variables have these values, also for child processes."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:

@@ -1,6 +1,6 @@
-"""The errors of vitkit: what whoever called it can put right. Anything else that is raised is a bug.
+"""The errors of vitkit, which callers can correct. All other exceptions are bugs.
 
-The message says what is wrong, with the value, and what to do. It names settings and arguments in
+The message states the problem, with the value, and the remedy. It names settings and arguments in
 backquotes, as `heads=12`; the command line prints those as options.
 
     VitkitError
@@ -9,21 +9,21 @@ backquotes, as `heads=12`; the command line prints those as options.
         BadData          a folder, table, archive or list of images and labels
         BadWeights       a file or directory of weights, or an exported model
         BadRun           the directory of a run, a study or a labelling session
-        Unsupported      what this model, format, machine or installation cannot do
+        Unsupported      something that this model, format, machine or installation cannot do
         Unavailable      a file or an address that cannot be read or written (an OSError, too)
         Diverged         numbers that are not finite in training (a FloatingPointError, too)
-        WorkerDied, RankLost   a process that somebody ended (RuntimeErrors, too)
+        WorkerDied, RankLost   a process that was killed (RuntimeErrors, too)
 
-They stand by themselves so that the command line can name them without importing what raises them.
+This module imports nothing, so that the command line can handle errors without importing other modules.
 """
 
 
 class VitkitError(ValueError):
-    """Something that whoever called vitkit can put right; the message says how."""
+    """An error that the caller can correct; the message says how."""
 
 
 class BadSettings(VitkitError):
-    """An argument or a setting has a value that it cannot have, or that does not go with the others."""
+    """An argument or a setting has an invalid value, or one that conflicts with others."""
 
 
 class WrongArgument(BadSettings, TypeError):
@@ -31,15 +31,15 @@ class WrongArgument(BadSettings, TypeError):
 
 
 class BadImage(VitkitError):
-    """An image that cannot be used; the message names the image and says what is wrong."""
+    """An image that cannot be used; the message names the image and the problem."""
 
 
 class BadData(VitkitError):
-    """A folder, a table, an archive or a list of images cannot be read, or does not say what is needed."""
+    """A folder, a table, an archive or a list of images cannot be read, or lacks required information."""
 
 
 class BadWeights(VitkitError):
-    """A file or a directory of weights, or an exported model, is damaged or is not what it should be."""
+    """A file or a directory of weights, or an exported model, is damaged or has the wrong content."""
 
 
 class BadRun(VitkitError):
@@ -47,7 +47,7 @@ class BadRun(VitkitError):
 
 
 class Unsupported(VitkitError):
-    """This model, format, machine or installation cannot do what was asked."""
+    """This model, format, machine or installation cannot do what the caller wants."""
 
 
 class Unavailable(VitkitError, OSError):
@@ -55,15 +55,15 @@ class Unavailable(VitkitError, OSError):
 
 
 class NotThere(Unavailable, FileNotFoundError):
-    """There is no such file or address."""
+    """A file or an address does not exist."""
 
 
 class Forbidden(Unavailable, PermissionError):
-    """A file or an address may not be read."""
+    """A file or an address must not be read."""
 
 
 class Diverged(VitkitError, FloatingPointError):
-    """The numbers of a training run are not finite any more."""
+    """The numbers of a training run are not finite."""
 
 
 class WorkerDied(VitkitError, RuntimeError):
@@ -71,13 +71,13 @@ class WorkerDied(VitkitError, RuntimeError):
 
 
 class RankLost(VitkitError, RuntimeError):
-    """A rank died, or does not answer; the message says what is known about it."""
+    """A rank died, or does not respond; the message has the known details."""
 
 
 class PeerFailed(RuntimeError):
-    """Another rank was the first to fail and says why; this one ends in silence."""
+    """Another rank failed first and reports the reason; this one exits without a message."""
 
 
 class Interrupted(BaseException):
-    """The run was asked to stop, saved itself and can be continued by the same command. Like Ctrl-C it is
-    no Exception: what goes on after a failure does not go on after a stop."""
+    """The run was stopped, saved itself and can be continued by the same command. Like Ctrl-C it is not an
+    Exception: code that continues after failures must not continue after a stop."""

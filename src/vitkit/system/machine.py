@@ -1,4 +1,4 @@
-"""The machine that this process runs on: its CPUs, its devices, and the arithmetic on them."""
+"""The machine of this process: its CPUs, its devices, and their arithmetic."""
 
 import ctypes
 import gc
@@ -20,21 +20,20 @@ if TYPE_CHECKING:
 
 Precision = Literal["float32", "bfloat16"]
 PrecisionChoice = Literal["auto", "float32", "bfloat16"]
-"""What can be asked for; auto is `pick_precision`'s."""
+"""The values of the setting; auto is decided by `pick_precision`."""
 
 NO_AVX2 = (
     "this CPU has no AVX2 instructions, which PyTorch is written for: everything works, and "
     "computing takes two to three times as long"
 )
-CONTROL_GROUP = Path("/sys/fs/cgroup")  # where Linux tells a container its limits
+CONTROL_GROUP = Path("/sys/fs/cgroup")  # where Linux has the limits of a container
 
 
 def cpus(control_group: Path = CONTROL_GROUP) -> int:
     """CPUs that this process may use, at least 1.
 
-    That is the affinity mask or the container's quota, whichever is less, divided among the ranks
-    on this machine. A container on a 64-core host often owns two CPUs; 64 workers would fight over
-    them.
+    This is the smaller one of the affinity mask and the container's quota, divided among the ranks on this
+    machine. A container on a 64-core host often has two CPUs, which 64 workers would overload.
     """
     count = os.cpu_count() or 1
     if hasattr(os, "sched_getaffinity"):
@@ -47,7 +46,7 @@ def cpus(control_group: Path = CONTROL_GROUP) -> int:
 
 
 def processor() -> str:
-    """The processor's name with its family and model, as Linux says; elsewhere what Python says."""
+    """The processor's name with its family and model on Linux; elsewhere Python's name for it."""
     facts = _cpu_facts()
     if "model name" in facts:
         family = facts.get("cpu family", "?")
@@ -57,18 +56,18 @@ def processor() -> str:
 
 
 def give_back_memory() -> None:
-    """Give memory that is not used any more back to the system, such as that of a large thing which
-    was replaced: objects that hold each other, which Python looks for seldom, and the pieces that the
-    C library keeps, if it is one that lets go when asked."""
+    """Return unused memory to the system, for example that of a large object which was replaced: objects in
+    reference cycles, which Python rarely collects, and memory that the C library keeps, if it supports
+    that."""
     gc.collect()
     with suppress(OSError, AttributeError):  # only glibc has it
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def _quota(control_group: Path) -> int | None:
-    """CPUs that the control group grants, rounded down; None if nothing limits them.
+    """CPUs that the control group grants, rounded down; None without a limit.
 
-    The kernel states them as microseconds of CPU time in each period.
+    The kernel has them as microseconds of CPU time per period.
     """
     version_1 = control_group / "cpu"
     try:  # version 2, one file: "200000 100000", or "max 100000" without a limit
@@ -80,38 +79,37 @@ def _quota(control_group: Path) -> int | None:
         except OSError:
             return None
     if not quota.isdecimal() or not period.isdecimal():
-        return None  # "max" and "-1" are no decimals
+        return None  # "max" and "-1" are not decimal
     return max(1, int(quota) // int(period))
 
 
 def pick_device(name: "str | torch.device" = "auto") -> "torch.device":
-    """The named device, or for "auto" the best there is: CUDA, then Apple's MPS, then the CPU.
+    """The named device, or for "auto" the best available one: CUDA, then Apple's MPS, then the CPU.
 
-    Under torchrun each rank of a machine gets a GPU of its own. If it is an old CPU, the standard
-    error says once that computing takes long. On a GPU, float32 becomes float32
-    in convolutions too (PyTorch's default there is TF32), and cuDNN computes no attention: its
-    backward pass gives NaN for some numbers of tokens, 64 and 192 among them.
+    Under torchrun each rank on a machine gets its own GPU. For an old CPU, a message says once that
+    computations are slow. On a GPU, convolutions use float32 too (PyTorch's default is TF32), and cuDNN
+    computes no attention: its backward pass gives NaN for some numbers of tokens, for example 64 and 192.
 
-    Raises VitkitError for a device that this machine does not have, and says which it has.
+    Raises VitkitError for a device that this machine does not have, with the available ones.
     """
     import torch
 
     name = str(name)
 
-    # What there is, the best first
+    # Available devices, the best first
     devices = ["cpu"]
     if torch.backends.mps.is_available():
         devices.insert(0, "mps")
     if torch.cuda.is_available():
         devices.insert(0, "cuda")
 
-    # Which one is meant
+    # The device that the name means
     if name == "auto":
         name = devices[0]
     if name == "cuda" and "cuda" in devices and "LOCAL_RANK" in os.environ:
         name = f"cuda:{os.environ['LOCAL_RANK']}"
 
-    # Whether it is there: "cuda:1" is kind "cuda", index "1"
+    # Whether it exists: "cuda:1" is kind "cuda", index "1"
     kind, _, index = name.partition(":")
     count = 1
     if kind == "cuda":
@@ -124,8 +122,8 @@ def pick_device(name: "str | torch.device" = "auto") -> "torch.device":
         raise BadSettings(f"no device {name!r} on this machine; there is {known}")
     if kind == "cuda":
         torch.backends.cudnn.allow_tf32 = False
-        # pytorch/pytorch#196678: NaN for queries whose logits are all far below zero. A run of 64
-        # tokens met it after 200 steps
+        # pytorch/pytorch#196678: NaN for queries with logits far below zero. Occurred in a run with 64
+        # tokens after 200 steps
         torch.backends.cuda.enable_cudnn_sdp(False)
     if kind == "cpu" and not has_avx2():
         _say_once(NO_AVX2)
@@ -134,16 +132,16 @@ def pick_device(name: "str | torch.device" = "auto") -> "torch.device":
 
 @contextmanager
 def deterministic(wanted: bool) -> Iterator[None]:
-    """A context in which PyTorch computes the same bits every time, if that is wanted.
+    """A context in which PyTorch computes the same bits every time, if `wanted`.
 
-    Raises VitkitError for an operation that cannot, with its name.
+    Raises VitkitError with the name of an operation that cannot.
     """
     import torch
 
     if not wanted:
         yield
         return
-    # NVIDIA promises it of cuBLAS with several streams too, if this is set, to one of two values
+    # NVIDIA guarantees this for cuBLAS with several streams too if the variable has one of two values
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     was_wanted = torch.are_deterministic_algorithms_enabled()
     only_warned = torch.is_deterministic_algorithms_warn_only_enabled()
@@ -163,8 +161,8 @@ def deterministic(wanted: bool) -> Iterator[None]:
 
 
 def has_avx2() -> bool:
-    """Whether the CPU has AVX2, which PyTorch and the libraries that it brings along are written for.
-    True for processors that are not Intel's or of that kind: they have instructions of their own."""
+    """Whether the CPU has AVX2, for which PyTorch and its libraries are optimised. True for processors other
+    than x86, which have other instructions."""
     import torch
 
     if platform.machine().lower() not in ("x86_64", "amd64"):
@@ -174,16 +172,16 @@ def has_avx2() -> bool:
 
 @cache
 def _say_once(sentence: str) -> None:
-    """Tell a sentence, once a run."""
+    """Send a message once per process."""
     say(sentence)
 
 
 def autocast(device: "torch.device", precision: Precision) -> AbstractContextManager:
-    """A context in which matrix products run in bfloat16, on float32 weights; or one that changes
-    nothing, for float32.
+    """A context in which matrix products run in bfloat16, on float32 weights; for float32 one without
+    effect.
 
     Raises:
-        VitkitError: If it is neither: `pick_precision` decides what "auto" is on this machine.
+        VitkitError: For any other precision; `pick_precision` resolves "auto".
     """
     if precision not in get_args(Precision):
         raise BadSettings(f"precision is {precision!r}; give float32 or bfloat16")
@@ -195,8 +193,8 @@ def autocast(device: "torch.device", precision: Precision) -> AbstractContextMan
 
 
 def slow(device: "torch.device", precision: Precision) -> bool:
-    """Whether this precision is many times slower than float32: bfloat16 on a CPU that lacks the
-    instructions for it."""
+    """Whether this precision is many times slower than float32: bfloat16 on a CPU without instructions for
+    it."""
     import torch
 
     if precision == "float32" or device.type != "cpu" or not torch.backends.mkldnn.is_available():
@@ -205,22 +203,22 @@ def slow(device: "torch.device", precision: Precision) -> bool:
 
 
 class Picked(NamedTuple):
-    """A precision, and a sentence that says why; none if somebody asked for it."""
+    """A precision, and a sentence with the reason, which is empty if the user chose it."""
 
     precision: Precision
     why: str = ""
 
 
 def pick_precision(choice: PrecisionChoice, device: "torch.device") -> Picked:
-    """The precision that was asked for. For "auto" it is bfloat16 where the device has instructions
-    for it, which make it about twice as fast; else float32."""
+    """The chosen precision. "auto" is bfloat16 on devices with instructions for it, which make it about twice as
+    fast, and float32 on others."""
     if choice != "auto":
         return Picked(choice)
     name = "this CPU"
     if device.type == "cuda":
         name = "this GPU"
     if device.type == "mps":
-        return Picked("float32", "computing in float32: nobody has measured bfloat16 on MPS")
+        return Picked("float32", "computing in float32: bfloat16 was not measured on MPS")
     if has_bfloat16(device):
         return Picked(
             "bfloat16",
@@ -231,8 +229,8 @@ def pick_precision(choice: PrecisionChoice, device: "torch.device") -> Picked:
 
 
 def has_vnni() -> bool | None:
-    """Whether the CPU adds products of int8 in 32 bits; an x86 CPU without VNNI adds pairs of them in
-    16, where they saturate. None if nothing says so, as outside of Linux."""
+    """Whether the CPU adds int8 products in 32 bits; x86 CPUs without VNNI add pairs of them in 16 bits, which
+    saturate. None if unknown, as outside of Linux."""
     if platform.machine().lower() not in ("x86_64", "amd64"):
         return True
     flags = cpu_flags()
@@ -242,12 +240,12 @@ def has_vnni() -> bool | None:
 
 
 def cpu_flags() -> set[str]:
-    """The instructions that an x86 CPU has, as Linux calls them; empty if nothing says so."""
+    """The instruction sets of an x86 CPU, by Linux's names; empty if unknown."""
     return set(_cpu_facts().get("flags", "").split())
 
 
 def _cpu_facts() -> dict[str, str]:
-    """What Linux says of the first CPU; empty if nothing does."""
+    """Linux's description of the first CPU; empty if there is none."""
     facts = {}
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().partition("\n\n")[0].splitlines():
@@ -256,32 +254,32 @@ def _cpu_facts() -> dict[str, str]:
     return facts
 
 
-# What can be known without PyTorch, whose import takes seconds
+# Properties known without PyTorch, whose import takes seconds
 
 
 def auto_is_float32() -> bool:
-    """Whether the precision "auto" is float32 on this CPU. False if only PyTorch knows, as it does of ARM's
-    and outside of Linux."""
+    """Whether the precision "auto" is float32 on this CPU. False if only PyTorch can tell, as on ARM and
+    outside of Linux."""
     flags = cpu_flags()
     return bool(flags) and "avx512_bf16" not in flags
 
 
-# What is there with a driver that PyTorch computes with: NVIDIA's, on Windows' Linux too, and AMD's
+# Files of the drivers of PyTorch's devices: NVIDIA's, also in Linux on Windows, and AMD's
 GPUS = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg", "/dev/kfd")
 
 
 def is_cpu(device: str) -> bool:
-    """Whether a device, as it is asked for, is the CPU. False of "auto" if there may be a GPU."""
+    """Whether the named device is the CPU. False for "auto" if there may be a GPU."""
     if device == "auto":
         return sys.platform == "linux" and not any(Path(gpu).exists() for gpu in GPUS)
     return device == "cpu"
 
 
 def has_bfloat16(device: "torch.device") -> bool:
-    """Whether the device has instructions for bfloat16, so that it is faster there than float32.
+    """Whether the device has instructions for bfloat16, which then is faster than float32.
 
-    On CPUs: AVX-512's, or ARM's. PyTorch's own answer is yes for every CPU with AVX-512, where
-    oneDNN imitates the instructions that are missing.
+    On CPUs these are AVX-512's or ARM's. PyTorch's own function returns True for every CPU with AVX-512,
+    where oneDNN emulates missing instructions.
     """
     import torch
 

@@ -1,11 +1,11 @@
-"""Which library computes the float32 products of dense layers on this CPU, found by measuring.
+"""The library that computes the float32 products of dense layers on this CPU, chosen by measurement.
 
-PyTorch leaves these products to MKL. On some processors, such as AMD's with full 512-bit units, MKL
-reaches half of the speed of oneDNN, which PyTorch brings along too. So both are measured, once for
-each processor, version of PyTorch and number of threads, and the faster one is kept in the cache.
-`VITKIT_MATMUL=torch` and `VITKIT_MATMUL=onednn` choose without measuring.
+PyTorch uses MKL for these products. On some processors, such as AMD's with full 512-bit units, MKL reaches
+half of the speed of oneDNN, which PyTorch includes too. So both are measured, once per processor, version
+of PyTorch and number of threads, and the faster one is stored in the cache. `VITKIT_MATMUL=torch` and
+`VITKIT_MATMUL=onednn` choose without a measurement.
 
-The two libraries add in another order, so their results differ in the last bits.
+The two libraries add in different orders, so their results differ in the last bits.
 """
 
 import math
@@ -26,15 +26,14 @@ from vitkit.system.storage.files import cache_dir, parse_json, write_json
 from vitkit.system.storage.records import record_of
 
 VARIABLE = "VITKIT_MATMUL"
-FASTER = 1.05  # what oneDNN must gain before it is taken: less is noise
+FASTER = 1.05  # minimum speed-up by oneDNN: less is noise
 ROUNDS = 8
 # Rows, inputs and outputs: the MLP of Ti/16 for eight photographs, of B/16 for one
 SHAPES = ((1576, 192, 768), (197, 768, 3072))
 
 
 class OneDnn(NamedTuple):
-    """The products of a dense layer that oneDNN computes; PyTorch computes the others in its own
-    way."""
+    """The products of a dense layer that oneDNN computes; PyTorch computes the others."""
 
     forward: bool
     """x Wᵀ + b."""
@@ -44,7 +43,7 @@ class OneDnn(NamedTuple):
     """The gradient of W, gᵀ x."""
 
     def __str__(self) -> str:
-        """ "torch", "onednn", or the products that oneDNN computes: "onednn for the forward pass"."""
+        """Return "torch", "onednn", or the products that oneDNN computes: "onednn for the forward pass"."""
         if not any(self):
             return "torch"
         if all(self):
@@ -60,8 +59,8 @@ _in_use: OneDnn | None = None
 
 
 def in_use() -> OneDnn:
-    """The products that this process uses: those of the last call of `use`, else those of the
-    environment or of a measurement. The measurement takes half a second, once on a machine."""
+    """The choice of this process: that of the last call of `use`, or else of the environment or of a
+    measurement. The measurement takes half a second, once per machine."""
     global _in_use
     if _in_use is None:
         _in_use = choose()
@@ -69,14 +68,14 @@ def in_use() -> OneDnn:
 
 
 def is_known() -> bool:
-    """Whether this process knows it already, without a measurement."""
+    """Whether the choice is known without a measurement."""
     return _in_use is not None
 
 
 def use(choice: OneDnn | None) -> None:
-    """Use this from now on, as a run that is continued does; None to choose again.
+    """Use this choice from now on, as a continued run does; None to choose again.
 
-    Products that this machine cannot compute by oneDNN stay PyTorch's.
+    Products that oneDNN cannot compute on this machine remain PyTorch's.
     """
     global _in_use
     if choice is not None and not available():
@@ -86,7 +85,7 @@ def use(choice: OneDnn | None) -> None:
 
 @contextmanager
 def as_before() -> Iterator[None]:
-    """After this block the process uses what it used before, whatever a run in it needed."""
+    """A context that restores the choice of this process at its end."""
     before = _in_use
     try:
         yield
@@ -95,15 +94,15 @@ def as_before() -> Iterator[None]:
 
 
 def chosen_by_user() -> bool:
-    """Whether the environment says which library is used."""
+    """Whether the environment sets the library."""
     return bool(os.environ.get(VARIABLE))
 
 
 def choose(again: bool = False) -> OneDnn:
-    """The environment's choice, or else the cache's, or else a measurement's. Raises VitkitError for
+    """The choice by the environment, or else by the cache, or else by a measurement. Raises VitkitError for
     another name in the environment.
 
-    again: measure, whatever the cache says; what is in it may come from a busy moment.
+    again: measure without the cache, whose value may be from a busy moment.
     """
     named = os.environ.get(VARIABLE)
     if named and named not in ("torch", "onednn"):
@@ -113,21 +112,21 @@ def choose(again: bool = False) -> OneDnn:
     if named == "onednn":
         return ALL
 
-    # Measured before, on this processor?
+    # An earlier measurement on this processor, if there is one
     file = cache_dir() / "matmul.json"
     key = f"{processor()}, torch {torch.__version__}, {torch.get_num_threads()} threads"
     measured = _read(file)
     if again or key not in measured:
         choice = measure()
-        measured = _read(file) | {key: choice}  # another process may have written meanwhile
-        with suppress(OSError):  # a cache that cannot be written to: the next process measures
+        measured = _read(file) | {key: choice}  # another process may have written in the meantime
+        with suppress(OSError):  # if the cache is not writable, the next process measures too
             file.parent.mkdir(parents=True, exist_ok=True)
             write_json(file, {name: choice._asdict() for name, choice in measured.items()})
     return measured[key]
 
 
 def _read(file: Path) -> dict[str, OneDnn]:
-    """What was measured before; empty if there is no such file, or not one of ours."""
+    """The stored choices; empty if the file does not exist or is not one of vitkit's."""
     try:
         values = parse_json(file.read_text())
         return {name: record_of(OneDnn, choice) for name, choice in values.items()}
@@ -137,11 +136,11 @@ def _read(file: Path) -> dict[str, OneDnn]:
 
 @cache
 def available() -> bool:
-    """Whether this PyTorch has oneDNN's product, and whether it works here."""
+    """Whether this PyTorch has oneDNN's product, and it works on this machine."""
     if not torch.backends.mkldnn.is_available() or not torch.backends.mkldnn.enabled:
         return False
     try:
-        ones = torch.ones(2, 2, dtype=torch.float32, device="cpu")  # whatever the defaults are
+        ones = torch.ones(2, 2, dtype=torch.float32, device="cpu")  # independent of defaults
         onednn(ones, ones)
     except (AttributeError, RuntimeError):
         return False
@@ -150,17 +149,17 @@ def available() -> bool:
 
 def onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x Wᵀ + b by oneDNN: float32 (..., in), (out, in), (out) or None -> (..., out)."""
-    # An operator of the compiler's, for dense layers with what may follow them: here nothing. Rows
-    # go in, since it returns a view for more axes, which autograd lets nobody change in place
+    # The compiler's operator for dense layers with a following operation, here none. Its input has two
+    # axes: for more it returns a view, which autograd does not allow to change in place
     rows = x.reshape(-1, x.shape[-1])
     product = torch.ops.mkldnn._linear_pointwise(rows, weight, bias, "none", [], "")
     return torch.ops.aten._unsafe_view(product, [*x.shape[:-1], weight.shape[0]])
 
 
 def measure() -> OneDnn:
-    """Measure each kind of product by both libraries, in turns; oneDNN is chosen if it is faster."""
-    ratios: list[list[float]] = [[], [], []]  # of each kind, one for each shape
-    generator = torch.Generator("cpu").manual_seed(0)  # PyTorch's global one stays as it is
+    """Measure each kind of product with both libraries alternately; oneDNN is chosen if it is faster."""
+    ratios: list[list[float]] = [[], [], []]  # one list per kind, one ratio per shape
+    generator = torch.Generator("cpu").manual_seed(0)  # does not change PyTorch's global generator
     draw = partial(torch.randn, generator=generator, dtype=torch.float32, device="cpu")
     with torch.no_grad(), torch.autocast("cpu", enabled=False):
         for rows, inputs, outputs in SHAPES:
@@ -168,7 +167,7 @@ def measure() -> OneDnn:
             weight = draw(outputs, inputs)
             bias = draw(outputs)
             gradient = draw(rows, outputs)
-            for kind, ratio in zip(ratios, _ratios(x, weight, bias, gradient), strict=True):
+            for kind, ratio in zip(ratios, _speed_ups(x, weight, bias, gradient), strict=True):
                 kind.append(ratio)
     choice = OneDnn(*(_is_faster(kind) for kind in ratios))
     if not choice.forward:  # PyTorch's forward pass has PyTorch's backward pass
@@ -176,18 +175,18 @@ def measure() -> OneDnn:
     return choice
 
 
-def _ratios(x: Tensor, weight: Tensor, bias: Tensor, gradient: Tensor) -> tuple[float, ...]:
-    """How many times oneDNN is as fast, by the kind of product: x (rows, in), weight (out, in), bias
-    (out), gradient (rows, out)."""
-    forward = _ratio(lambda: torch.addmm(bias, x, weight.T), lambda: onednn(x, weight, bias))
-    input_gradient = _ratio(lambda: gradient @ weight, lambda: onednn(gradient, weight.T))
-    weight_gradient = _ratio(lambda: gradient.T @ x, lambda: onednn(gradient.T, x.T))
+def _speed_ups(x: Tensor, weight: Tensor, bias: Tensor, gradient: Tensor) -> tuple[float, ...]:
+    """The speed-up by oneDNN for each kind of product: x (rows, in), weight (out, in), bias (out), gradient
+    (rows, out)."""
+    forward = _speed_up(lambda: torch.addmm(bias, x, weight.T), lambda: onednn(x, weight, bias))
+    input_gradient = _speed_up(lambda: gradient @ weight, lambda: onednn(gradient, weight.T))
+    weight_gradient = _speed_up(lambda: gradient.T @ x, lambda: onednn(gradient.T, x.T))
     return forward, input_gradient, weight_gradient
 
 
-def _ratio(by_torch: Callable[[], Tensor], by_onednn: Callable[[], Tensor]) -> float:
-    """How many times the second is as fast as the first: each by its fastest round, which other work
-    on the machine disturbs least."""
+def _speed_up(by_torch: Callable[[], Tensor], by_onednn: Callable[[], Tensor]) -> float:
+    """The speed-up of the second function over the first, from the fastest round of each, which is least
+    affected by other processes."""
     fastest = [math.inf, math.inf]
     for _ in range(ROUNDS):
         for i, function in enumerate((by_torch, by_onednn)):
@@ -198,6 +197,6 @@ def _ratio(by_torch: Callable[[], Tensor], by_onednn: Callable[[], Tensor]) -> f
 
 
 def _is_faster(ratios: list[float]) -> bool:
-    """Whether oneDNN gains enough in the geometric mean of the shapes, and loses in none."""
+    """Whether oneDNN is sufficiently faster in the geometric mean of the shapes, and slower for none."""
     mean = math.prod(ratios) ** (1 / len(ratios))
     return mean >= FASTER and min(ratios) >= 1

@@ -1,8 +1,8 @@
 """A user's own functions (recipes and data sets), named on the command line as
 "file.py:function".
 
-Only a name that a person typed is run. Such a name in a file (a run's recipe.json, a suite) may be a
-stranger's, who would run code on this machine by it.
+vitkit runs a function only if a person typed its name. Such a name in a file (a run's recipe.json, a suite)
+may be from a stranger, whose code must not run on this machine.
 """
 
 import ast
@@ -16,18 +16,18 @@ from vitkit.system.errors import BadSettings
 
 
 def names_function(where: str) -> bool:
-    """Whether a name has the form "file.py:function". Nothing is opened."""
+    """Whether a name has the form "file.py:function". Opens no file."""
     file, colon, _ = where.rpartition(":")
     return bool(colon) and file.endswith(".py")
 
 
 def function_in(where: str, *, typed: bool) -> Callable | None:
-    """The function that "file.py:function" names. The file is run to get it.
+    """The function with the name "file.py:function". Runs the file.
 
-    typed: whether a person typed this name in the command or call that is running.
+    typed: whether a person typed this name in the current command or call.
 
-    Returns None for a name of another form. Raises VitkitError if there is no such file, or no such
-    function in it, and for a name that no person typed.
+    Returns None for a name of another form. Raises VitkitError if the file or its function does not exist,
+    and for a name that no person typed.
     """
     if not names_function(where):
         return None
@@ -42,17 +42,17 @@ def function_in(where: str, *, typed: bool) -> Callable | None:
     function = getattr(_run(Path(file)), name, None)
     if not callable(function):
         raise BadSettings(f"{file!r} has no function {name!r}")
-    needed = _needed(function)
+    needed = _required_parameters(function)
     if needed:
         raise BadSettings(f"{where} is called without arguments, and it needs {', '.join(needed)}")
     return function
 
 
-def _needed(function: Callable) -> list[str]:
-    """The parameters of a function that have no default."""
+def _required_parameters(function: Callable) -> list[str]:
+    """The parameters of a function without a default."""
     try:
         parameters = inspect.signature(function).parameters.values()
-    except (ValueError, TypeError):  # one that is not written in Python does not say
+    except (ValueError, TypeError):  # a function in another language has no signature
         return []
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     return [
@@ -61,8 +61,8 @@ def _needed(function: Callable) -> list[str]:
 
 
 def functions_of(path: Path) -> list[str]:
-    """The functions that a file defines and does not keep to itself, in its order; the file is not
-    run. Raises VitkitError for a file that is not Python."""
+    """The public functions of a file, in its order; does not run the file. Raises VitkitError for a file that
+    is not Python."""
     try:
         nodes = ast.parse(path.read_bytes()).body
     except SyntaxError as error:
@@ -72,9 +72,8 @@ def functions_of(path: Path) -> list[str]:
 
 
 def _run(path: Path) -> ModuleType:
-    """Run a file; returns it as a module. Raises BadSettings if it is not Python, or imports what does
-    not exist."""
-    # recipe.json names a class of the user's by its module, so that has the file's name
+    """Run a file and return it as a module. Raises BadSettings if it is not Python, or if an import fails."""
+    # recipe.json names a class of the user by its module, so the module has the file's name
     module = ModuleType(path.name)
     module.__file__ = str(path.resolve())
     # typing and inspect look up the types and help texts of a class in its registered module

@@ -8,7 +8,7 @@ from vitkit.system.errors import BadSettings
 Unit = Literal["steps", "epochs", "images"]
 UNITS: tuple[Unit, ...] = get_args(Unit)
 
-FORM = re.compile(r"\s*([0-9.]+(?:e[0-9]+)?)\s*([a-z]*)\s*")  # a number, and maybe a unit
+FORM = re.compile(r"\s*([0-9.]+(?:e[0-9]+)?)\s*([a-z]*)\s*")  # a number, and optionally a unit
 
 
 class Span(NamedTuple):
@@ -18,7 +18,7 @@ class Span(NamedTuple):
     unit: Unit = "steps"
 
     def steps(self, batch: int, examples: int) -> int:
-        """The span in steps of `batch` images, where an epoch has `examples` images.
+        """The span in steps of `batch` images, with `examples` images per epoch.
 
         Rounded to whole steps; at least one, unless the span is zero.
         """
@@ -39,7 +39,7 @@ class Span(NamedTuple):
         return int(self.n)
 
     def __str__(self) -> str:
-        if self.n == round(self.n):  # all digits of a whole number: 1000000 images, not 1e+06
+        if self.n == round(self.n):  # a whole number with all digits: 1000000 images, not 1e+06
             return f"{int(self.n)} {self.unit}"
         return f"{self.n:g} {self.unit}"
 
@@ -60,13 +60,13 @@ class Span(NamedTuple):
             raise BadSettings(sentence)
         try:
             return cls(float(number), cast(Unit, unit))
-        except ValueError:  # such as 1.2.3
+        except ValueError:  # for example 1.2.3
             raise BadSettings(f"{text!r} is not a duration; {number!r} is not a number") from None
 
 
 def due(step: int, every: int, total: int) -> bool:
-    """Whether something that happens `every` steps is due at this one. It always is at the last
-    step, `total`, and never at step 0; `every` 0 is only at the end."""
+    """Whether an action that happens every `every` steps is due at this one. It always is at the last step,
+    `total`, and never at step 0; with `every` 0 it is only at the end."""
     if step == 0:
         return False
     return step == total or (every > 0 and step % every == 0)

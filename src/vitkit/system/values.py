@@ -1,4 +1,4 @@
-"""Whether a value has a type: the one check behind arguments, settings, configurations and records."""
+"""The check whether a value has a type, for arguments, settings, configurations and records."""
 
 import dataclasses
 import math
@@ -33,7 +33,7 @@ WORDS = {
     Span: 'a duration (such as "10epochs", or a number of steps)',
     NoneType: "None",
 }
-"""The plain types, as messages name them."""
+"""The names of plain types in messages."""
 
 
 def bare(annotation: Any) -> Any:
@@ -44,7 +44,7 @@ def bare(annotation: Any) -> Any:
 
 
 def alternatives(annotation: Any) -> list[Any]:
-    """The types that a value, or each of several, may have: of `int | tuple[str, ...]` int and str."""
+    """The types that a value, or each of several, may have: int and str for `int | tuple[str, ...]`."""
     annotation = bare(annotation)
     if get_origin(annotation) in (Union, UnionType, tuple):
         inner = [alternatives(each) for each in get_args(annotation) if each is not Ellipsis]
@@ -53,7 +53,7 @@ def alternatives(annotation: Any) -> list[Any]:
 
 
 def choices_of(annotation: Any) -> list[str]:
-    """The values that a type allows, if it is a choice of named ones."""
+    """The values that a type allows, if it is a choice of named values."""
     choices: list[str] = []
     for kind in alternatives(annotation):
         if get_origin(kind) is Literal:
@@ -62,14 +62,14 @@ def choices_of(annotation: Any) -> list[str]:
 
 
 def fits(annotation: Any, value: Any, finite: bool = False) -> bool:
-    """Whether a value has a type: a class, a Literal, a union, or a tuple of such.
+    """Whether a value has a type: a class, a Literal, a union, or a tuple of these.
 
-    A whole number is a number too; True and False are not, though Python takes them for numbers.
+    A whole number is also a number; True and False are not, unlike in Python.
 
     Args:
         annotation: The type.
         value: The value.
-        finite: Whether NaN and infinity are no numbers, as in settings that are saved.
+        finite: Whether NaN and infinity are refused, as in saved settings.
     """
     annotation = bare(annotation)
     origin = get_origin(annotation)
@@ -96,14 +96,14 @@ def fits(annotation: Any, value: Any, finite: bool = False) -> bool:
         return isinstance(value, int | float) and (not finite or _is_finite(value))
     if annotation is Span and isinstance(value, Span):
         return fits(float, value.n, finite=True) and value.unit in get_args(Unit)
-    if isinstance(value, type):  # a class in the place of its object has its methods, too
+    if isinstance(value, type):  # a class also has the methods of its objects
         return annotation in (object, type)
     return isinstance(value, origin or annotation)
 
 
 def described(annotation: Any) -> str:
-    """The type of a setting as messages name it: "a whole number", "one of token, gap", "2 values, each a
-    finite number"."""
+    """The type of a setting in messages: "a whole number", "one of token, gap", "2 values, each a finite
+    number"."""
     annotation = bare(annotation)
     origin = get_origin(annotation)
     if annotation is float:
@@ -123,30 +123,31 @@ def described(annotation: Any) -> str:
 
 
 def is_plain(annotation: Any) -> bool:
-    """Whether `fits` decides a type: it does not decide a protocol, or a type of another library."""
+    """Whether `fits` can check a type; it cannot check a protocol, or a type of another library."""
     is_choice = get_origin(annotation) is Literal
     return is_choice or annotation in WORDS or dataclasses.is_dataclass(annotation)
 
 
 @cache
 def _types(settings: type) -> dict[str, Any]:
-    """The types of a dataclass's fields: objects, where a file's annotations are strings too."""
+    """The types of a dataclass's fields as objects, even if the annotations are strings."""
     return get_type_hints(settings)
 
 
 def check_settings(settings: "DataclassInstance") -> None:
-    """Check the fields of a dataclass by their types, once what has an equal is converted: a list to a tuple,
-    a number of NumPy's to Python's, a Path to text, a text or a number of steps to a Span.
+    """Check the fields of a dataclass by their types, after unambiguous conversions: a list to a tuple, a NumPy
+    number to a Python number, a Path to text, a text or a number of steps to a Span.
 
-    Raises BadSettings if a field holds a value that its type does not allow: a name that is not in a Literal,
-    a text for a number, a number that is not finite.
+    Raises BadSettings if a field has a value that its type does not allow: a name that is not in a Literal, a text
+    for a number, a number that is not finite.
     """
     type_of = _types(type(settings))
     for field in dataclasses.fields(settings):
         given = getattr(settings, field.name)
         value = _converted(type_of[field.name], given)
         if value is not given:
-            object.__setattr__(settings, field.name, value)  # a frozen one, which is being made
+            # Sets a field of a frozen dataclass during its construction
+            object.__setattr__(settings, field.name, value)
         if not fits(type_of[field.name], value, finite=True):
             raise BadSettings(
                 f"{field.name} is {repr(value)[:200]}; it is {described(type_of[field.name])}"
@@ -154,7 +155,7 @@ def check_settings(settings: "DataclassInstance") -> None:
 
 
 def _converted(annotation: Any, value: Any) -> Any:
-    """A value as its type has it, where that is certain; any other as it is."""
+    """Convert a value to its type if the conversion is unambiguous; other values are unchanged."""
     kinds = alternatives(annotation)
     inner = bare(annotation)
     is_several = any(get_origin(kind) is tuple for kind in (inner, *get_args(inner)))
@@ -175,7 +176,7 @@ def _converted(annotation: Any, value: Any) -> Any:
 
 
 def _is_finite(value: float) -> bool:
-    """Whether a number is finite, also a whole one that is too large for a float."""
+    """Whether a number is finite, including a whole one that is too large for a float."""
     try:
         return math.isfinite(value)
     except OverflowError:

@@ -47,9 +47,7 @@ from .reports.report import report as report
 from .reports.side_by_side import comparison_rows as comparison_rows
 from .reports.side_by_side import on_common_images as on_common_images
 from .reports.side_by_side import side_by_side as side_by_side
-from .run import LABELS as LABELS
 from .run import RUNS as RUNS
-from .run import SITTING as SITTING
 from .run import default_run_dir as default_run_dir
 from .run import locked as locked
 from .run import run_name as run_name

@@ -1,6 +1,6 @@
-"""What a run chooses before its first step, and writes into the recipe: a preprocessing for images
-that do not have three channels, an augmentation that keeps the classes recognisable, and a
-precision that suits the device.
+"""Choices that a run makes before its first step, and writes into the recipe: a preprocessing for images
+that do not have three channels, an augmentation that preserves the classes, and a precision that suits
+the device.
 
 A run that continues does not choose again.
 """
@@ -25,16 +25,16 @@ from vitkit.training.data import RunData, divide, open_to_divide
 from vitkit.training.state.checkpoints import earlier_call
 from vitkit.weights import fitted_to, load_for, preprocessing_for
 
-SIDE = 64  # pixels of an image whose pixels are asked
-TOKENS = 64  # of an image that the pre-trained model is asked about: it takes a third of the time
+SIDE = 64  # longest side, in pixels, of images for a test of the augmentation without a model
+TOKENS = 64  # tokens of an image for a test with the pre-trained model, which is then three times as fast
 
 
 # Channels
 
 
 def with_channels(recipe: Recipe, say: Say) -> Recipe:
-    """The recipe with a preprocessing for its model's channels, if it has one for others: see
-    `fitted`. Raises VitkitError for images that cannot be found or measured."""
+    """The recipe with a preprocessing for its model's number of channels, from `fitted`, if it has one for
+    another number. Raises VitkitError for images that cannot be found or measured."""
     preprocessing = recipe.data.preprocessing
     if recipe.model.channels == preprocessing.channels or not recipe.data.source:
         return recipe
@@ -47,9 +47,9 @@ def with_channels(recipe: Recipe, say: Say) -> Recipe:
 # Augmentation
 
 
-def as_decided(recipe: Recipe, run_dir: Path) -> Recipe:
-    """The recipe with the augmentation that an earlier call of the run chose; unchanged if there
-    was none."""
+def with_recorded_augmentation(recipe: Recipe, run_dir: Path) -> Recipe:
+    """The recipe with the augmentation that an earlier call of the run chose; unchanged if the run is
+    new."""
     if not recipe.data.augmentation.auto:
         return recipe
     earlier = earlier_call(run_dir)
@@ -65,13 +65,13 @@ def as_decided(recipe: Recipe, run_dir: Path) -> Recipe:
 
 
 def with_augmentation(recipe: Recipe, data: RunData, device: torch.device, say: Say) -> Recipe:
-    """A resolved recipe with an augmentation that preserves the classes. Says what it
-    switches off, and why."""
+    """A resolved recipe with an augmentation that preserves the classes. Prints what it switches off, and
+    why."""
     augmentation = recipe.data.augmentation
     if not augmentation.auto:
         return recipe
     if recipe.model.classes < 2 or data.facts.target_kind != "class":
-        say("the augmentation stays as it is: only images of one class each can be asked about it")
+        say("the augmentation is not tested: that needs images of one class each")
         return _with(recipe, replace(augmentation, auto=False))
     survival = from_rank_0(lambda: _survival(recipe, data.train, device))
     say(about_survival(survival))
@@ -83,8 +83,8 @@ def _with(recipe: Recipe, augmentation: Augmentation) -> Recipe:
 
 
 def _survival(recipe: Recipe, train: Source, device: torch.device) -> Survival:
-    """What the weights that a run begins with can still tell apart, on images of few tokens; of a run
-    from scratch, what its images' pixels tell."""
+    """Test the augmentation with the initial weights of a run, on small images; for a run from scratch,
+    without a model."""
     if not recipe.init:
         return survival_by_pixels(recipe.data.preprocessing, train, recipe.data.augmentation)
 
@@ -94,7 +94,8 @@ def _survival(recipe: Recipe, train: Source, device: torch.device) -> Survival:
     size = _small(recipe.model)
     factor = size[0] / height
     published, _ = load_for(recipe.init, recipe.model)
-    smaller, _ = fitted_to(published, recipe.model.resized(size), ("a", "b"))  # no head is asked
+    # Any classes will do, because the head is not used
+    smaller, _ = fitted_to(published, recipe.model.resized(size), ("a", "b"))
     preprocessing = preprocessing_for(recipe.data.preprocessing, size)
     smaller = replace(smaller.to(device), preprocessing=preprocessing)
     scaled = replace(
@@ -103,7 +104,7 @@ def _survival(recipe: Recipe, train: Source, device: torch.device) -> Survival:
     with autocast(device, recipe.arithmetic):
         survival = surviving(smaller, train, scaled)
 
-    # What is left of it, for images of the run's own size
+    # The remaining augmentation at the run's image size
     remaining = survival.augmentation
     resize = 0
     if remaining.crop == asked.crop:
@@ -116,7 +117,7 @@ def _survival(recipe: Recipe, train: Source, device: torch.device) -> Survival:
 def survival_by_pixels(
     preprocessing: Preprocessing, train: Source, augmentation: Augmentation
 ) -> Survival:
-    """What the pixels of images, at 64 of a side at most, can still tell apart."""
+    """Test an augmentation without a model, on images with sides of at most SIDE pixels."""
     height, width = preprocessing.size
     factor = min(1.0, SIDE / max(height, width))
     size = (round(height * factor), round(width * factor))
@@ -141,13 +142,13 @@ def _small(config: ModelConfig) -> tuple[int, int]:
     size = config.fitting((round(height * factor), round(width * factor)))
     try:
         config.resized(size)
-    except VitkitError:  # offsets of a 1-D order have no meaning on another grid
+    except VitkitError:  # such as offsets in a 1-D order, which mean nothing on another grid
         return config.image
     return size
 
 
 def about_survival(survival: Survival) -> str:
-    """One or two sentences about what was tried and what is switched off."""
+    """One or two sentences about which changes were tested and which are switched off."""
     costs = []
     stays = []
     for trial in survival.trials:
@@ -155,13 +156,13 @@ def about_survival(survival: Survival) -> str:
             stays.append(trial.change)
         else:
             costs.append(
-                f"{trial.change} ({trial.changed:,} of {trial.images:,} can be told then, "
-                f"{trial.whole:,} as they are; p = {trial.p_value:.1g})"
+                f"{trial.change} ({trial.changed:,} of {trial.images:,} images classified right with it, "
+                f"{trial.whole:,} without; p = {trial.p_value:.1g})"
             )
     sentences = []
     if costs:
         sentences.append(
-            f"switched off, because the classes do not survive it: {'; '.join(costs)} "
+            f"switched off, because it does not preserve the classes: {'; '.join(costs)} "
             "(`data.augmentation.auto=False` leaves it on)"
         )
     if stays:
@@ -176,8 +177,8 @@ def about_survival(survival: Survival) -> str:
 
 
 def with_precision(recipe: Recipe, run_dir: Path, device: torch.device, say: Say) -> Recipe:
-    """The recipe with a precision for "auto": the one that the run began in, else the one that
-    suits the device. Says which, and why; the same on all ranks."""
+    """The recipe with a precision for "auto": the one that the run began with, else the one that suits the
+    device. Prints which, and why. All ranks choose the same."""
     if recipe.precision != "auto":
         return recipe
     picked = from_rank_0(lambda: pick_precision("auto", device))
@@ -188,7 +189,7 @@ def with_precision(recipe: Recipe, run_dir: Path, device: torch.device, say: Say
         return replace(recipe, precision=picked.precision)
     if began_in != picked.precision:
         say(
-            f"this run began in {began_in} and goes on in it, though a new one would be in "
+            f"this run began in {began_in} and continues in it, though a new one would use "
             f"{picked.precision} on this machine"
         )
     return replace(recipe, precision=began_in)

@@ -1,4 +1,4 @@
-"""The images of a run: which of them train, which measure, and which are broken."""
+"""The images of a run: those to train on, those to evaluate on, and the broken ones."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -35,7 +35,7 @@ from vitkit.training.record.values import to_json, with_defaults
 from vitkit.training.state.checkpoints import Earlier, Occupied, earlier_call, refuse_other_recipe
 
 RECORDED = {"target", "labels", "counts", "fingerprint", "others", "skipped"}
-"""What data.json must hold for a run to continue by it."""
+"""Keys that data.json must have so that a run can continue."""
 
 
 @dataclass(frozen=True)
@@ -43,43 +43,43 @@ class RunData:
     """The images of a run, without the broken ones."""
 
     train: Source
-    """The images that train."""
+    """The images to train on."""
     held_out: dict[str, Source]
-    """The parts of the same data set that measure: "val", "test", both or neither."""
+    """The parts of the same data set to evaluate on: "val", "test", both or neither."""
     others: dict[str, Source]
-    """The images that evaluators of the recipe bring along, by the name that their metrics begin
-    with."""
+    """The images of evaluators with data sets of their own, by the prefix of their metrics."""
     readers: int
-    """Among how many processes the chunks of remote training images are shared."""
+    """Number of processes that share the chunks of remote training images."""
     facts: Facts
-    """What the recipe must know of them."""
+    """Facts about the images that the recipe depends on."""
     record: dict
-    """What data.json holds."""
+    """The content of data.json."""
 
 
 def open_data(data: Data, evals: Sequence[Eval], run_dir: Path, say: Say) -> RunData:
-    """Open and check the images of a run. If the run has trained before, they are not checked
+    """Open and check the images of a run. The images of a run that has trained before are not checked
     again.
 
     Unless `check` is off, every image is decoded once. A broken one raises BadImage, or with
     `on_bad_image` "skip" is left out, counted and listed in data.json. Raises VitkitError for images
-    that cannot be found, for a directory where something was trained with other settings of the
-    data, and for a run whose images have changed since it began.
+    that cannot be found, for a directory with a run with other data settings, and for a run whose images
+    have changed since it began.
     """
     if not data.source:
         raise BadData(
-            "no images: say which with `data.source=FOLDER`, a manifest, a parquet file, or digits"
+            "no images are given: set `data.source` to a folder, a manifest, a parquet file, or digits"
         )
 
-    # The settings, before the images: a change of a setting is not to look like one of the images
+    # Compare the settings before the images, so that a changed setting is not reported as changed images
     earlier = earlier_call(run_dir)
     if earlier.trained and earlier.recipe:
         ran = with_defaults(earlier.recipe["data"], data)
         refuse_other_recipe(run_dir, ran, to_json(data), "data.")
-    if earlier.trained and earlier.data:  # which may have begun before images had groups
+    # A run from before images had groups continues without them
+    if earlier.trained and earlier.data:
         data = replace(data, groups=earlier.data.get("groups", "none"))
 
-    # Open: the run's own parts, without what `exclude` lists, and what its evaluators bring along
+    # Open the run's own parts, without the images that `exclude` lists, and the data sets of its evaluators
     splits = open_to_divide(data, typed=True)
     if data.exclude and splits.train is not None:
         remaining = without(splits.train, data.exclude)
@@ -92,7 +92,7 @@ def open_data(data: Data, evals: Sequence[Eval], run_dir: Path, say: Say) -> Run
     others = open_others(evals)
     record = _describe(data, splits, own, others)
 
-    # Check: by data.json if the run has trained before, else by decoding
+    # Check them: against data.json if the run has trained before, else by decoding
     parts = own | others
     paths: dict[str, str] = {}
     for each in evals:
@@ -117,8 +117,8 @@ def open_data(data: Data, evals: Sequence[Eval], run_dir: Path, say: Say) -> Run
         intact = [i for i in range(len(parts[name])) if i not in broken]
         parts[name] = subset(parts[name], intact)
 
-    # Decode the training images now, if all of them fit into `keep_decoded` and are always the
-    # same: a reduced decoding gives other pixels each time
+    # Keep the training images decoded, if they fit into `keep_decoded`. With reduced decoding the pixels
+    # depend on the crop, so they cannot be kept
     train = parts["train"]
     if not data.augmentation.reduced_decode:
         bytes_per_rank = int(data.keep_decoded * 1e9) // world().world_size
@@ -136,11 +136,10 @@ def open_data(data: Data, evals: Sequence[Eval], run_dir: Path, say: Say) -> Run
 
 
 def open_others(evals: Sequence[Eval]) -> dict[str, Source]:
-    """The images that evaluators of a recipe bring along, by the name that their metrics begin with;
-    a person typed the names of the data sets.
+    """The images of evaluators with data sets of their own, by the prefix of their metrics.
 
-    Raises VitkitError for two data sets of one name, for images that an evaluator cannot measure on,
-    and if one that learns has no training images there, or would measure on them.
+    Raises VitkitError for two data sets with one name, for images that an evaluator cannot measure on,
+    and for a learning evaluator whose data set has no training images, or no others to measure on.
     """
     sources = {}
     paths: dict[str, str] = {}
@@ -175,12 +174,12 @@ def open_others(evals: Sequence[Eval]) -> dict[str, Source]:
 def _describe(
     data: Data, splits: Splits, own: dict[str, Source], others: dict[str, Source]
 ) -> dict:
-    """What data.json says of the images. Raises VitkitError if the ranks do not see the same
-    ones."""
+    """The description of the images for data.json. Raises VitkitError if the ranks see different
+    images."""
     fingerprints = {name: fingerprint(part) for name, part in (own | others).items()}
     if any(of_rank != fingerprints for of_rank in from_every_rank(fingerprints)):
         raise BadData(
-            f"{shown_address(data.source)!r} is not the same on every machine of this run; bring all to one state"
+            f"{shown_address(data.source)!r} differs between the machines of this run; make the copies equal"
         )
     return {
         "source": shown_address(data.source),
@@ -221,12 +220,13 @@ def _refuse_changes(earlier: dict, record: dict) -> None:
 def _check(
     parts: dict[str, Source], paths: dict[str, str], data: Data, say: Say
 ) -> dict[str, list[tuple[int, str]]]:
-    """The broken images of every part: (index, what is wrong) each. Every rank decodes its share.
-    Parts that are no part of `data.source` have their own `paths`.
+    """The broken images of every part, each as its index and a sentence. Every rank decodes its share.
 
-    Raises BadImage if there are some and they may not be left out.
+    paths: for messages, the data sets of parts that do not belong to `data.source`.
+
+    Raises BadImage if there are broken images and `on_bad_image` is "fail".
     """
-    # This rank's: images that lie one after the other, so that no two ranks fetch the same chunks
+    # This rank's share: consecutive images, so that no two ranks fetch the same chunks
     rank, world_size = world()
     own = {}
     for name, part in parts.items():
@@ -237,19 +237,19 @@ def _check(
         broken = check_images(share, _workers(data), on_rank_0(), data.preprocessing)
         own[name] = [(first + i, text) for i, text in broken]
 
-    # Those of all ranks
+    # The broken images of all ranks
     skipped: dict[str, list[tuple[int, str]]] = {}
     texts = []
-    everyone = from_every_rank(own)
+    of_ranks = from_every_rank(own)
     for name in parts:
         broken = []
-        for of_rank in everyone:
+        for of_rank in of_ranks:
             broken += of_rank[name]
         if broken:
             skipped[name] = sorted(broken)
             texts += [text for _, text in skipped[name]]
 
-    # Refused, in a message that names the first ten, or left out aloud
+    # Refuse them, with a message that lists the first ten, or report that they are left out
     if texts and data.on_bad_image == "fail":
         places = dict.fromkeys(paths.get(name, data.source) for name in skipped)
         where = " and ".join(map(repr, places))
@@ -258,7 +258,7 @@ def _check(
             lines.append(f"and {len(texts) - 10} more")
         listed = "\n  ".join(lines)
         raise BadImage(
-            f"{counted(len(texts), 'broken image')} in {where}; mend or remove them, or leave them out "
+            f"{counted(len(texts), 'broken image')} in {where}; repair or remove them, or leave them out "
             f"with `data.on_bad_image='skip'`:\n  {listed}"
         )
     for text in texts:
@@ -267,14 +267,14 @@ def _check(
 
 
 def readers_of(train: Source, data: Data, earlier: Earlier) -> int:
-    """Among how many processes the chunks of remote training images are shared: all workers of all
-    ranks that the run begins with, because the order of images depends on it."""
+    """The number of processes that share the chunks of remote training images: the workers of all ranks
+    with which the run began, because the order of images depends on it."""
     if earlier.trained:
-        readers = earlier.data.get("readers", 1)  # 1 for runs that began before there were several
+        readers = earlier.data.get("readers", 1)  # missing in runs of older versions, which had one
         if not isinstance(readers, int) or readers < 1:
             raise Occupied(
-                f"data.json says that {readers!r} processes read the images of this run; it is a "
-                "number from 1, and without it nobody knows the order; choose another `workdir`"
+                f"`readers` in data.json is {readers!r}; it is a number of processes, at least 1, on which "
+                "the order of this run's images depends; choose another `workdir`"
             )
         return readers
     if not is_elsewhere(train) or train.chunks() is None:
@@ -304,26 +304,26 @@ def _workers(data: Data) -> int:
 def open_to_divide(data: Data, *, typed: bool = False) -> Splits:
     """The parts of a data set, with the groups that `divide` keeps together.
 
-    typed: whether a person typed the name of the data set, as those in a recipe that is to run; a name
-    that a record of a run has was not.
+    typed: whether a user typed the name of the data set, so that it may name a Python function; False for
+        a name from the record of a run.
     """
     divides = data.parts in ("select", "three")
     return splits_at(data.source, data.columns, data.split_seed, data.groups, divides, typed=typed)
 
 
 def group_setting(data: Data) -> str:
-    """The setting for the groups of images, in one word: "auto", "none" or the name of a column."""
+    """How images are grouped: "auto", "none" or the name of a column."""
     if data.groups == "auto" and data.columns.group is not None:
         return data.columns.group
     return data.groups
 
 
 def divide(splits: Splits, data: Data) -> dict[str, Source]:
-    """The parts of a data set that a run uses, as `data.parts` says: "train", of which
-    `data.subset` is left, and "val" and "test".
+    """The parts of a data set that a run uses, according to `data.parts`: "train", reduced to
+    `data.subset`, and "val" and "test".
 
     Raises VitkitError if there is nothing to train on, or nothing that can be held out, and for
-    classes that no training image has: a head would have outputs that nothing taught.
+    classes without a training image, whose outputs of the head would stay untrained.
     """
     parts = _parts(splits, data)
     train = parts["train"]
@@ -340,7 +340,7 @@ def divide(splits: Splits, data: Data) -> dict[str, Source]:
 
 
 def _parts(splits: Splits, data: Data) -> dict[str, Source]:
-    """The parts with all training images."""
+    """The parts that a run uses, before `data.subset` is applied."""
     if splits.unlearned:
         raise BadData(f"{splits.unlearned}; rename or remove it")
     parts = splits.sources
@@ -350,30 +350,30 @@ def _parts(splits: Splits, data: Data) -> dict[str, Source]:
         )
     has_all_three = len(parts) == 3
 
-    # given: all of them as they are; three: the same, if there are three
+    # given: the data set's own parts; three: also these, if there are three
     if data.parts == "given" or (data.parts == "three" and has_all_three):
         return parts
 
-    # final: all but the test part trains
+    # final: train on all except the test part
     if data.parts == "final":
         if has_all_three:
             return {"train": merge_parts(parts["train"], parts["val"]), "test": parts["test"]}
         return parts
 
-    # select: the val part measures, or a share of the training images; the test part is not used
+    # select: evaluate on the val part, or on a share of the training images; the test part is not used
     if has_all_three:
         return {"train": parts["train"], "val": parts["val"]}
     train, held_out = split_off(parts["train"], data.hold_out, data.split_seed)
     if not len(held_out):
         raise BadData(
-            f"{shown_address(data.source)!r} has no class with two training images, so none can be held out to "
-            "select on"
+            f"{shown_address(data.source)!r} has no class with two training images, so none can be held out for "
+            "selection"
         )
     chosen = {"train": subset(parts["train"], train), "val": subset(parts["train"], held_out)}
     if data.parts == "select":
         return chosen
 
-    # three: a share of the training images too, beside the part that the data set has to measure on
+    # three: split off a val part, and keep the data set's own part to evaluate on as the test part
     for name in ("val", "test"):
         if name in parts:
             chosen["test"] = parts[name]
@@ -396,8 +396,8 @@ def about_subset(train: Source, data: Data) -> list[str]:
 
 
 def refuse_one_class(train: Source, data: Data) -> None:
-    """Raises VitkitError if all images that train a head are of one class: its loss would be 0 at
-    once, and it would have learned nothing."""
+    """Raises VitkitError if all training images are of one class: the loss of a head would be 0 from the
+    beginning."""
     if train.target_kind != "class":
         return
     classes = np.unique(train.target_array)
@@ -405,7 +405,7 @@ def refuse_one_class(train: Source, data: Data) -> None:
         name = train.labels[classes[0]]
         raise BadData(
             f"all images of {shown_address(data.source)!r} that train ({len(train):,}) are of one class, "
-            f"{name!r}, so there is nothing to tell apart: add images of another"
+            f"{name!r}, so there is nothing to distinguish: add images of another class"
         )
 
 
@@ -421,6 +421,6 @@ def about_classes(train: Source, class_weights: str) -> list[str]:
     times = counts.max() / counts[least]
     return [
         f"unbalanced: {largest} has {times:,.0f} times the images of {train.labels[least]}. "
-        "`objective.class_weights='balanced'` counts classes alike; balanced_accuracy, the mean of "
+        "`objective.class_weights='balanced'` gives all classes equal weight; balanced_accuracy, the mean of "
         "the classes' own, is measured beside top1"
     ]

@@ -1,4 +1,4 @@
-"""Measuring a run while it trains: its recipe's evaluators, each when it is due."""
+"""Evaluation during a run, by the evaluators of its recipe, each when it is due."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -30,17 +30,16 @@ from vitkit.training.run import Run
 from vitkit.weights import Classifier, write_safetensors
 
 ANSWERS = "answers.safetensors"  # in the run's directory
-LATEST = "answers.latest.safetensors"  # there, in a run that keeps its best weights
-SHOWN = 8  # images that an objective's pictures are made of
-UNKNOWN = ("...",)  # the figures of an evaluator that does not say which it measures
+LATEST = "answers.latest.safetensors"  # answers of the last evaluation, in a run that keeps its best weights
+SHOWN = 8  # number of images for an objective's pictures
+UNKNOWN = ("...",)  # printed for the metrics of an evaluator without `figures`
 
 
 def evaluate(run: Run, is_last: bool = False) -> None:
-    """Measure by every evaluator that is due at this step, and write its metrics down. After the
-    last step all are due.
+    """Run every evaluator that is due at this step, and log its metrics. After the last step all are due.
 
-    An evaluator that has measured at this step, before the run was interrupted, does not do it
-    again. If there is an average of the weights, the average is measured.
+    An evaluator that ran at this step before the run was interrupted does not run again. If the run keeps
+    an average of the weights, the average is evaluated.
     """
     recipe = run.recipe
     log = run.log
@@ -60,7 +59,7 @@ def evaluate(run: Run, is_last: bool = False) -> None:
 
     measured = []
     with log.meter.pausing():
-        # Each evaluator that is due. Runs are compared by the first one's first metric
+        # The evaluators that are due. Only the first one has the primary metric, by which runs are compared
         for each in due_now:
             metrics, primary = _measure(run, each, step == total)
             if each is not recipe.evals[0]:
@@ -70,11 +69,11 @@ def evaluate(run: Run, is_last: bool = False) -> None:
         if measured:
             log.metrics(step, measured)
 
-        # What the objective can show of its work
+        # The objective's pictures
         if shows:
             write_pictures(run)
 
-    # On with the training: an evaluator may leave the model in evaluation mode
+    # Back to training mode
     run.state.learner.train()
 
 
@@ -87,12 +86,12 @@ def _measure(run: Run, each: Eval, is_last: bool) -> tuple[list[Metric], str]:
     """The metrics of an evaluator on each of its parts, and the name of the primary one: the first
     metric on the last part, which is the test part if there is one.
 
-    The answers that the run's result was computed from are kept.
+    The answers behind the run's result are written to a file.
     """
     recipe = run.recipe
     data = run.data
 
-    # The images, and those to learn from: the evaluator's own, or the run's
+    # The images, and those to learn from: the evaluator's own data set, or the run's
     parts = data.held_out
     train: Source | None = data.train
     if each.data:
@@ -111,7 +110,7 @@ def _measure(run: Run, each: Eval, is_last: bool) -> tuple[list[Metric], str]:
         if keeps and each is recipe.evals[0] and name == list(parts)[-1]:
             part = part._replace(keep=partial(_keep_answers, run, name))
 
-        # By the model as it would be saved now
+        # Evaluate the model as it would be saved now
         with run.state.deployed() as learner, autocast(run.state.device, recipe.arithmetic):
             activation = recipe.objective.activation()
             classifier = Classifier(learner.model, recipe.data.preprocessing, labels, activation)
@@ -124,8 +123,8 @@ def _measure(run: Run, each: Eval, is_last: bool) -> tuple[list[Metric], str]:
 
 
 def _keep_answers(run: Run, name: str, given: Answers) -> None:
-    """Write the answers to a part into the run's directory, for the report: for good, or until it
-    is known whether this evaluation is the best."""
+    """Write the answers to a part into the run's directory, for the report. A run that keeps its best
+    weights writes them to LATEST, until it is known whether this evaluation is the best."""
     file = ANSWERS
     if run.recipe.best:
         file = LATEST
@@ -134,8 +133,8 @@ def _keep_answers(run: Run, name: str, given: Answers) -> None:
 
 
 def _watched_batches(run: Run, name: str, source: Source) -> Iterator[Batch]:
-    """This rank's share of the images, under the run's progress bar, until someone stops it. A
-    batch is as large as a micro-batch of the training, so it fits into memory too."""
+    """This rank's share of the images in batches, with the run's progress bar; ends early if the run is
+    asked to stop. A batch has the size of a micro-batch of the training, so it fits into memory."""
     recipe = run.recipe
     rank, world_size = world()
     rows = min(recipe.micro_batch, recipe.batch // world_size) * world_size
@@ -146,23 +145,21 @@ def _watched_batches(run: Run, name: str, source: Source) -> Iterator[Batch]:
 
 
 def gains_no_more(run: Run) -> bool:
-    """Whether the last evaluations, as many as the recipe's `early_stop`, have gained nothing, in
-    any metric of the first evaluator, or in the recipe's `best` metric. Every rank gets the same
-    answer."""
+    """Whether the last `early_stop` evaluations have improved no metric of the first evaluator, or not the
+    recipe's `best` metric if it has one. Every rank gets the same answer."""
     recipe = run.recipe
     if not recipe.early_stop or not recipe.evals:
         return False
     every = interval(recipe, recipe.evals[0])
     if not due(run.state.step, every.in_steps, run.schedule.last):
-        return False  # nothing was measured at this step that was not known before
+        return False  # no evaluation at this step
     metrics = run.run_dir / "metrics.jsonl"
     return from_rank_0(lambda: gains_nothing(read_metrics(metrics), recipe.early_stop, recipe.best))
 
 
 def check_best(recipe: Recipe, data: RunData) -> None:
-    """Raises VitkitError if no evaluation of a resolved recipe will measure its `best`, as far as
-    that is known before the first step: on which images the evaluators measure, and what, if they
-    say it (`figures`)."""
+    """Raises VitkitError if no evaluator of a resolved recipe will measure its `best` metric, as far as
+    that can be checked before the first step: from the parts, and the metrics in `figures`."""
 
     def named(each: Eval, figure: str, part: str) -> str:
         return each.named(Metric(figure, 0, COUNT), part).name
@@ -184,7 +181,7 @@ def check_best(recipe: Recipe, data: RunData) -> None:
 def write_pictures(run: Run) -> None:
     """Write an objective's pictures of a few held-out images to pictures.safetensors, for the
     report."""
-    # Most learners have none: nothing is decoded for those
+    # Return before decoding anything if the learner has no pictures
     if type(run.state.learner).pictures is Learner.pictures:
         return
     recipe = run.recipe
@@ -196,11 +193,11 @@ def write_pictures(run: Run) -> None:
     some = subset(part, [i * len(part) // count for i in range(count)])
     batch = next(iter(eval_batches(some, recipe.data.preprocessing, count, 0)))
 
-    # Their pictures, by title. An image's index is its key, so that they stay comparable
+    # The pictures, by title. Each image's index is its random key, so that evaluations are comparable
     with run.state.deployed() as learner, autocast(device, recipe.arithmetic):
         images = recipe.data.preprocessing.normalise(batch.images.to(device))  # (SHOWN, C, H, W)
         pictures = learner.eval().pictures(images, batch.indices.to(device))
     if pictures and on_rank_0():
         tensors = {name: x.cpu().contiguous() for name, x in pictures.items()}
-        order = {"order": ",".join(pictures)}  # a safetensors file has none of its own
+        order = {"order": ",".join(pictures)}  # a safetensors file does not keep the order
         write_safetensors(run.run_dir / "pictures.safetensors", tensors, order)

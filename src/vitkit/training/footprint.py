@@ -1,9 +1,8 @@
-"""What a training step needs, counted without running it.
+"""The memory and the operations of a training step, counted without running it.
 
-A recipe's learner goes through a forward pass on fake tensors (PyTorch's FakeTensorMode), which
-have a shape, claim to be on a GPU and take no memory. Autograd's own hooks tell what the pass saves
-for the backward pass. So any model, objective and partial training can be planned on any machine in
-about a second.
+A recipe's learner runs a forward pass on fake tensors (PyTorch's FakeTensorMode), which have a shape and a
+device, and take no memory. Autograd's hooks report the tensors that are saved for the backward pass. So any
+model, objective and partial training can be planned on any machine in about a second.
 
 Legend: B images, H heads, Q queries, T tokens, E and V numbers of a key and of a value.
 """
@@ -27,50 +26,50 @@ from vitkit.system.errors import Unsupported
 from vitkit.system.machine import PrecisionChoice
 from vitkit.training.optim import apply_tuning, set_residual
 
-GPU = "cuda"  # where fake tensors claim to be; none is needed
-# Images in the forward pass. Bytes are divided by it, and rounded down: it is so large that a
-# tensor that does not grow with the images counts nothing
+GPU = "cuda"  # device of the fake tensors; no GPU is needed
+# Number of images of the forward pass. Bytes are divided by it and rounded down, so tensors whose size does
+# not depend on the number of images count as 0
 IMAGES = 2**30
 
 
 class Count(NamedTuple):
-    """The size of a learner, and what each image of a micro-batch takes until its backward pass."""
+    """The size of a learner, and the memory that each image of a micro-batch takes until its backward pass."""
 
     parameters: int
-    """Numbers in all parameters, including a teacher's."""
+    """Number of parameters, including a teacher's."""
     trained: int
-    """Numbers in those parameters that the optimiser changes."""
+    """Number of parameters that the optimiser changes."""
     block: int
-    """Numbers in the parameters of the largest block: FSDP gathers one block after the other."""
+    """Number of parameters of the largest block: FSDP gathers one block after the other."""
     rest: int
-    """Numbers in the parameters outside of blocks."""
+    """Number of parameters outside of blocks."""
     image: int
     """Bytes that are saved for an image."""
     image_recomputed: int
-    """Bytes that are saved for it if blocks are recomputed: the blocks' inputs, and all of the
+    """Bytes that are saved for an image if blocks are recomputed: the blocks' inputs, and all tensors of the
     largest block."""
     widest: int
-    """Bytes of the largest tensor that is saved for it."""
+    """Bytes of the largest tensor that is saved for an image."""
 
 
 def count(recipe: Recipe) -> Count:
-    """Count the parameters and memory of a resolved recipe's learner. Raises VitkitError for an
-    objective that looks at the values of tensors."""
+    """Count the parameters and memory of a resolved recipe's learner. Raises VitkitError for an objective
+    whose forward pass depends on the values of tensors."""
     learner = learner_of_shapes(recipe)
 
-    # Its parameters
+    # The parameters
     parameters = _numbers(learner.parameters())
     trained = _numbers(p for p in learner.parameters() if p.requires_grad)
     blocks = [_numbers(block.parameters()) for block in blocks_of(learner)]
 
-    # What a forward pass saves, in blocks and outside of them
+    # The tensors that a forward pass saves, in blocks and outside of them
     saved = _record_forward(learner, recipe)
-    everything = saved.outside.copy()
+    all_saved = saved.outside.copy()
     recomputed = saved.outside.copy()
     largest = 0
     for read_by_block, saved_by_block in saved.calls:
         if saved_by_block:
-            everything |= saved_by_block
+            all_saved |= saved_by_block
             recomputed |= read_by_block
             largest = max(largest, saved.bytes(saved_by_block))
     return Count(
@@ -78,9 +77,9 @@ def count(recipe: Recipe) -> Count:
         trained=trained,
         block=max(blocks, default=0),
         rest=parameters - sum(blocks),
-        image=saved.bytes(everything),
+        image=saved.bytes(all_saved),
         image_recomputed=saved.bytes(recomputed) + largest,
-        widest=max(saved.sizes[number] for number in everything),
+        widest=max(saved.sizes[number] for number in all_saved),
     )
 
 
@@ -89,20 +88,19 @@ def _numbers(parameters: Iterable[Tensor]) -> int:
 
 
 def relative_flops(recipe: Recipe) -> float:
-    """The operations of a step of a resolved recipe, as a multiple of those that its model takes in
-    plain supervised training.
+    """The operations of a step of a resolved recipe, as a multiple of those of plain supervised training.
 
-    It is below 1 if a part of the model is trained, or the encoder sees a part of each image (MAE);
-    several times 1 with several views and a teacher (DINO). Raises VitkitError as `count` does.
+    It is below 1 if a part of the model is trained, or the encoder sees a part of each image (MAE), and
+    well above 1 with several views and a teacher (DINO). Raises VitkitError as `count` does.
     """
-    # Plain training
+    # Plain supervised training
     with torch.device("meta"):
         model = build(recipe.model)
     pixels = torch.empty(IMAGES, recipe.model.channels, *recipe.model.image, device="meta")
     with _FusedAttention(), FlopCounterMode(display=False) as plain:
         model.train()(pixels).float().sum().backward()
 
-    # The recipe's. On a pretended CPU: PyTorch starts no backward pass on a GPU that is not there
+    # The recipe's training, on a fake CPU: PyTorch cannot run a backward pass on a missing GPU
     learner = learner_of_shapes(recipe)
     with _fake_tensors(), FlopCounterMode(display=False) as counter:
         _loss(learner, _tensors(learner, "cpu"), recipe).backward()
@@ -120,26 +118,26 @@ def learner_of_shapes(recipe: Recipe) -> nn.Module:
 
 
 class _Saved:
-    """What a forward pass saves for its backward pass: storages, each counted once however many
-    tensors are views of it."""
+    """The storages that a forward pass saves for its backward pass, each counted once, however many tensors
+    are views of it."""
 
     def __init__(self, parameters: Iterable[Tensor]):
         self.parameters = {_storage(parameter) for parameter in parameters}
         """The storages of parameters, which are not counted."""
         self.numbers: dict[int, int] = {}
-        """The number of each storage, in the order in which they were met."""
+        """The number of each storage, in the order in which they were registered."""
         self.sizes: list[int] = []
-        """The bytes that an image takes of each storage, by number."""
+        """Bytes per image of each storage, by its number."""
         self.alive: list[Tensor] = []
-        """A tensor of each storage, so that no other one gets the same address."""
+        """A tensor of each storage, which keeps the storage's address from being reused."""
         self.outside: set[int] = set()
         """Numbers of the storages that are saved outside of blocks."""
         self.calls: list[tuple[set[int], set[int]]] = []
-        """Of each call of a block: the storages that it reads, and those that it saves."""
+        """For each call of a block, the storages that it reads, and those that it saves."""
         self.in_block = False
 
     def save(self, tensor: Tensor) -> None:
-        """Autograd calls this with every tensor that it saves."""
+        """Hook for autograd, which calls it with every tensor that is saved."""
         if _storage(tensor) in self.parameters:
             return
         saved = self.outside
@@ -148,17 +146,17 @@ class _Saved:
         saved.add(self.number(tensor))
 
     def enter(self, block: nn.Module, inputs: tuple) -> None:
-        """A block calls this before it runs: what is saved from now on belongs to its call."""
+        """Forward pre-hook of a block: tensors that are saved from now on belong to its call."""
         read = {self.number(value) for value in inputs if isinstance(value, Tensor)}
         self.calls.append((read, set()))
         self.in_block = True
 
     def leave(self, block: nn.Module, inputs: tuple, output: Tensor) -> None:
-        """A block calls this after it has run."""
+        """Forward hook of a block: its call ends."""
         self.in_block = False
 
     def number(self, tensor: Tensor) -> int:
-        """The number of a tensor's storage; a new one if it has not been met before."""
+        """The number of a tensor's storage, which is registered if it is new."""
         storage = _storage(tensor)
         if storage not in self.numbers:
             self.numbers[storage] = len(self.sizes)
@@ -167,23 +165,23 @@ class _Saved:
         return self.numbers[storage]
 
     def bytes(self, numbers: set[int]) -> int:
-        """The bytes that an image takes of these storages."""
+        """The bytes per image of these storages."""
         return sum(self.sizes[number] for number in numbers)
 
 
 def _storage(tensor: Tensor) -> int:
-    """What identifies a tensor's storage; the data pointer of a fake tensor is 0."""
+    """The identity of a tensor's storage, because the data pointer of a fake tensor is 0."""
     return tensor.untyped_storage()._cdata
 
 
 def _record_forward(learner: nn.Module, recipe: Recipe) -> _Saved:
-    """What a forward pass saves for its backward pass."""
+    """Run a forward pass on fake tensors, and record what it saves for the backward pass."""
     set_residual(learner, recipe)
     with _fake_tensors(), _autocast(recipe.precision):
         parameters = _tensors(learner, GPU)
         saved = _Saved(parameters.values())
 
-        # Blocks that can be recomputed tell when they begin and end
+        # Hooks on the blocks that can be recomputed
         hooks = []
         for encoder in learner.modules():
             if hasattr(encoder, "recompute"):
@@ -191,7 +189,7 @@ def _record_forward(learner: nn.Module, recipe: Recipe) -> _Saved:
                     hooks.append(block.register_forward_pre_hook(saved.enter))
                     hooks.append(block.register_forward_hook(saved.leave))
 
-        # Autograd tells what it saves; without a backward pass nothing is asked back
+        # Hooks on what autograd saves; the second one is for the backward pass, and is never called
         try:
             with torch.autograd.graph.saved_tensors_hooks(saved.save, lambda nothing: nothing):
                 _loss(learner, parameters, recipe)
@@ -211,8 +209,8 @@ def _tensors(learner: nn.Module, device: str) -> dict[str, Tensor]:
 
 
 def _loss(learner: nn.Module, parameters: dict[str, Tensor], recipe: Recipe) -> Tensor:
-    """The loss of a forward pass with these parameters. Raises VitkitError for an objective that
-    looks at the values of tensors."""
+    """The loss of a forward pass with these parameters. Raises VitkitError for an objective whose forward
+    pass depends on the values of tensors."""
     device = next(iter(parameters.values())).device
     pixels = torch.empty(IMAGES, recipe.model.channels, *recipe.model.image, device=device)
     targets = torch.zeros(IMAGES, dtype=torch.int64, device=device)
@@ -221,22 +219,21 @@ def _loss(learner: nn.Module, parameters: dict[str, Tensor], recipe: Recipe) -> 
         return functional_call(learner, parameters, (pixels, targets, keys))
     except (RuntimeError, NotImplementedError, TypeError) as error:
         raise Unsupported(
-            f"what {type(recipe.objective).__name__} needs cannot be counted without running it "
-            f"({str(error).splitlines()[0]}); start it, and look at what it takes"
+            f"the needs of {type(recipe.objective).__name__} cannot be counted without running it "
+            f"({str(error).splitlines()[0]}); start a run, and measure its memory and speed"
         ) from error
 
 
 @contextmanager
 def _fake_tensors() -> Iterator[None]:
-    """Within it tensors have shapes and no values, on any device that is named."""
+    """Context in which new tensors have shapes and no values, on any device."""
     with FakeTensorMode(allow_non_fake_inputs=True), _FusedAttention():
         yield
 
 
 @contextmanager
 def _autocast(precision: PrecisionChoice) -> Iterator[None]:
-    """Within it autocast is on for a GPU. torch.autocast cannot do it: it turns itself off without
-    a GPU."""
+    """Context in which autocast is on for a GPU. Unlike torch.autocast, it stays on without a GPU."""
     enabled = torch.is_autocast_enabled(GPU)
     dtype = torch.get_autocast_dtype(GPU)
     torch.set_autocast_enabled(GPU, precision == "bfloat16")
@@ -250,8 +247,8 @@ def _autocast(precision: PrecisionChoice) -> Iterator[None]:
 
 
 class _FusedAttention(TorchFunctionMode):
-    """Within it scaled dot-product attention saves what the GPU's fused kernels save. With fake
-    tensors PyTorch would take the way that saves T x T weights."""
+    """Context in which scaled dot-product attention saves the tensors of the GPU's fused kernels. With fake
+    tensors, PyTorch would use the implementation that saves T x T weights."""
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         if func is not F.scaled_dot_product_attention:
@@ -270,9 +267,9 @@ class _Fused(torch.autograd.Function):
     @staticmethod
     def forward(ctx, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
         """(B, H, Q, E), (B, H, T, E), (B, H, T, V) -> (B, H, Q, V)."""
-        torch.matmul(q @ k.mT, v)  # only to be counted as operations
+        torch.matmul(q @ k.mT, v)  # computed only so that its operations are counted
 
-        # The output lies in memory as the queries do
+        # The output has the memory layout of the queries
         out = torch.empty_like(q.transpose(1, 2))  # (B, Q, H, E)
         if v.shape[-1] != q.shape[-1]:
             out = q.new_empty(*out.shape[:-1], v.shape[-1])  # (B, Q, H, V)
@@ -285,8 +282,7 @@ class _Fused(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        """Two matrix products for each of the two in `forward`, and one that makes the weights
-        again."""
+        """Two matrix products for each of the two in `forward`, and one that recomputes the weights."""
         q, k, v, bias, _, _ = ctx.saved_tensors
         weights = q @ k.mT
         d_weights = gradient @ v.mT

@@ -1,7 +1,7 @@
 """The training loop: one for every objective.
 
-`train` prepares a run and `_steps` is its loop. Each act is in a file of its own: data.py (images),
-choices.py and recipe.py (resolve), state/start.py, step.py (gradient, update), outcomes.py
+`run_recipe` prepares a run and `_steps` is its loop. Each part has its own file: data.py (images), choices.py
+(choices before the first step), state/start.py (initial state), step.py (gradient, update), outcomes.py
 (recovery), evaluation.py, state/state.py (checkpoints), schedule.py (when it ends) and state/finish.py.
 """
 
@@ -26,7 +26,12 @@ from vitkit.system.machine import deterministic, slow
 from vitkit.system.processes.ranks import from_rank_0, on_rank_0, process_group, world
 from vitkit.system.processes.watchdog import watchdog
 from vitkit.system.span import due
-from vitkit.training.choices import as_decided, with_augmentation, with_channels, with_precision
+from vitkit.training.choices import (
+    with_augmentation,
+    with_channels,
+    with_precision,
+    with_recorded_augmentation,
+)
 from vitkit.training.data import RunData, about_classes, open_data, refuse_one_class
 from vitkit.training.evaluation import ANSWERS, check_best, evaluate, gains_no_more, interval
 from vitkit.training.outcomes import Outcomes, look
@@ -35,9 +40,9 @@ from vitkit.training.record.machine import (
     BEGUN,
     about_compiling,
     about_tf32,
-    compute_as_begun,
     record_beginning,
-    work_of_images,
+    recorded_work,
+    restore_numerics,
 )
 from vitkit.training.record.trackers import open_trackers, pictures_of_mistakes
 from vitkit.training.record.values import flat, to_json
@@ -58,17 +63,17 @@ def run_recipe(
     console: Console | None = None,
     ends: Ends = LAST_STEP,
 ) -> Classifier:
-    """Run a recipe in a directory, or continue the run that is there; returns the finished model,
-    which is saved in `model/`.
+    """Run a recipe in a directory, or continue the run in it; returns the finished model, which is saved
+    in `model/`.
 
-    A run that is killed at any moment and called again ends with the weights of a run that was
-    never disturbed: bit for bit on a CPU, and on a GPU if the recipe is `deterministic`. `ends` says
-    what may end it before its last step.
+    A run that is killed at any moment and called again ends with the weights of an uninterrupted run: bit
+    for bit on a CPU, and on a GPU if the recipe is `deterministic`. `ends` is what may end it before its
+    last step.
 
     Raises VitkitError if the recipe cannot run, Interrupted after a signal of a scheduler or
     Ctrl-C, OSError if the disk is full, and FloatingPointError if the loss stays non-finite.
     """
-    check_packages(recipe)  # before anything is read or written
+    check_packages(recipe)  # fails before anything is read or written
     run_dir = Path(run_dir)
     with (
         process_group(device) as own_device,
@@ -84,33 +89,32 @@ def run_recipe(
 def _train(
     recipe: Recipe, run_dir: Path, device: torch.device, console: Console | None, ends: Ends
 ) -> Classifier:
-    """A run, as every rank trains it."""
+    """Train, on every rank."""
     say = say_on(console)
 
     # Open the images, and fill in what the recipe leaves open. The recipe that is saved is the one
     # that runs
-    check_numbers(recipe)  # before the images, which may take long to check
+    check_numbers(recipe)  # comes before the images, whose check may take long
     recipe = with_channels(recipe, say)
-    recipe = as_decided(recipe, run_dir)
+    recipe = with_recorded_augmentation(recipe, run_dir)
     data = open_data(recipe.data, recipe.evals, run_dir, say)
-    asked_batch = recipe.batch
+    requested_batch = recipe.batch
     recipe = resolve(recipe, data.facts)
-    if recipe.batch < asked_batch:
+    if recipe.batch < requested_batch:
         say(
-            f"a batch of {asked_batch} is more than the {counted(data.facts.examples, 'training image')}, so "
+            f"a batch of {requested_batch} is more than the {counted(data.facts.examples, 'training image')}, so "
             f"it is {recipe.batch}"
         )
-    if recipe.batch > data.facts.examples:  # of a length in steps, which says how large they are
+    if recipe.batch > data.facts.examples:  # `resolve` keeps the batch if the length is in steps
         say(
             f"each step of {recipe.batch} images has the {counted(data.facts.examples, 'training image')} "
             f"several times; `batch={data.facts.examples}` takes each once"
         )
     _refuse(recipe, data, run_dir)
     recipe = with_precision(recipe, run_dir, device, say)
-    if (
-        recipe.residual == "bfloat16" and recipe.precision == "float32"
-    ):  # as "auto" is on this machine
-        say("the residual stream is float32 too: bfloat16 goes with precision bfloat16")
+    # "auto" may have become float32 on this machine
+    if recipe.residual == "bfloat16" and recipe.precision == "float32":
+        say("the residual stream is float32 too: bfloat16 needs the precision bfloat16")
         recipe = replace(recipe, residual="float32")
     recipe = with_augmentation(recipe, data, device, say)
     record_run(run_dir, recipe, data, say)
@@ -122,22 +126,22 @@ def _train(
         say(f"this run is finished after {steps}; another `workdir` starts a new one")
         return load(run_dir, quiet=True)
 
-    # By which libraries it computes, those that it began with; and when it began, for its report
+    # Compute with the numerical settings that the run began with; and record its start, for its report
     continues = from_rank_0(lambda: bool(checkpoints(run_dir)))
-    compute_as_begun(run_dir, device, recipe.arithmetic, continues, say)
+    restore_numerics(run_dir, device, recipe.arithmetic, continues, say)
     from_rank_0(lambda: record_beginning(run_dir, recipe))
 
-    # Where the run begins: at its own checkpoint, with given weights, or from scratch
+    # The initial state: from the run's checkpoint, from given weights, or from scratch
     state = begin(recipe, run_dir, data, device, say)
 
-    # What is about to run, for the person who watches
+    # Open the log, and print a summary of the run
     schedule = Schedule(run_dir, recipe.length.in_steps, ends.deadline, say)
     trackers = []
     if on_rank_0():
         trackers = open_trackers(
             recipe.track, run_dir, run_dir / BEGUN, state.step, flat(to_json(recipe))
         )
-    work = work_of_images(run_dir, device, recipe.arithmetic)
+    work = recorded_work(run_dir, device, recipe.arithmetic)
     log = Log(run_dir, state.step, schedule.last, trackers, console, work)
     for sentence in _summary(recipe, data, state):
         log.say(sentence)
@@ -159,7 +163,7 @@ def _train(
                 raise
             state.wait()
             log.say(f"stopped at step {state.step:,}; what it has learned so far is kept")
-        except FloatingPointError:  # every rank raises it, so all can wait for the last checkpoint
+        except FloatingPointError:  # raised on every rank, so all can wait for the last checkpoint
             state.wait()
             raise
         finally:
@@ -173,19 +177,18 @@ def _steps(run: Run) -> None:
     """The loop: from the state's step to the last one."""
     recipe, state, schedule, log = run.recipe, run.state, run.schedule, run.log
 
-    # Save the beginning: a disk that has no room for a checkpoint says so now, not hours later
+    # Save a first checkpoint, so that a full disk is noticed now, not hours later
     if state.step == 0 and not from_rank_0(lambda: checkpoints(run.run_dir)):
         state.save(run.run_dir, recipe.keep)
 
     outcomes = Outcomes.on(state.device)
-    evaluate(run)  # if the run was interrupted between a step and its evaluation
+    evaluate(run)  # makes up for an evaluation that an interruption prevented
     keep_best(run)
     state.learner.train()
     is_done = False
     while not is_done:
-        # This rank's share of every batch that follows the state's step. Which images a batch has
-        # is a function of (seed, step) and of what data.json holds, so nothing of it needs to be
-        # saved
+        # This rank's share of every batch after the state's step. The images of a batch are a function of
+        # (seed, step) and of data.json, so no state of the loader needs to be saved
         batches = train_batches(
             run.data.train,
             recipe.data.augmentation,
@@ -201,7 +204,7 @@ def _steps(run: Run) -> None:
         with closing(batches):
             is_done = _steps_with(run, batches, outcomes)
 
-    # A run that gains no more ends early: what was not due at that step is measured now
+    # A run that ends early runs the evaluators that were not due at its last step
     if state.step < schedule.last:
         counted_steps = f"{state.step:,} of {schedule.last:,} steps"
         log.say(f"no gain in {recipe.early_stop} evaluations: the run ends after {counted_steps}")
@@ -210,8 +213,8 @@ def _steps(run: Run) -> None:
 
 
 def _steps_with(run: Run, batches: Iterator[Batch], outcomes: Outcomes) -> bool:
-    """The steps with these batches, which follow the state's step. Returns False if the run went
-    back to a step before that of the next batch, so that it needs others."""
+    """Take the steps with these batches, which begin after the state's step. Returns False if the run was
+    rolled back, so that the batches must start at another step."""
     recipe, state, schedule, log = run.recipe, run.state, run.schedule, run.log
     while state.step < schedule.last and not gains_no_more(run):
         # The next batch
@@ -221,7 +224,7 @@ def _steps_with(run: Run, batches: Iterator[Batch], outcomes: Outcomes) -> bool:
             look(run, outcomes, lag=0)
             raise Interrupted
 
-        # Its rates and its gradient. What follows sees the step as finished, so one more
+        # The learning rate, and the gradient. From then on the step counts as finished
         position = schedule.position(state.step)
         rate = set_rates(recipe, state, position)
         state.learner.before(position, recipe.length.in_steps)
@@ -235,13 +238,13 @@ def _steps_with(run: Run, batches: Iterator[Batch], outcomes: Outcomes) -> bool:
         # The update, unless the step is not finite
         outcomes.add(state.step, batch, outcome)
         position = schedule.position(state.step)
-        advance(recipe, state, outcome, position, at_once=not outcomes.lag)
+        advance(recipe, state, outcome, position, synchronous=not outcomes.lag)
 
-        # Where it ends, if it must end in a time
+        # With a deadline, adapt the last step to the speed so far
         schedule.follow(state.step)
         log.total = schedule.last
 
-        # What earlier steps gave, or all, if something is written down now
+        # Read the outcomes of earlier steps, or of all if something is written after this step
         finished_step = state.step
         lag = None
         if _writes(run):
@@ -252,8 +255,8 @@ def _steps_with(run: Run, batches: Iterator[Batch], outcomes: Outcomes) -> bool:
             log.training(state.step, recipe.batch, outcomes.loss, outcomes.norm, rate)
         log.at(state.step, recipe.batch, outcomes.loss)
 
-        # Save, unless the step was skipped: its weights may be the cause, so a rollback must not
-        # return to them. After the last step there is none
+        # Save, unless the step was skipped: the weights may be the cause, so a rollback must not
+        # return to them. After the last step there is no rollback
         is_good = state.bad_in_row == 0 or state.step == schedule.last
         if due(state.step, recipe.save_every.in_steps, schedule.last) and is_good:
             with log.meter.pausing():
@@ -265,7 +268,7 @@ def _steps_with(run: Run, batches: Iterator[Batch], outcomes: Outcomes) -> bool:
 
 
 def _writes(run: Run) -> bool:
-    """Whether the run writes something of its state after this step, or shows it at once."""
+    """Whether the run logs, evaluates or saves after this step."""
     recipe = run.recipe
     if run.log.is_early(run.state.step):
         return True
@@ -276,10 +279,11 @@ def _writes(run: Run) -> bool:
 
 
 def _refuse(recipe: Recipe, data: RunData, run_dir: Path) -> None:
-    """Raises VitkitError if these images or processes cannot run a resolved recipe."""
+    """Raises VitkitError if a resolved recipe cannot run on these images, or with this number of
+    processes."""
     if recipe.model.classes:
         refuse_one_class(data.train, recipe.data)
-    if not earlier_call(run_dir).trained:  # a run that goes on has measured it
+    if not earlier_call(run_dir).trained:  # a run that continues was checked when it began
         check_best(recipe, data)
     world_size = world().world_size
     if recipe.batch % world_size:
@@ -291,8 +295,8 @@ def _refuse(recipe: Recipe, data: RunData, run_dir: Path) -> None:
 
 
 def _save_interrupted(recipe: Recipe, run_dir: Path, state: State, log: Log) -> None:
-    """Save the state at which the run was asked to stop. If its last step was skipped it is not
-    saved, and the run continues from the checkpoint before that step."""
+    """Save the state at an interruption. If the last step was skipped, the state is not saved, and the run
+    will continue from the checkpoint before that step."""
     if state.bad_in_row == 0:
         state.save(run_dir, recipe.keep, scheduled=False)
     state.wait()
@@ -301,9 +305,9 @@ def _save_interrupted(recipe: Recipe, run_dir: Path, state: State, log: Log) -> 
 
 
 def _summary(recipe: Recipe, data: RunData, state: State) -> list[str]:
-    """Sentences that say what is about to run, in the numbers that people get wrong (effective
-    batch, rate, length), and what will be missing."""
-    # The model, and where it is
+    """Sentences about the run: the model, the images, the settings that are often wrong (effective batch,
+    learning rate, length), and warnings."""
+    # The model and its device
     parameters = sum(p.numel() for p in state.learner.parameters())
     model = f"{parameters:,} parameters on {state.device}"
     if recipe.init:
@@ -328,7 +332,7 @@ def _summary(recipe: Recipe, data: RunData, state: State) -> list[str]:
     if state.step:
         steps += f"; continuing at step {state.step:,}"
 
-    # What the person may not expect
+    # Warnings
     sentences = [f"{model}, {recipe.precision}; {', '.join(images)}; {steps}"]
     for about_the_machine in (about_tf32(state.device), about_compiling(state.device, recipe)):
         if about_the_machine:
@@ -336,7 +340,7 @@ def _summary(recipe: Recipe, data: RunData, state: State) -> list[str]:
     if not data.held_out:
         sentences.append("nothing is held out to evaluate on")
     elif not recipe.evals:
-        sentences.append("nothing measures this run: its images have no classes to judge by")
+        sentences.append("no evaluator measures this run: its images have no classes")
     if isinstance(recipe.objective, Supervised):
         sentences += about_classes(data.train, recipe.objective.class_weights)
     labels = output_names(recipe, data.facts)

@@ -1,10 +1,8 @@
-"""Which parameters a run trains, by which optimiser, and at which learning rate and weight decay.
+"""The parameters that a run trains, and the steps of its optimiser.
 
-All parameters are trained, as in the paper; or the last blocks, the head alone, or low-rank
-adapters (LoRA). Adapters are peft's. They stand beside the model's own weights while it trains, and
-are added to them before it is saved, so that the saved model is an ordinary one.
-
-A schedule is a function of the step alone, so nothing of it needs to be saved.
+All parameters are trained, as in the paper; or the last blocks, the head alone, or low-rank adapters (LoRA).
+The adapters are those of peft. They are merged into the model's weights before it is saved, so that the saved
+model is an ordinary one.
 """
 
 import torch
@@ -17,21 +15,21 @@ from vitkit.system.processes.ranks import local_tensor
 
 
 def take_step(optimizer: torch.optim.Optimizer, bad: Tensor | None = None) -> None:
-    """A step of an optimiser that `Optim.build` made.
+    """Take a step of an optimiser from `Optim.build`.
 
-    bad: float32 () on the parameters' device: if it is 1, nothing changes; None is 0. The fused
-    kernels look at it on the device, as PyTorch's GradScaler has them do.
+    bad: float32 () on the parameters' device: 1 skips the step, None is 0. The fused kernels read it on
+        the device, as with PyTorch's GradScaler.
     """
     if isinstance(optimizer, torch.optim.SGD):
         _step_of_sgd(optimizer, bad)
         return
-    optimizer.found_inf = bad  # type: ignore[attr-defined]  # PyTorch's GradScaler sets it so
+    optimizer.found_inf = bad  # type: ignore[attr-defined]  # as PyTorch's GradScaler sets it
     optimizer.step()
 
 
 @torch.no_grad()
 def _step_of_sgd(sgd: torch.optim.SGD, bad: Tensor | None) -> None:
-    """What sgd.step() does, on FSDP's shards too, which PyTorch's fused SGD does not take."""
+    """`sgd.step()` with fused kernels on FSDP's shards, which PyTorch's fused SGD does not support."""
     for group in sgd.param_groups:
         parameters, gradients, momenta = [], [], []
         for parameter in group["params"]:
@@ -58,12 +56,12 @@ def _step_of_sgd(sgd: torch.optim.SGD, bad: Tensor | None) -> None:
         )
 
 
-# A part of a model
+# Partial training
 
 
 def apply_tuning(model: Model, tune: Tune, seed: int = 0) -> None:
-    """Freeze the parameters that are not trained, and add adapters if `tune` asks for them. `seed`
-    decides their initial weights.
+    """Freeze the parameters that are not trained, and add the adapters of `tune`. `seed` is that of the
+    adapters' initial weights.
 
     Raises VitkitError for blocks or layers that the model does not have.
     """
@@ -71,7 +69,7 @@ def apply_tuning(model: Model, tune: Tune, seed: int = 0) -> None:
     if tune.blocks > depth:
         raise BadSettings(f"`tune.blocks` is {tune.blocks}; the model has {depth} blocks")
 
-    # The model's own parameters: taken before there are adapters, which all train
+    # The model's own parameters, before adapters are added; adapters are always trained
     own = dict(model.named_parameters())
     if tune.lora:
         from peft import LoraConfig, inject_adapter_in_model
@@ -94,7 +92,7 @@ def apply_tuning(model: Model, tune: Tune, seed: int = 0) -> None:
             torch.default_generator.manual_seed(seed)
             inject_adapter_in_model(settings, model)
 
-    # Which of them train
+    # Freeze the model's own parameters that are not trained
     for name, parameter in own.items():
         is_head = name.startswith("head.")
         if tune.lora or tune.blocks == 0:
@@ -116,7 +114,7 @@ def merged(model: Model) -> Model:
 
 
 def set_residual(learner: nn.Module, recipe: Recipe) -> None:
-    """Have the models of a learner keep their residual streams as the recipe says."""
+    """Set the data type of the residual streams of a learner's models from the recipe."""
     for module in learner.modules():
         if isinstance(module, VisionTransformer) and recipe.residual == "bfloat16":
             module.residual_dtype = torch.bfloat16

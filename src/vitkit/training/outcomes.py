@@ -1,14 +1,13 @@
-"""What steps gave, looked at some steps later: losses, steps that are not finite, and requests to
-stop.
+"""Outcomes of steps, read some steps later: losses, non-finite steps, and requests to stop.
 
-Work is queued on a GPU ahead of time. Reading a number of the current step waits for that step, and
-the GPU then waits for new work. So a step that is not finite is skipped on the device,
-and what it gave is looked at LAG steps later, when it has long been there; every rank looks at the
-same steps. Before anything is written down (a point of the curve, an evaluation, a checkpoint) all
-steps are looked at. So a run writes and becomes the same, to the bit, whenever it looks.
+Work is queued on a GPU ahead of time. Reading a number of the current step waits for that step, and the GPU
+then waits for new work. So a non-finite step is skipped on the device, and its outcome is read LAG steps
+later, when it has long been computed; every rank reads the outcomes of the same steps. Before anything is
+written (a point of the curve, an evaluation, a checkpoint), the outcomes of all steps are read. So the results
+of a run do not depend, to the bit, on when outcomes are read.
 
-A skipped step is counted and written down; after a few in a row the run goes back to earlier
-weights, and does the steps after the last of them again.
+A skipped step is counted and logged; after a few in a row the run is rolled back to earlier weights, and the
+steps that followed the last of them are repeated.
 """
 
 from collections import deque
@@ -27,18 +26,19 @@ from vitkit.training.run import Run
 from vitkit.training.state.checkpoints import checkpoints, on_schedule
 from vitkit.training.step import StepOutcome, is_finite
 
-LAG = {"cuda": 2}  # steps, by kind of device: others compute what they are told at once
-BAD_STEPS = 3  # in a row, after which the run goes back to the last good checkpoint
+LAG = {"cuda": 2}  # steps, by type of device; other devices compute synchronously
+# Consecutive non-finite steps after which the run is rolled back to a good checkpoint
+BAD_STEPS = 3
 
 
 class Awaited(NamedTuple):
-    """A step that has not been looked at."""
+    """A step whose outcome has not been read."""
 
     step: int
     indices: Tensor
     """Indices of the examples in this rank's share of the batch."""
     numbers: Tensor
-    """The Outcome of the step, (3,), while it is copied to the CPU."""
+    """The step's StepOutcome on the CPU, (3,); valid once `arrived`."""
     arrived: torch.cuda.Event | None
     """Event that the GPU records after the copy; None if the numbers are on the CPU already."""
 
@@ -48,19 +48,23 @@ class Outcomes:
     """The steps whose outcomes have not been read yet, and the outcome that was read last."""
 
     lag: int
+    """Number of steps after which an outcome is read."""
     awaited: deque[Awaited] = field(default_factory=deque)
+    """The steps whose outcomes have not been read, the oldest first."""
     loss: float = 0.0
+    """Loss of the last step that was read."""
     norm: float = 0.0
+    """Gradient norm of the last step that was read."""
     stops: bool = False
     """Whether a rank was asked to stop."""
 
     @classmethod
     def on(cls, device: torch.device) -> "Outcomes":
-        """The outcomes of a run on this device that begins or continues."""
+        """The outcomes at the start of a run, or of its continuation, on a device."""
         return cls(LAG.get(device.type, 0))
 
     def add(self, step: int, batch: Batch, outcome: StepOutcome) -> None:
-        """A step that was done, with this rank's share of its batch."""
+        """Add a step with this rank's share of its batch, and start copying its outcome to the CPU."""
         numbers = torch.stack(outcome)
         arrived = None
         if numbers.is_cuda:
@@ -72,8 +76,8 @@ class Outcomes:
         self.awaited.append(Awaited(step, batch.indices, numbers, arrived))
 
     def arrived(self, lag: int) -> Iterator[Awaited]:
-        """The steps that are more than `lag` steps old, in order, which are forgotten. Waits for what
-        they gave."""
+        """Yields and removes the steps that are more than `lag` steps old, in order. Waits for their
+        outcomes."""
         while len(self.awaited) > lag:
             oldest = self.awaited.popleft()
             if oldest.arrived is not None:
@@ -84,11 +88,11 @@ class Outcomes:
 
 
 def look(run: Run, outcomes: Outcomes, lag: int | None = None) -> bool:
-    """Look at the steps that are more than `lag` steps old; by default at those that it is time
-    for. Every rank calls it at the same steps.
+    """Read the outcomes of the steps that are more than `lag` steps old, by default `outcomes.lag`. Every
+    rank calls it at the same steps.
 
-    Returns whether the run went back, which forgets the steps after the one that it went back at:
-    the state is as it is after that one. Raises what `_go_back` does.
+    Returns whether the run was rolled back. If so, `state.step` is the step whose outcome caused that, and
+    later steps are discarded. Raises the errors of `_go_back`.
     """
     if lag is None:
         lag = outcomes.lag
@@ -105,11 +109,11 @@ def look(run: Run, outcomes: Outcomes, lag: int | None = None) -> bool:
 
 
 def _skipped(run: Run, outcomes: Outcomes, skipped: Awaited) -> None:
-    """Count a step whose loss or gradient is not finite, and write its batch down, for replay."""
+    """Count a step whose loss or gradient is not finite, and log its batch, for replay."""
     run.state.skipped += 1
     run.state.bad_in_row += 1
 
-    # The whole batch, of which each rank has a share
+    # Gather the whole batch from the ranks' shares
     indices = []
     for share in from_every_rank(skipped.indices.tolist()):
         indices += share
@@ -122,10 +126,10 @@ def _skipped(run: Run, outcomes: Outcomes, skipped: Awaited) -> None:
 
 
 def _go_back(run: Run, step_now: int) -> None:
-    """Load the newest good checkpoint, and go on after this step with its weights: the next batches
-    are new ones, for the same ones would lead to the same place.
+    """Load the newest good checkpoint, and continue after this step with its weights: with new batches,
+    because the old ones would lead to the same failure.
 
-    Raises FloatingPointError if the run has gone back before, or no checkpoint is good.
+    Raises FloatingPointError if the run was rolled back before, or no checkpoint is good.
     """
     state = run.state
     advice = (
@@ -134,8 +138,8 @@ def _go_back(run: Run, step_now: int) -> None:
     )
     if state.rollbacks:
         raise Diverged(
-            f"{BAD_STEPS} steps in a row were not finite at step {step_now}, after going back "
-            f"once already; {advice}"
+            f"{BAD_STEPS} steps in a row were not finite at step {step_now}, after one rollback "
+            f"already; {advice}"
         )
 
     skipped = state.skipped
@@ -143,24 +147,24 @@ def _go_back(run: Run, step_now: int) -> None:
     if checkpoint is None:
         raise Diverged(f"{BAD_STEPS} steps in a row were not finite and no checkpoint is; {advice}")
     run.log.say(
-        f"{BAD_STEPS} steps in a row were not finite: back to the weights of step {state.step}, on "
-        "with new batches"
+        f"{BAD_STEPS} steps in a row were not finite: back to the weights of step {state.step}, with "
+        "new batches"
     )
 
-    # The batches go on from here, so the counters do not go back
+    # The batches continue from here, so the counters keep their values
     state.step = step_now
     state.skipped = skipped
     state.bad_in_row = 0
     state.rollbacks = 1
 
-    # Saved, so that a run that is killed after this does not go back once more
+    # Save, so that a run that is killed after this is not rolled back again
     run.log("rollback", state.step, checkpoint=checkpoint.name)
     state.save(run.run_dir, run.recipe.keep)
 
 
 def _load_good_checkpoint(run: Run) -> Path | None:
-    """Load the newest checkpoint that is intact and finite on every rank, of those that the recipe
-    asked for; returns it, or None if there is none."""
+    """Load the newest scheduled checkpoint that is intact, and finite on every rank; returns it, or None if
+    there is none."""
     run.state.wait()
     scheduled = from_rank_0(
         lambda: [path for path in checkpoints(run.run_dir) if on_schedule(path)]

@@ -1,8 +1,7 @@
-"""What a run will need: memory of each GPU, floating-point operations, time and energy.
+"""The resources that a run will need: memory of each GPU, floating-point operations, time and energy.
 
-Nothing is run for it: footprint.py counts the parts of a learner, and this file says, in formulas,
-how much of them lies on each GPU. A float32 number has 4 bytes. How long a step takes on this
-machine is measured.
+footprint.py counts the memory and operations of a learner without running it, and the formulas of this file
+give the share of each GPU. A float32 number has 4 bytes. The time of a step on this machine is measured.
 """
 
 import math
@@ -30,10 +29,10 @@ RESERVE = 2.0 * GIB
 # exaFLOPs (Table 6) and TPUv3-core-days (Table 2) of the paper's runs that have both: L/16 and H/14
 # on JFT for 14 epochs, 27 and 20 TFLOPS a core
 ON_TPU = ((1567, 680), (4262, 2500))
-LOADING = 1.08  # what a step takes with the loader beside it, as a share of it alone
-FEWEST = 2  # steps that are timed, after one that warms up
-MOST = 5  # number of measured steps if they are quick
-LONG = 3.0  # seconds after which no other is timed
+LOADING = 1.08  # factor of a step's time with the loader running beside it
+FEWEST = 2  # smallest number of timed steps, after one to warm up
+MOST = 5  # largest number of timed steps
+LONG = 3.0  # seconds after which no further step is timed
 
 
 @dataclass(frozen=True)
@@ -57,9 +56,7 @@ class Machine:
             if not getattr(self, name) > 0:
                 raise BadSettings(f"{name} is {getattr(self, name)}; it must be above 0")
         if self.mfu > 1:
-            raise BadSettings(
-                f"mfu is {self.mfu}; it is a share of the best that is possible, at most 1"
-            )
+            raise BadSettings(f"mfu is {self.mfu}; it is a share of the peak, at most 1")
 
 
 class PeakMemory(NamedTuple):
@@ -68,19 +65,19 @@ class PeakMemory(NamedTuple):
     weights: float
     """This rank's share of the parameters, in float32."""
     gradients: float
-    """Its share of their gradients, in float32."""
+    """This rank's share of the gradients, in float32."""
     optimizer: float
-    """Its share of Adam's two moments, or SGD's one."""
+    """This rank's share of Adam's two moments, or SGD's one."""
     average: float
-    """Its share of the Polyak average."""
+    """This rank's share of the Polyak average."""
     gathered: float
-    """Weights in the precision of the matrix products. Several GPUs (FSDP2) gather those of two
-    blocks and of what is beside the blocks, with the gradient of one, and of all of them in float32
-    if several micro-batches add up; a single GPU in bfloat16 has a copy of all weights."""
+    """Weights in the precision of the matrix products. Several GPUs (FSDP2) gather the weights of two blocks
+    and of the parameters outside of blocks, with the gradient of one block, and with all gradients in float32
+    if micro-batches are accumulated; a single GPU in bfloat16 has a copy of all weights."""
     activations: float
-    """What a micro-batch stores for its backward pass, and two gradients of its largest tensor."""
+    """Tensors that a micro-batch saves for its backward pass, and two gradients of the largest one."""
     reserve: float = RESERVE
-    """What CUDA itself needs."""
+    """Memory that CUDA itself needs."""
 
     @property
     def total(self) -> float:
@@ -89,9 +86,8 @@ class PeakMemory(NamedTuple):
 
 
 def memory(recipe: Recipe, gpus: int, counted: "Count") -> PeakMemory:
-    """The memory that a resolved recipe needs on each of `gpus`, from what `count` says of its
-    learner."""
-    # Shards of float32 numbers: parameters, and what is only there for those that are trained
+    """The memory that a resolved recipe needs on each of `gpus`, from the `count` of its learner."""
+    # Shards of float32 numbers: of all parameters, and of the trained ones' gradients and moments
     sharers = min(recipe.shard_group or gpus, gpus)
     weights = 4 * counted.parameters / sharers
     trained = 4 * counted.trained / sharers
@@ -104,14 +100,14 @@ def memory(recipe: Recipe, gpus: int, counted: "Count") -> PeakMemory:
     if gpus > 1:
         gradient = (width + 4) * max(counted.block, counted.rest)  # and its float32 copy
         gathered = width * (2 * counted.block + counted.rest) + gradient
-        if images < recipe.batch // gpus:  # micro-batches add up before the gradients are summed
+        if images < recipe.batch // gpus:  # unsharded gradients are accumulated over micro-batches
             gathered += 4 * counted.trained
     elif recipe.precision == "bfloat16":
         gathered = width * counted.parameters
     else:
         gathered = 0
 
-    # A micro-batch
+    # Activations of a micro-batch
     of_image = counted.image_recomputed if recipe.recompute else counted.image
     return PeakMemory(
         weights=weights,
@@ -127,8 +123,8 @@ def operations(recipe: Recipe, images: float) -> float:
     """Operations of a resolved recipe's model for `images` images, in units of 10^18, counted as in
     Table 6.
 
-    Those of plain supervised training are a formula; others are counted relative to them, which
-    takes a second. Raises VitkitError for an objective that looks at the values of tensors.
+    Plain supervised training has a formula; others are counted relative to it, which takes a second.
+    Raises VitkitError for an objective whose forward pass depends on the values of tensors.
     """
     plain = exaflops(recipe.model, images)
     if isinstance(recipe.objective, Supervised) and recipe.tune == Tune():
@@ -176,8 +172,8 @@ def spent(recipe: Recipe, machine: Machine) -> Spent:
 
 
 def advice(recipe: Recipe, machine: Machine, counted: "Count") -> str:
-    """Whether a resolved recipe fits into the GPUs' memory, and if not what to change, the cheapest first:
-    the micro-batch, recomputing, more GPUs; and what would make it faster."""
+    """A sentence about whether a resolved recipe fits into the GPUs' memory, and if not what to change, the
+    cheapest first: the micro-batch, recomputing, more GPUs; and one about what would make it faster."""
     sentence = _on_memory(recipe, machine, counted)
     if (
         recipe.precision == "bfloat16"
@@ -189,7 +185,7 @@ def advice(recipe: Recipe, machine: Machine, counted: "Count") -> str:
 
 
 def _on_memory(recipe: Recipe, machine: Machine, counted: "Count") -> str:
-    """Whether a resolved recipe fits into the GPUs' memory, and if not what to change."""
+    """A sentence about whether a resolved recipe fits into the GPUs' memory, and if not what to change."""
 
     def fits(changed: Recipe, gpus: int) -> bool:
         return memory(changed, gpus, counted).total <= machine.memory * GIB
@@ -225,7 +221,7 @@ def _on_memory(recipe: Recipe, machine: Machine, counted: "Count") -> str:
             changes.append(f"`gpus={gpus}`")
             break
     if not changes:
-        return "It does not fit. Nothing short of a smaller model helps."
+        return "It does not fit. Only a smaller model would."
     return f"It does not fit. Change one: {'; '.join(changes)}."
 
 
@@ -235,11 +231,11 @@ def _on_memory(recipe: Recipe, machine: Machine, counted: "Count") -> str:
 def seconds_of_a_step(
     model: Model, recipe: Recipe, device: torch.device, quick_enough: float = math.inf
 ) -> float:
-    """The time of a training step on noise, including the time of the loader beside it; the model
-    does not change. It is the fastest of several steps, because other work on the machine in one
-    moment says nothing about the next.
+    """The time of a training step on noise in seconds, including the effect of the loader; the model does
+    not change. It is the time of the fastest of several steps, which other work on the machine affects least.
 
-    quick_enough: seconds. As long as no step has been so quick, others are timed, three times LONG.
+    quick_enough: a time in seconds. Until a step is as fast, more steps are timed, for up to three times
+        LONG.
     """
     micro_batch = min(recipe.micro_batch or recipe.batch, recipe.batch)
     copy = deepcopy(model).to(device).train()
@@ -250,7 +246,7 @@ def seconds_of_a_step(
     images = torch.rand(micro_batch, recipe.model.channels, height, width, device=device)
     start = time.perf_counter()
     times: list[float] = []  # the first step warms up
-    while not _is_known(times[1:], time.perf_counter() - start, quick_enough / LOADING):
+    while not _is_timed(times[1:], time.perf_counter() - start, quick_enough / LOADING):
         began = time.perf_counter()
         with autocast(device, recipe.arithmetic):
             loss = copy(images).float().square().mean()
@@ -265,8 +261,8 @@ def seconds_of_a_step(
     return min(times[1:]) * LOADING
 
 
-def _is_known(times: list[float], spent: float, quick_enough: float) -> bool:
-    """Whether the steps that were timed tell how fast a machine is."""
+def _is_timed(times: list[float], spent: float, quick_enough: float) -> bool:
+    """Whether enough steps have been timed. spent: seconds since the first one began."""
     if len(times) < FEWEST:
         return False
     if min(times) > quick_enough:

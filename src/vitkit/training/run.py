@@ -1,9 +1,8 @@
-"""A run: what the steps of the loop share, and its directory: what that is called, to whom it
-belongs, and what a run writes to it.
+"""A run: the objects that its steps share, and its directory: its name, its lock, and its files.
 
-The directory holds recipe.json (what runs), data.json (on which images), machine.json (on what),
-begun.json, schedule.json (if the clock decided its end), metrics.jsonl, answers.safetensors (of the
-last evaluation), checkpoints/ and LAST (checkpoints.py), model/ (the finished Classifier) and LOCK.
+The directory holds recipe.json (the resolved recipe), data.json (the images), machine.json (the machine),
+begun.json (the start), schedule.json (if a deadline changed its end), metrics.jsonl, answers.safetensors (of
+the last evaluation), checkpoints/ and LAST (checkpoints.py), model/ (the finished Classifier) and LOCK.
 """
 
 import os
@@ -21,7 +20,7 @@ from vitkit.system.storage.addresses import shown_address
 from vitkit.system.storage.files import check_can_be_made, on_this_machine, write_json
 from vitkit.system.storage.locks import try_lock
 from vitkit.system.storage.remote import is_address
-from vitkit.training.choices import as_decided
+from vitkit.training.choices import with_recorded_augmentation
 from vitkit.training.data import RECORDED, RunData, training_workers
 from vitkit.training.record.log import Log
 from vitkit.training.record.machine import BEGUN
@@ -40,24 +39,23 @@ from vitkit.training.state.checkpoints import (
 )
 from vitkit.training.state.state import State
 
-# What a run writes to its directory
+# Files and folders that a run writes to its directory
 NAMES = (
     "recipe.json", "data.json", "license.json", "finished.json", "metrics.jsonl", "LAST",
     "machine.json", "begun.json", SCHEDULE, "checkpoints", "best", "model", "report.html", "answers.safetensors",
 )  # fmt: skip
-LOCK = "LOCK"  # beside them: locked while a process trains there
+LOCK = "LOCK"  # file that is locked while a process trains in the directory
 RUNS = Path("runs")
-LABELS = "labels.csv"  # the table that `vitkit label` writes,
-SITTING = "sitting.json"  # beside what it says of itself
-"""The folder of all runs that were not given a directory."""
-LONGEST_NAME = 60  # characters, so that a path with it stays short
+"""The folder of runs without a directory of their own."""
+FIRST = {"recipe.json", "data.json", "plan.json"}  # a run writes one of them before any other file
+LONGEST_NAME = 60  # largest number of characters in the name of a directory
 GENERAL = {
     # Folders of every data set, and of every machine
     "data", "dataset", "datasets", "images", "img", "imgs", "raw", "train", "training", "test",
     "val", "valid", "validation", "labels", "manifest", "metadata", "annotations", "index",
     "home", "users", "root", "mnt", "media", "tmp", "work", "workspace", "content",
 }  # fmt: skip
-"""Names that say nothing of the images: the folder above is named instead."""
+"""Names that do not identify a data set: the name of the folder above is used instead."""
 _SHARD = re.compile(r"[-_.]?(\d{4,}(-of-\d+)?|\{\d+\.\.\d+\}|[*?]+)$")
 _PART = re.compile(r"[-_.](train|training|val|valid|validation|test)[*?]*$")
 _EXTENSION = re.compile(r"\.(csv|tsv|jsonl|json|parquet|tar|tgz|gz|zip|npz|txt)$", re.I)
@@ -65,23 +63,23 @@ _EXTENSION = re.compile(r"\.(csv|tsv|jsonl|json|parquet|tar|tgz|gz|zip|npz|txt)$
 
 @dataclass(frozen=True)
 class Run:
-    """The objects that the loop passes to evaluation, recovery and the log. Only `state`
-    changes, and the last step of `schedule`."""
+    """The objects that the loop passes to evaluation, recovery and the log. Only `state` changes, and the
+    last step of `schedule`."""
 
     recipe: Recipe
-    """What runs, resolved."""
+    """The resolved recipe."""
     run_dir: Path
-    """Where it is written."""
+    """The run's directory."""
     data: RunData
-    """What it runs on."""
+    """The images of the run."""
     state: State
-    """What it remembers."""
+    """The state of the training, which checkpoints hold."""
     schedule: Schedule
-    """Where it ends."""
+    """The last step, and the position of each step in the schedule."""
     log: Log
-    """What it says."""
+    """The log of metrics and messages."""
     stop: Stop
-    """Whether it is asked to stop."""
+    """Requests to stop the run."""
 
     @property
     def workers(self) -> int:
@@ -89,13 +87,12 @@ class Run:
         return training_workers(self.recipe.data, self.data.train)
 
 
-# What is written there
+# The records of a run
 
 
 def record_run(run_dir: Path, recipe: Recipe, data: RunData, say: Say) -> None:
-    """Write recipe.json and data.json. If the run continues, says which settings have changed since
-    it began. Raises Occupied, with the differences, for a directory where another recipe was
-    trained."""
+    """Write recipe.json and data.json. If the run continues, prints which settings have changed since it
+    began. Raises Occupied, with the differences, for a directory where another recipe was trained."""
     settings = to_json(recipe)
     earlier = earlier_call(run_dir)
     if earlier.recipe:
@@ -105,36 +102,36 @@ def record_run(run_dir: Path, recipe: Recipe, data: RunData, say: Say) -> None:
         refuse_other_recipe(run_dir, earlier.recipe, settings)
         changed = differences(earlier.recipe, settings, free=True)
         for i, text in enumerate(changed):
-            if len(text) >= 60:  # the name alone, as of a new evaluator with all of its settings
+            # Shorten to the name, such as of an evaluator with all of its settings
+            if len(text) >= 60:
                 changed[i] = text.partition(":")[0]
         if changed:
             say(f"changed since this run began, and no weight depends on it: {'; '.join(changed)}")
 
     def write() -> None:
-        # Another recipe has trained nothing here: what it left is worth nothing
+        # Delete the remains of another recipe, which has not trained here
         if differences(earlier.recipe, settings):
             for folder in ("checkpoints", "best"):
                 shutil.rmtree(run_dir / folder, ignore_errors=True)
             for file in (FINISHED, BEGUN, SCHEDULE):
                 (run_dir / file).unlink(missing_ok=True)
 
-        # recipe.json comes last: a directory that has it has a data.json of the same run
+        # Write recipe.json last, so that a directory with it has the data.json of the same run
         write_json(run_dir / "data.json", data.record)
         write_json(run_dir / "recipe.json", settings)
 
     from_rank_0(write)
 
 
-# Whose it is
+# The lock of a directory
 
 
 @contextmanager
 def locked(run_dir: Path, name: str = LOCK) -> Iterator[None]:
-    """Make the directory, and keep every other process from training into it. Raises Busy if another
-    one is training there, and Occupied if it holds files of a user.
+    """Create the directory, and prevent other processes from training in it. Raises Busy if another process
+    is training there, and Occupied if it holds files of the user.
 
-    name: of the file that is locked. A process that holds one lock in a directory needs another file
-    for a second."""
+    name: name of the file that is locked. A second lock in a directory needs a file of its own."""
     handle = from_rank_0(lambda: _lock(run_dir, name))
     try:
         yield
@@ -144,7 +141,8 @@ def locked(run_dir: Path, name: str = LOCK) -> Iterator[None]:
 
 
 def _lock(run_dir: Path, name: str) -> int:
-    """The open file, locked. Raises Busy if another process holds the lock."""
+    """Create the directory, and lock the file; returns its handle. Raises Busy if another process holds the
+    lock."""
     _refuse_occupied(on_this_machine(run_dir))
     if not run_dir.exists():
         check_can_be_made(run_dir)
@@ -153,24 +151,24 @@ def _lock(run_dir: Path, name: str) -> int:
         handle = try_lock(run_dir / name)
     except OSError as error:
         raise Unavailable(
-            f"{run_dir} cannot be locked ({error.strerror}), so two processes could train into it; "
+            f"{run_dir} cannot be locked ({error.strerror}), so two processes could train in it; "
             "give a `workdir` on a file system with locks"
         ) from error
     if handle is None:
         raise Busy(
-            f"another process is training into {run_dir}; wait for it, or choose another `workdir`"
+            f"another process is training in {run_dir}; wait for it, or choose another `workdir`"
         )
     return handle
 
 
 def _refuse_occupied(run_dir: Path) -> None:
-    """Raises Occupied if a run would overwrite something: if the path is a file, or a directory
-    without a run that has files with the names that a run writes."""
+    """Raises Occupied if a run would overwrite files of the user: if the path is a file, or a directory
+    that no run has written and that has files with a run's names."""
     if run_dir.exists() and not run_dir.is_dir():
         raise Occupied(f"{run_dir} is a file, and a run is a directory; choose another `workdir`")
     if run_dir.is_symlink() and not run_dir.exists():
         raise Occupied(
-            f"{run_dir} is a link to nothing; make its target, or choose another `workdir`"
+            f"{run_dir} is a broken link; create its target, or choose another `workdir`"
         )
     if (run_dir / LOCK).exists():
         return
@@ -178,15 +176,15 @@ def _refuse_occupied(run_dir: Path) -> None:
     is_a_run = {"model", "data", "optim"} <= read_earlier(run_dir).recipe.keys()
     if existing and not is_a_run:
         raise Occupied(
-            f"{run_dir} holds {existing[0]}, which no run has written there, and a run would "
-            "replace it; choose another `workdir`"
+            f"{run_dir} holds {existing[0]}, which is not from a run, and a run would replace it; "
+            "choose another `workdir`"
         )
 
 
 def refuse_occupied(run_dir: Path, recipes: Sequence[Recipe]) -> None:
-    """Raises Occupied if `train` would refuse every one of these recipes in a directory, as far as
-    that is known without their images: for a file, for files that no run has written, and for a run
-    of another recipe, with what differs. Raises VitkitError as `resolve` does."""
+    """Raises Occupied if `train` would refuse all of these recipes in a directory, as far as can be checked
+    without their images: if it is a file, holds files of the user, or a run of another recipe; the message
+    has the differences. Raises VitkitError as `resolve` does."""
     from_rank_0(lambda: _refuse_occupied(on_this_machine(run_dir)))
     earlier = earlier_call(run_dir)
     if not earlier.trained:
@@ -197,21 +195,21 @@ def refuse_occupied(run_dir: Path, recipes: Sequence[Recipe]) -> None:
 
 
 def _changed(recipe: Recipe, earlier: Earlier, run_dir: Path) -> list[str]:
-    """In what a recipe differs from the one that ran, with what only that one's images decide taken
-    from its record."""
+    """The differences of a recipe from the one that ran. Facts about the images are taken from the run's
+    record, without opening them."""
     ran = with_defaults(earlier.recipe, recipe)
 
-    # The images alone, if nothing says how many there were, or the preprocessing follows from them
-    # (choices.py)
-    recipe = as_decided(recipe, run_dir)
-    asked = to_json(recipe)
+    # Compare the data settings alone, if the record lacks facts about the images, or if the preprocessing is
+    # computed from the images (choices.py)
+    recipe = with_recorded_augmentation(recipe, run_dir)
+    requested = to_json(recipe)
     is_measured = recipe.model.channels != recipe.data.preprocessing.channels
     if is_measured:
-        asked["data"]["preprocessing"] = ran["data"]["preprocessing"]
+        requested["data"]["preprocessing"] = ran["data"]["preprocessing"]
     if is_measured or not earlier.data.keys() >= RECORDED:
-        return differences(ran["data"], asked["data"], "data.")
+        return differences(ran["data"], requested["data"], "data.")
 
-    # The whole recipe, with as many images as there were
+    # Compare the whole recipe, resolved with the recorded facts
     if recipe.precision == "auto":
         recipe = replace(recipe, precision=ran["precision"])
     broken = earlier.data["skipped"].get("train", [])
@@ -223,16 +221,15 @@ def _changed(recipe: Recipe, earlier: Earlier, run_dir: Path) -> list[str]:
     return differences(ran, to_json(resolve(recipe, facts)))
 
 
-# What it is called
+# The name of a directory
 
 
 def run_name(data: str, kind: str) -> str:
-    """The name of a run's directory: that of its images, then `kind`, which is what is done with
-    them.
+    """The name of a run's directory: the name of its images, then `kind`, such as the command's name.
 
-    run_name("/home/me/photos/", "finetune") is "photos-finetune". Folders, files, shards,
-    addresses, hf:NAME and file.py:function can be named. `kind` alone is the name if it begins with
-    the images' ("digits" on digits), or if nothing is known of them.
+    run_name("/home/me/photos/", "finetune") is "photos-finetune". `data` may be a folder, a file, shards, an
+    address, hf:NAME or file.py:function. The name is `kind` alone if that begins with the images' name
+    ("digits" on digits), or if the images have none.
     """
     images = _safe(_name_of(data))
     kind = _safe(kind)
@@ -244,9 +241,8 @@ def run_name(data: str, kind: str) -> str:
 
 
 def default_run_dir(data: str, kind: str) -> Path:
-    """The directory of a run that was not given one: runs/NAME, by `run_name`. If that holds a run
-    on images of another place, it is runs/NAME-2, and so on, so that two folders of one name do not
-    meet."""
+    """The default directory of a run: runs/NAME, from `run_name`. If that holds a run on another data set
+    with the same name, it is runs/NAME-2, and so on."""
     name = run_name(data, kind)
     folder = RUNS / name
     number = 1
@@ -257,32 +253,33 @@ def default_run_dir(data: str, kind: str) -> Path:
 
 
 def tidied(data: str) -> str:
-    """Normalises the path of a data set: without "./" and without a slash at the end, as a shell completes
-    folders: `photos/` continues a run on `photos`."""
+    """Normalise the path of a data set, removing "./" and a trailing slash, so that `photos/`, as a shell
+    completes it, continues a run on `photos`."""
     if not data or is_address(data) or not Path(data).exists():
         return data
     return os.path.normpath(data)
 
 
 def _holds_another(folder: Path, data: str) -> bool:
-    """Whether a directory holds a trained run on images of another place, or what somebody has labelled:
-    its model is another, which goes on learning."""
+    """Whether a directory holds a trained run on another data set, or something other than a run, such as the
+    labels and the model of a labelling session."""
     if not folder.is_dir():
         return False
-    if (folder / SITTING).exists():
+    names = {path.name for path in folder.iterdir()} - {LOCK}
+    if names and not names & FIRST:
         return True
     earlier = read_earlier(on_this_machine(folder))
     if not earlier.trained or not earlier.recipe:
         return False
     source = earlier.recipe.get("data", {}).get("source", "")
-    data = shown_address(data)  # as records have it: an address is signed differently each time
+    data = shown_address(data)  # as in records, without an address's signature, which changes
     return Path(source).resolve() != Path(data).resolve()
 
 
 def _name_of(data: str) -> str:
-    """What people would call these images: the name of a folder or file, without what says only
-    which part or shard it is."""
-    # Not a path: hf:OWNER/NAME@REVISION, file.py:function, an address
+    """The name of a data set: that of its folder or file, without the number of a shard and the name of a
+    part."""
+    # Data sets that are not paths: hf:OWNER/NAME@REVISION, file.py:function, an address
     text = data.strip()
     if text.startswith("hf:"):
         text = text.removeprefix("hf:").partition("@")[0]
@@ -294,12 +291,14 @@ def _name_of(data: str) -> str:
     elif text:
         text = os.path.normpath(Path(text).absolute())
 
-    # The last part of the path that says something, which a user's own folder does not
+    # The last part of the path that identifies the data set; the home folder does not
     if text == str(Path.home()):
         return "home"
     names = [part for part in text.removeprefix(str(Path.home())).split("/") if part]
-    if names[-1:] == [LABELS]:  # of vitkit label: photos-labels/labels.csv has those of photos
-        names[-2:] = [name.removesuffix("-labels") for name in names[-2:]]
+    if (
+        len(names) > 1 and _without_part(names[-1]) == "labels"
+    ):  # photos-labels/labels.csv is a table of photos
+        names[-2] = names[-2].removesuffix("-labels")
     for name in reversed(names):
         name = _without_part(name)
         if name and name.lower() not in GENERAL:
@@ -310,7 +309,7 @@ def _name_of(data: str) -> str:
 
 
 def _without_part(name: str) -> str:
-    """A file's or folder's name without its extensions, the number of its shard and its part."""
+    """The name of a file or folder without extensions, shard number and part."""
     stem = name
     while _EXTENSION.search(stem):
         stem = _EXTENSION.sub("", stem)
@@ -319,7 +318,7 @@ def _without_part(name: str) -> str:
 
 
 def _safe(name: str) -> str:
-    """The name with nothing but letters, digits, "_", "." and "-", beginning with a letter or
-    digit: a word for every shell and file system."""
+    """The name with other characters than letters, digits, "_", "." and "-" replaced, for all shells and
+    file systems."""
     safe = re.sub(r"[^\w.]+", "-", name).strip("-_.")
     return safe[:LONGEST_NAME].rstrip("-_.")

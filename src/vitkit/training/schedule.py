@@ -1,15 +1,13 @@
-"""What ends a run: its last step, a time, a scheduler, or a person; and how far along its schedule
-it is. With a deadline, the schedule ends in time.
+"""The end of a run, by its last step, a deadline, a scheduler, or Ctrl-C; and the position of a step in its
+schedule.
 
-A recipe's schedules, of the learning rate above all, are functions of the step and the number of
-steps. How many steps fit into a time is known only while they are made: a machine is busy for a
-minute, or faster than it was when a step was measured. So the last step of a run with a deadline is
-planned again as its speed is measured, and what is left of the schedule is stretched or
-compressed to end there.
+A recipe's schedules, such as that of the learning rate, are functions of the step and the number of steps.
+How many steps fit into a deadline is known only while they run, because the speed of a machine varies. So the
+last step of a run with a deadline is planned again and again from the measured speed, and the rest of the
+schedule is stretched or compressed to end there.
 
-A plan is written down before it is followed. A run that was killed follows the same plans again,
-step by step, and ends with the same bits. A run that is asked to stop does so between two steps, so
-that it can be continued.
+A plan is written to a file before it takes effect. A run that was killed repeats the same plans step by step,
+and ends with the same bits. A run that is asked to stop does so between two steps, so that it can continue.
 """
 
 import contextvars
@@ -31,14 +29,15 @@ from vitkit.system.processes.signals import signals_are_ours
 from vitkit.system.processes.watchdog import watchdog
 from vitkit.training.state.checkpoints import read_sealed, write_sealed
 
-SCHEDULE = "schedule.json"  # in the run's directory
-TIMES = 20  # that a run looks at its pace, beside those at its beginning
-BEFORE_THE_END = ("SIGUSR1", "SIGUSR2")  # what schedulers send before they end a job
-CHANGE = 0.05  # share of the remaining steps by which a new plan differs at least,
-FEWEST = 2  # and steps
-PATIENT = 2.0  # seconds that a stop may take before a sentence says that the run waits for its step
-STOPPING = "asked to stop: this step is computed to its end, then the run saves itself and stops"
-REPEATED = 5.0  # seconds after a run has stopped in which a scheduler's signal may come once more
+SCHEDULE = "schedule.json"  # file of the plans, in the run's directory
+TIMES = 20  # number of times that a run measures its speed, besides those at its beginning
+BEFORE_THE_END = ("SIGUSR1", "SIGUSR2")  # signals of schedulers before they end a job
+# A new plan must differ by this share of the remaining steps, and by this number of steps
+CHANGE = 0.05
+FEWEST = 2
+PATIENT = 2.0  # seconds before a message says that a stop waits for the end of a step
+STOPPING = "asked to stop: the run finishes this step, saves its state and stops"
+REPEATED = 5.0  # seconds after the end of a run in which a repeated signal is ignored
 T = TypeVar("T")
 
 
@@ -46,40 +45,40 @@ class Deadline(NamedTuple):
     """The time at which a run ends, finished or not."""
 
     at: float
-    """As time.monotonic() gives it."""
+    """The time in seconds of time.monotonic()."""
     most: int
-    """Steps that a run may make, however fast it is."""
+    """Largest number of steps, however fast the run is."""
 
 
 class PlannedEnd(NamedTuple):
-    """From `step` on, the run ends at the step `last`."""
+    """A plan that was made after `step`: the run ends at the step `last`."""
 
     step: int
     last: int
 
 
 class Schedule:
-    """The last step of a run, and how far along its schedule another step is."""
+    """The last step of a run, and the positions of its steps in the schedule."""
 
     def __init__(self, run_dir: Path, length: int, deadline: Deadline | None, say: Say):
-        """Schedule of a run of `length` steps, with the plans saved before an interruption."""
+        """length: number of steps. Reads the plans that were made before an interruption."""
         self.path = run_dir / SCHEDULE
         self.length = length
         self.deadline = deadline
         self.plans = [PlannedEnd(0, length), *from_rank_0(lambda: _read_plans(self.path, say))]
         self.times: list[tuple[int, float]] = []
-        """When a step was done, (step, seconds of a clock): the first of this call, whose workers
-        are just beginning, and those at which the pace was looked at."""
+        """Steps, and the times at which they ended, in seconds of time.monotonic(): the first step of this
+        call, and those at which the speed was measured."""
 
     @property
     def last(self) -> int:
-        """The step after which the run is done, as far as is known."""
+        """The last step of the run, by the latest plan."""
         return self.plans[-1].last
 
     def position(self, step: int) -> float:
-        """The position of a step along its schedule, as a step of a run of the full length. It is
-        the same number if nothing was planned again."""
-        # Each plan divides what was left of the schedule evenly over the steps up to its last
+        """The position of a step in the schedule, as a step of a run of the full length; the step itself
+        if no plan has changed the length."""
+        # Each plan divides the rest of the schedule evenly over the steps up to its last one
         position = 0.0
         followed = [plan for plan in self.plans if plan.step < step] or self.plans[:1]
         for plan, following in pairwise([*followed, PlannedEnd(step, step)]):
@@ -88,8 +87,8 @@ class Schedule:
         return position
 
     def follow(self, step: int) -> None:
-        """Check the pace now and then, and plan again if the deadline requires it. Every rank
-        calls it after every step."""
+        """Measure the speed now and then, and make a new plan if the deadline requires it. Every rank calls
+        this after every step."""
         deadline = self.deadline
         if deadline is None:
             return
@@ -99,8 +98,8 @@ class Schedule:
         if step <= self.plans[-1].step or step >= self.last:
             return
 
-        # At the beginning at ever longer intervals, and TIMES times more. The last plan decides
-        # when, so that all ranks agree
+        # Measure at powers of 2, and TIMES more times. These steps depend on the plans alone, so all ranks
+        # agree on them
         is_power_of_2 = step & (step - 1) == 0
         if is_power_of_2 or step % max(self.last // TIMES, 1) == 0:
             plan = from_rank_0(lambda: self._plan(step, deadline))
@@ -108,15 +107,15 @@ class Schedule:
                 self.plans.append(plan)
 
     def _plan(self, step: int, deadline: Deadline) -> PlannedEnd | None:
-        """Another plan, written down; None if the present one will do."""
-        # The pace of the later half of the steps, with the evaluations among them
+        """A new plan, written to the file; None if the current one is good enough."""
+        # The speed over the later half of the steps, including evaluations
         now = time.monotonic()
         middle = (self.times[0][0] + step) // 2
         since, began = [each for each in self.times if each[0] <= middle][-1]
         seconds = max(now - began, 1e-6) / (step - since)
         self.times.append((step, now))
 
-        # What fits into the time that is left, after one more step at least
+        # The number of steps that fit into the remaining time, but at least one
         fitting = int(max(deadline.at - now, 0) / seconds)
         last = min(step + max(fitting, 1), max(deadline.most, step + 1))
         if abs(last - self.last) < max(CHANGE * (self.last - step), FEWEST):
@@ -127,13 +126,13 @@ class Schedule:
 
 
 def _read_plans(path: Path, say: Say) -> list[PlannedEnd]:
-    """The plans in a run's directory, if there are any. Says so if they are damaged."""
+    """The plans in a run's directory; none if there is no file. Prints a message if it is damaged."""
     try:
         return [PlannedEnd(*plan) for plan in read_sealed(path)["plans"]]
     except FileNotFoundError:
         return []
     except (OSError, ValueError, KeyError, TypeError):
-        say(f"{path} is damaged: the steps after the last checkpoint are planned anew")
+        say(f"{path} is damaged: the steps after the last checkpoint are planned again")
         return []
 
 
@@ -141,53 +140,52 @@ def _read_plans(path: Path, say: Say) -> list[PlannedEnd]:
 
 
 class Ends(NamedTuple):
-    """What ends a run of one process before its last step, as if it were done: what it has learned
-    so far is saved as its model. By default nothing does."""
+    """Events that end a run of one process before its last step as if it were finished: its model is saved.
+    By default there are none."""
 
     by_a_person: bool = False
-    """Whether Ctrl-C does."""
+    """Whether Ctrl-C ends the run."""
     deadline: Deadline | None = None
-    """Its schedule ends at that time, as far as the pace can be known, and the run in any case;
-    None for no time."""
+    """Time at which the run ends, and towards which its schedule is planned; None for no deadline."""
 
 
-LAST_STEP = Ends()  # nothing else ends a run
+LAST_STEP = Ends()  # a run ends at its last step only
 
 
 class Stop:
-    """Whether someone asked the run to stop: a scheduler by SIGTERM, SIGUSR1 or SIGUSR2, a person by
-    Ctrl-C; or whether its time is over."""
+    """Requests to stop a run: from a scheduler by SIGTERM, SIGUSR1 or SIGUSR2, from the user by Ctrl-C, or
+    because the deadline has passed."""
 
     def __init__(self, ends: Ends = LAST_STEP):
         self.ends = ends
         self.asked = False
-        """Whether this rank was asked."""
+        """Whether this rank was asked to stop."""
         self.by_a_person = False
-        """Whether it was by Ctrl-C."""
+        """Whether the request was Ctrl-C."""
 
     def is_due(self, agreed: bool) -> bool:
-        """Whether the run stops before its next step: on all ranks at the same one, once they have
-        `agreed`, from what an earlier step told them, that one of them was asked."""
+        """Whether the run stops before its next step. Several ranks stop at the same step: `agreed` is
+        whether the outcome of an earlier step, which all have read, says that one of them was asked."""
         watchdog.heartbeat()
         if world().world_size > 1:
             return agreed
         return self.asked or self.time_is_over()
 
     def raise_if_asked(self) -> None:
-        """Raises Interrupted on every rank if any of them was asked, so that they stop at the same
-        place, between batches of an evaluation. All ranks call it at the same places."""
+        """Raises Interrupted on every rank if any of them was asked, so that all stop between the same two
+        batches of an evaluation. All ranks call it at the same places."""
         watchdog.heartbeat()
         if any_rank(self.asked) or self.time_is_over():
             raise Interrupted
 
     def time_is_over(self) -> bool:
-        """Whether the run has had its time; never with several processes, whose clocks differ."""
+        """Whether the deadline has passed; always False with several processes, whose clocks differ."""
         if self.ends.deadline is None or world().world_size > 1:
             return False
         return time.monotonic() > self.ends.deadline.at
 
     def is_an_end(self) -> bool:
-        """Whether a run that was stopped is done, instead of waiting to be continued."""
+        """Whether the stop ends the run as if it were finished, instead of interrupting it."""
         if world().world_size > 1:
             return False
         by_a_person = self.by_a_person and self.ends.by_a_person
@@ -202,14 +200,14 @@ class Stop:
 
 @contextmanager
 def stoppable(ends: Ends = LAST_STEP) -> Iterator[Stop]:
-    """Within it SIGTERM, SIGINT, SIGUSR1 and SIGUSR2 do not end the process: they are noted, and the
-    loop looks at the note between steps. Nothing changes outside the main thread, which alone can
-    catch signals, or if the calling program handles them itself."""
+    """Context in which SIGTERM, SIGINT, SIGUSR1 and SIGUSR2 do not end the process: they set the Stop, which
+    the loop checks between steps. It changes nothing outside the main thread, which alone can handle signals,
+    or if the calling program handles the signals itself."""
     stop = Stop(ends)
     handlers_before: dict[int, Any] = {}
     received = set()
 
-    # A step may take minutes on a small machine: say that the signal was heard
+    # A step may take minutes on a small machine, so acknowledge the signal
     context = contextvars.copy_context()
     waiting = threading.Timer(PATIENT, lambda: context.run(say, STOPPING))
     waiting.daemon = True
@@ -217,18 +215,18 @@ def stoppable(ends: Ends = LAST_STEP) -> Iterator[Stop]:
     def note(number, frame):
         is_first = not stop.asked
         stop.asked = True
-        if is_first and on_rank_0():  # another signal may come while the thread starts
+        if is_first and on_rank_0():  # the thread can be started only once
             waiting.start()
         received.add(number)
         stop.by_a_person = number == signal.SIGINT
-        # Ctrl-C a second time ends a run of one process at once. Not so what SLURM sends, which may
-        # come twice in a moment; nor several processes, to which torchrun and the scheduler both pass
-        # the same signal on, and which they kill if that takes too long.
+        # A second Ctrl-C ends a run of one process immediately. SLURM's signals do not, because they may
+        # come twice; nor does Ctrl-C with several processes, which get it from torchrun and from the
+        # scheduler, and are killed by them if they take too long.
         if number == signal.SIGINT and world().world_size == 1:
             signal.signal(number, handlers_before[number] or signal.SIG_DFL)
 
-    with suppress(ValueError):  # not the main thread
-        for number in _to_catch():
+    with suppress(ValueError):  # raised outside the main thread
+        for number in _stop_signals():
             handlers_before[number] = _own_removed(signal.signal(number, note))
     try:
         yield stop
@@ -240,14 +238,14 @@ def stoppable(ends: Ends = LAST_STEP) -> Iterator[Stop]:
             signal.signal(caught, handler)
 
 
-def _to_catch() -> list[signal.Signals]:
-    """The signals that ask a run to stop. SLURM (`--signal=USR1@300`) and submitit send SIGUSR1 or
-    SIGUSR2 before a job's time is over; a program that handles these has a use of its own for them."""
+def _stop_signals() -> list[signal.Signals]:
+    """The signals that ask a run to stop. SLURM (`--signal=USR1@300`) and submitit send SIGUSR1 or SIGUSR2
+    before the end of a job; a program that handles these itself keeps its handlers."""
     if not signals_are_ours():
         return []
     signals = [signal.SIGTERM, signal.SIGINT]
     for name in BEFORE_THE_END:
-        number = getattr(signal, name, None)  # Windows has none
+        number = getattr(signal, name, None)  # missing on Windows
         if number is None:
             continue
         if _own_removed(signal.getsignal(number)) == signal.SIG_DFL:
@@ -256,10 +254,10 @@ def _to_catch() -> list[signal.Signals]:
 
 
 class _AfterAWhile:
-    """A signal's handler that does nothing for REPEATED seconds, and then is the given one.
+    """A signal handler that does nothing for REPEATED seconds, and then restores the given handler.
 
-    A small run has saved itself and is about to return its status when SLURM's second signal comes,
-    which would end it with another status.
+    SLURM may repeat its signal when a small run has already saved its state and is about to return its exit
+    status; the second signal would end it with another status.
     """
 
     def __init__(self, handler):
@@ -273,7 +271,7 @@ class _AfterAWhile:
 
 
 def _own_removed(handler):
-    """The program's handler, where an earlier run of this process has left its own around it."""
+    """The program's own handler, without the wrapper of an earlier run in this process."""
     if isinstance(handler, _AfterAWhile):
         return handler.handler
     return handler

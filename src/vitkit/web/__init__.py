@@ -1,4 +1,5 @@
-"""What all pages share: the address on this machine, the Host check, the secret, connections and their limits."""
+"""Common parts of all pages: addresses on this machine, the check of Host headers, secrets, and limits of
+connections."""
 
 import lazy_loader
 

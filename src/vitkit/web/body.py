@@ -8,10 +8,10 @@ if TYPE_CHECKING:
 
 
 class Refused(Exception):
-    """A request that is not answered: its status, and a sentence that says why."""
+    """A request that is refused, with a status and a sentence with the reason."""
 
     def __init__(self, status: int, sentence: str, retry_after: int | None = None):
-        """retry_after: seconds after which the same request may do."""
+        """retry_after: seconds after which the same request may succeed."""
         super().__init__(sentence)
         self.status = status
         self.sentence = sentence
@@ -19,9 +19,9 @@ class Refused(Exception):
 
 
 async def pieces(request: "Request", most: int) -> AsyncGenerator[bytes, None]:
-    """The body of a request, as it comes. Raises Refused for one of more than `most` bytes, before it is
-    read if its length is announced; and starlette's ClientDisconnect for one that breaks off."""
-    too_large = Refused(413, f"the request is larger than {most:,} bytes, the most taken here")
+    """The body of a request, as it arrives. Raises Refused for one of more than `most` bytes, before reading it
+    if its length is announced; and starlette's ClientDisconnect if the client disconnects."""
+    too_large = Refused(413, f"the request is larger than {most:,} bytes, the limit here")
     announced = request.headers.get("content-length", "")
     if announced.isdecimal() and int(announced) > most:
         raise too_large

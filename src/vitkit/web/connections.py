@@ -1,5 +1,5 @@
-"""The connections of a server: they do not take all descriptors, those that say nothing are closed, and
-when the server ends each gets the answer to what it has sent."""
+"""The connections of a server: they do not use all descriptors, inactive ones are closed, and when the
+server ends each request gets its response."""
 
 import asyncio
 import errno
@@ -16,40 +16,40 @@ if TYPE_CHECKING:
     import uvicorn
     from starlette.types import ASGIApp
 
-CONNECTIONS = 1000  # open at the same time; further ones wait until one ends
-SPARE = 64  # descriptors that no connection gets: another model is opened with them
+CONNECTIONS = 1000  # open at the same time; others wait until one is closed
+SPARE = 64  # descriptors that no connection may use: opening another model needs them
 BACKLOG = 1024  # connections that wait to be accepted
 IDLE = 5  # seconds that a connection is kept for another request
-SILENT = 10.0  # seconds in which the head of a request has to come
-UNREAD = 30.0  # seconds beyond a request's in which its answer has to be taken
-LOOK = 1.0  # seconds between two looks at all connections
-MOMENT_OF_ASKING = 0.5  # seconds in which a full server says so once
-MOMENT = 0.02  # seconds between two looks at connections that end
+SILENT = 10.0  # seconds within which the head of a request must arrive
+UNREAD = 30.0  # seconds beyond a request's limit within which the client must read the response
+LOOK = 1.0  # seconds between two checks of all connections
+MOMENT_OF_ASKING = 0.5  # seconds in which a full server reports it only once
+MOMENT = 0.02  # seconds between two checks of ending connections
 LINGER = 1.0  # seconds that a connection without a request stays open when the server ends
 
 
 def config_of(
     app: "ASGIApp", grace: int | None = None, log_level: str | None = None
 ) -> "uvicorn.Config":
-    """The settings of a server that strangers reach.
+    """The settings of a server that untrusted clients can reach.
 
     Args:
         app: The application.
-        grace: Seconds that a server which is told to end gives to open requests; None is any time.
-        log_level: What uvicorn's own log leaves out is below this; None leaves it as it is.
+        grace: Seconds for open requests when the server is ending; None is no limit.
+        log_level: Lowest level of uvicorn's own log; None leaves it unchanged.
     """
     import uvicorn
 
     return uvicorn.Config(
         app,
-        http="h11",  # which bounds the head of a request
+        http="h11",  # it limits the head of a request
         log_config=None,
         access_log=False,
         ws="none",
         server_header=False,
         proxy_headers=False,
         backlog=BACKLOG,
-        limit_concurrency=CONNECTIONS + 1,  # the socket accepts fewer
+        limit_concurrency=CONNECTIONS + 1,  # more than the socket accepts
         timeout_keep_alive=IDLE,
         lifespan="off",
         timeout_graceful_shutdown=grace,
@@ -58,8 +58,8 @@ def config_of(
 
 
 def bound_socket(host: str, port: int) -> socket.socket:
-    """A socket that is bound to an address, and does not listen yet; port 0 is any that is free. Raises
-    VitkitError for a host that is no address, and OSError for an address that cannot be bound to."""
+    """A socket that is bound to an address and does not listen yet; port 0 is any free one. Raises
+    VitkitError for a host that is not an address, and OSError if it cannot be bound."""
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except (OSError, OverflowError, UnicodeError) as error:
@@ -75,41 +75,41 @@ def bound_socket(host: str, port: int) -> socket.socket:
 
 
 class Listener(socket.socket):
-    """A socket that accepts no more connections than there are descriptors to spare: the others wait in
-    the system, and find their place when one ends. If connections took all of them, no other model
-    could be opened, nor the files of the metrics."""
+    """A socket that accepts connections only up to the spare descriptors; others wait in the system until one
+    is closed. If connections used all descriptors, other models and the files of the metrics could not be
+    opened."""
 
     def __init__(self, bound: socket.socket):
-        """Takes the place of the socket `bound`."""
+        """Replaces the socket `bound`."""
         super().__init__(bound.family, bound.type, bound.proto, fileno=bound.detach())
         self.accepted: WeakSet[socket.socket] = WeakSet()
-        """Those that are open: who closes a connection forgets its socket."""
+        """Open connections; closed ones are garbage-collected."""
         self.most = most_connections()
         self.full_since = -math.inf
-        """When it last said that there are too many, in seconds of the monotonic clock."""
+        """The monotonic time of the last report of too many connections."""
 
     def accept(self) -> tuple[socket.socket, Any]:
-        """The next connection. Raises OSError with EMFILE for one too many, as the system does: asyncio then
+        """The next connection. Raises OSError with EMFILE if there are too many, like the system: asyncio then
         tries again after a second.
 
-        Before that it asks up to BACKLOG times more, and each EMFILE would be a line of the log and another
-        try. So for a moment BlockingIOError says that no connection waits.
+        Before that it calls up to BACKLOG more times, and each EMFILE would cause a line of the log and another
+        attempt. So for a moment BlockingIOError claims that no connection waits.
         """
-        # Reference cycles keep connections for a while after they are closed
+        # Reference cycles keep connections for some time after they are closed
         count = sum(connection.fileno() >= 0 for connection in self.accepted)
         if count >= self.most:
             now = time.monotonic()
             if now - self.full_since < MOMENT_OF_ASKING:
                 raise BlockingIOError
             self.full_since = now
-            raise OSError(errno.EMFILE, "as many connections are open as this process takes")
+            raise OSError(errno.EMFILE, "this process has as many open connections as it may have")
         connection, address = super().accept()
         self.accepted.add(connection)
         return connection, address
 
 
 def is_full(error: BaseException | None) -> bool:
-    """Whether this is how a Listener says that it accepts no more connections for now."""
+    """Whether an error is a Listener's for too many connections."""
     return isinstance(error, OSError) and error.errno == errno.EMFILE
 
 
@@ -126,8 +126,8 @@ def most_connections() -> int:
 
 
 async def close_silent(server: "uvicorn.Server", seconds: float) -> None:
-    """Close, for ever, the connections whose clients send half a request or do not take their answer:
-    uvicorn would wait for them. seconds: that a request may take."""
+    """Close, in an endless loop, connections whose clients send half a request or do not read the response:
+    uvicorn would wait for them. seconds: the limit of a request."""
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
     since: WeakKeyDictionary[Any, tuple[Any, float]] = WeakKeyDictionary()
@@ -135,7 +135,7 @@ async def close_silent(server: "uvicorn.Server", seconds: float) -> None:
         await asyncio.sleep(LOOK)
         now = time.monotonic()
         for connection in list(server.server_state.connections):
-            assert isinstance(connection, H11Protocol)  # says config_of
+            assert isinstance(connection, H11Protocol)  # because of config_of
             request = connection.cycle
             waits = request is None or request.response_complete
             state = (id(request), waits)
@@ -147,16 +147,15 @@ async def close_silent(server: "uvicorn.Server", seconds: float) -> None:
 
 
 async def drain(server: "uvicorn.Server", bound: socket.socket) -> None:
-    """Accept no more connections, and have the server end when those that are open are done.
+    """Accept no more connections, and end the server when the open ones are done.
 
-    Connections that the system has accepted already, and nobody here, are taken over: closing the
-    socket would break them. Connections without a request stay open for a moment: a request may be
-    on its way.
+    Connections that only the system has accepted are taken over, because closing the socket would break them.
+    Connections without a request stay open for a moment: a request may be on its way.
     """
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
-    # Those that asyncio has accepted get their protocols before its server is closed: in Python 3.11
-    # it would forget them, open (python/cpython#109564)
+    # Connections that asyncio has accepted get their protocols before its server is closed: Python 3.11
+    # would lose them without closing them (python/cpython#109564)
     loop = asyncio.get_running_loop()
     last = socket.fromfd(bound.fileno(), bound.family, bound.type, bound.proto)
     loop.remove_reader(bound.fileno())
@@ -164,7 +163,7 @@ async def drain(server: "uvicorn.Server", bound: socket.socket) -> None:
     for each in server.servers:
         each.close()
 
-    # Those that wait to be accepted
+    # Connections that wait to be accepted
     accepted = _accept_waiting(last)
     last.close()
     for connection in accepted:
@@ -185,13 +184,13 @@ async def drain(server: "uvicorn.Server", bound: socket.socket) -> None:
 
 
 def _accept_waiting(listener: socket.socket) -> list[socket.socket]:
-    """The connections that wait to be accepted."""
+    """Accept all waiting connections."""
     listener.setblocking(False)
     accepted: list[socket.socket] = []
     while True:
         try:
             connection, _ = listener.accept()
-        except OSError:  # there is none
+        except OSError:  # none is left
             return accepted
         connection.setblocking(False)
         accepted.append(connection)

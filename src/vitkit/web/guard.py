@@ -1,8 +1,8 @@
-"""Who may ask a server: requests under its own names, from its own pages, who know its secret.
+"""Access control of a server: requests must use its own names, come from its own pages, and have its secret.
 
-A page in a person's browser may send requests to servers of their machine. By a name of its own that leads to
-127.0.0.1 (DNS rebinding) it may even read the answers. So a server answers under its own names alone, and a
-page of another origin changes nothing here.
+Any page in a person's browser may send requests to servers on their machine. If the page's own name resolves
+to 127.0.0.1 (DNS rebinding), it may even read responses. So a server responds only under its own names, and
+pages of other origins cannot change anything.
 """
 
 import hmac
@@ -15,16 +15,16 @@ from urllib.parse import urlsplit
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-SAFE = ("GET", "HEAD", "OPTIONS")  # methods that change nothing
+SAFE = ("GET", "HEAD", "OPTIONS")  # methods without changes
 HEADERS = (
-    (b"referrer-policy", b"no-referrer"),  # the address holds the secret
+    (b"referrer-policy", b"no-referrer"),  # the address contains the secret
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
 )
 
 
 class Guard:
-    """An ASGI application around another, which gets only the requests that may be answered."""
+    """An ASGI application that passes only permitted requests to another application."""
 
     def __init__(
         self,
@@ -40,13 +40,13 @@ class Guard:
 
         Args:
             app: The application.
-            host: The address or name that it is served at; "0.0.0.0" and "::" are all of the machine.
-            names: Further names that clients may call it by; "*" is any.
+            host: The address or name of the server; "0.0.0.0" and "::" are all addresses of the machine.
+            names: Further names that clients may use for it; "*" is any.
             origins: Web pages of other servers that may send requests, such as "https://example.org";
                 "*" is any.
-            secret: What all addresses begin with: "/SECRET/...". Empty for a server without one.
-            remedy: What to do about a name that the server does not know, in a few words.
-            hint_of_origins: How the sentence ends that refuses a page of another origin.
+            secret: The beginning of all paths: "/SECRET/...". Empty for a server without one.
+            remedy: Advice for a client that uses an unknown name, in a few words.
+            hint_of_origins: The end of the sentence that refuses a page of another origin.
         """
         self.app = app
         self.address = _address(host)
@@ -58,20 +58,20 @@ class Guard:
         self.hint_of_origins = hint_of_origins
         if self.is_public:
             own = socket.gethostname().lower()
-            self.names |= {own, f"{own}.local"}  # the second is how other machines find it (mDNS)
+            self.names |= {own, f"{own}.local"}  # other machines find it by the second one (mDNS)
 
     async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
         if scope["type"] != "http":
-            return  # there are no web sockets here
+            return  # web sockets are not supported
         status, sentence = self.fault(scope)
         if status:
             await _refuse(send, status, sentence)
             return
         if self.secret:
-            if scope["path"] == f"/{self.secret}":  # from where a page would not find its files
-                await _send_on(send, f"/{self.secret}/")
+            if scope["path"] == f"/{self.secret}":  # a page at this path would not find its files
+                await _redirect(send, f"/{self.secret}/")
                 return
-            # The application knows no secret
+            # The application does not know the secret
             scope = {**scope, "root_path": f"/{self.secret}"}
 
         async def send_with_headers(message):
@@ -100,8 +100,8 @@ class Guard:
         return 0, ""
 
     def knows(self, host: str) -> bool:
-        """Whether a Host header is one of the server's own names. Addresses of loopback are, and for a
-        server of all addresses any that is a number: only names can be made to lead elsewhere."""
+        """Whether a Host header is one of the server's own names, or a loopback address, or, for a server at all
+        addresses, any numeric address: only names can be redirected elsewhere."""
         if not host or "*" in self.names:
             return True
         try:
@@ -116,7 +116,7 @@ class Guard:
         return address.is_loopback or self.is_public or address == self.address
 
     def _is_own_page(self, scope: "Scope", host: str) -> bool:
-        """Whether a request comes from no page, from a page of this server, or from one that may ask."""
+        """Whether a request comes from no page, from a page of this server, or from a permitted page."""
         origins = _values(scope, b"origin")
         if not origins:
             return _values(scope, b"sec-fetch-site") not in (["cross-site"], ["same-site"])
@@ -124,7 +124,7 @@ class Guard:
             return False
         if "*" in self.origins or origins[0] in self.origins:
             return True
-        # A proxy in front may speak https
+        # A proxy before the server may use https
         return origins[0].lower() in (f"http://{host.lower()}", f"https://{host.lower()}")
 
     def _has_secret(self, path: str) -> bool:
@@ -133,10 +133,10 @@ class Guard:
 
 
 def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """A host that is a number, however it is written; None for a name."""
+    """The address of a numeric host in any notation; None for a name."""
     number = host.strip("[]").partition("%")[0]  # without the interface
     try:
-        if number.isdecimal():  # "0" is 0.0.0.0 to the system
+        if number.isdecimal():  # for example "0", which means 0.0.0.0
             return ipaddress.IPv4Address(int(number))
         address = ipaddress.ip_address(number)
     except ValueError:
@@ -145,19 +145,19 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def _values(scope: "Scope", name: bytes) -> list[str]:
-    """The values of a header, of each line with this name."""
+    """All values of a header, one for each of its lines."""
     return [value.decode("latin-1") for key, value in scope["headers"] if key.lower() == name]
 
 
-async def _send_on(send: "Send", address: str) -> None:
-    """Answer that what was asked for is at another address of this server."""
+async def _redirect(send: "Send", address: str) -> None:
+    """Respond with a redirection to another address of this server."""
     headers = [(b"location", address.encode()), (b"content-length", b"0")]
     await send({"type": "http.response.start", "status": 307, "headers": headers})
     await send({"type": "http.response.body", "body": b""})
 
 
 async def _refuse(send: "Send", status: int, sentence: str) -> None:
-    """Answer without reading the request; the connection ends with it."""
+    """Respond without reading the request, and close the connection."""
     body = json.dumps({"error": sentence}).encode()
     headers = [
         (b"content-type", b"application/json"),

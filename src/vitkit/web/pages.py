@@ -1,8 +1,8 @@
-"""Pages that a person opens in the browser of this machine, or of another one by their whole address: where
-they are served, their files, and their end.
+"""Pages that a person opens in a browser on this machine, or on another one by their whole address: their
+files, their addresses, and their end.
 
-Their addresses begin with a secret, so that no other page that is open in the browser, and nobody else on the
-network, can use them (`Guard`).
+Their addresses begin with a secret, so that no other page in the browser, and no other person on the network,
+can use them (`Guard`).
 """
 
 import asyncio
@@ -32,19 +32,19 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
 PACKAGES = ("fastapi", "uvicorn", "python_multipart", "prometheus_client")
-PORTS = 20  # that are tried, from the one that was asked for
-SECONDS = 600.0  # in which a request has to come: a photograph of 50 MB over a slow network
+PORTS = 20  # number of ports to try, from the given one
+SECONDS = 600.0  # within which a request must arrive: a photograph of 50 MB over a slow network
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; img-src 'self' data: blob:; style-src 'self'; "
     "script-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
-"""Of a page: it loads nothing from elsewhere, and is shown within no other."""
+"""HTTP headers of a page: it loads nothing from elsewhere, and cannot be embedded in another."""
 
 
 def check_installed() -> None:
-    """Raises VitkitError if a package is missing that a server needs."""
+    """Raise VitkitError if a package that a server needs is not installed."""
     missing = [name for name in PACKAGES if find_spec(name) is None]
     if missing:
         raise Unsupported(
@@ -52,7 +52,7 @@ def check_installed() -> None:
         )
 
 
-# Its files
+# The files of a page
 
 
 def page_routes(package: str, folder: str = "page", **replaced: str) -> "list[Route]":
@@ -61,7 +61,7 @@ def page_routes(package: str, folder: str = "page", **replaced: str) -> "list[Ro
     Args:
         package: The package that has the files page.html, page.css and page.js.
         folder: The folder of the package in which they are.
-        **replaced: Text for each `{name}` of page.html.
+        **replaced: Text for each `{name}` in page.html.
     """
     from starlette.routing import Route
 
@@ -77,33 +77,32 @@ def page_routes(package: str, folder: str = "page", **replaced: str) -> "list[Ro
         if name == "page.html":
             for key, value in replaced.items():
                 text = text.replace(f"{{{key}}}", value)
-        routes.append(Route(path, partial(_answer_file, text, kind), name=name))
+        routes.append(Route(path, partial(_file_response, text, kind), name=name))
     return routes
 
 
-async def _answer_file(text: str, kind: str, request: Any) -> Any:
+async def _file_response(text: str, kind: str, request: Any) -> Any:
     from starlette.responses import Response
 
     return Response(text, media_type=kind, headers=HEADERS)
 
 
-# Where it is
+# The address of a page
 
 
 def page_socket(host: str, port: int) -> socket.socket:
-    """A socket that listens at the port, or at the first free one of the PORTS from there.
+    """A socket that listens at the port, or at the first free one of the next PORTS ports.
 
-    Raises VitkitError for a number that is no port, for an address that is not this machine's, and if no
-    port is free.
+    Raises VitkitError for an invalid port number, for an address of another machine, and if no port is free.
     """
     if not 1 <= port <= 65535:
-        raise BadSettings(f"`port` is {port}; it is a number from 1 to 65535")
+        raise BadSettings(f"`port` is {port}; it must be a number from 1 to 65535")
     problem = ""
     last = min(port + PORTS - 1, 65535)
     for candidate in range(port, last + 1):
         try:
             listener = bound_socket(host, candidate)
-            listener.listen()  # which fails, too, if another has bound and now listens
+            listener.listen()  # fails as well if another process has bound the port and now listens
             return listener
         except OSError as error:
             problem = error.strerror or str(error)
@@ -123,7 +122,7 @@ def address_of(host: str, port: int) -> str:
 
 
 def announce_page(address: str, asked: int, port: int, how_it_ends: str, open_it: bool) -> None:
-    """Log where a page is, and that its port is not the one that was asked for; open it if that is wanted."""
+    """Log the address of a page, and whether its port is not the one given; open the page if `open_it`."""
     if port != asked:
         say(f"port {asked} is taken, so the page is at {port}")
     announce(f"open {address}   ({how_it_ends})")
@@ -132,27 +131,27 @@ def announce_page(address: str, asked: int, port: int, how_it_ends: str, open_it
 
 
 def open_browser(address: str) -> bool:
-    """Open an address in the browser of this machine, if it has a screen: a browser of the terminal would
-    take the terminal. Returns whether a browser was started."""
+    """Open an address in the browser of this machine, if it has a screen: a text browser would occupy the
+    terminal. Returns whether a browser was started."""
     has_screen = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
     if sys.platform == "linux" and not has_screen:
         return False
     return webbrowser.open(address)
 
 
-# Its life
+# Serving a page
 
 
 def serve_page(
     application: "ASGIApp", listener: socket.socket, host: str, started: Callable[[str], None]
 ) -> str:
-    """Serve a page until Ctrl-C or SIGTERM, at an address with a new secret, which is returned.
+    """Serve a page until Ctrl-C or SIGTERM, at an address with a new secret, and return the address.
 
     Args:
-        application: The application, whose paths are those below the secret.
+        application: The application, with paths below the secret.
         listener: The socket to serve at.
-        host: The address that was asked for, by which browsers may call the page.
-        started: Called with the address when the page answers.
+        host: The given address, which browsers may use for the page.
+        started: Called with the address when the page can be opened.
     """
     secret = secrets.token_urlsafe(12)
     address = f"{address_of(host, listener.getsockname()[1])}/{secret}/"
@@ -164,26 +163,26 @@ def serve_page(
 def run_until_ended(
     application: "ASGIApp", listener: socket.socket, started: Callable[[], None]
 ) -> None:
-    """Serve an application until Ctrl-C or SIGTERM, within the limits of connections that every server has.
-    `started` is called when it answers."""
+    """Serve an application until Ctrl-C or SIGTERM, with the same limits of connections as every server.
+    `started` is called when it accepts requests."""
     import uvicorn
 
     server = uvicorn.Server(config_of(application, log_level="critical"))
     serving = partial(asyncio.run, _serve_and_watch(server, Listener(listener)))
     thread = threading.Thread(target=serving, daemon=True)
     if signals_are_ours():
-        signal.signal(signal.SIGTERM, _interrupt)  # so that what follows is done then, too
+        signal.signal(signal.SIGTERM, _interrupt)  # so that the caller continues after SIGTERM too
     thread.start()
     try:
         while thread.is_alive() and not server.started:
             time.sleep(0.05)
         started()
-        while thread.is_alive():  # a join that is interrupted takes the thread for ended
+        while thread.is_alive():  # after an interrupted join, a thread counts as ended
             time.sleep(0.2)
     except KeyboardInterrupt:
         pass
     finally:
-        # Not to wait for browsers, which keep their connections open
+        # Without waiting for browsers, which keep their connections open
         server.should_exit = True
         server.force_exit = True
         thread.join(2)
@@ -194,16 +193,16 @@ def _interrupt(*_) -> None:
 
 
 async def _serve_and_watch(server: "uvicorn.Server", listener: Listener) -> None:
-    """Serve, and close connections that say nothing."""
+    """Serve, and close inactive connections."""
     loop = asyncio.get_running_loop()
-    loop.set_exception_handler(_pass_over_full)
+    loop.set_exception_handler(_ignore_full)
     watching = asyncio.create_task(close_silent(server, SECONDS))
     with listener:
         await server.serve(sockets=[listener])
     watching.cancel()
 
 
-def _pass_over_full(loop: asyncio.AbstractEventLoop, said: dict[str, Any]) -> None:
-    """Other connections wait until one ends: that is no error."""
+def _ignore_full(loop: asyncio.AbstractEventLoop, said: dict[str, Any]) -> None:
+    """Ignore the error of too many connections, which only wait until one is closed."""
     if not is_full(said.get("exception")):
         loop.default_exception_handler(said)

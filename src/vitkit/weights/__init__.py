@@ -1,5 +1,5 @@
-"""Models as files: loaded from any format, saved for every library, and proved to compute the same
-there.
+"""Models as files: loaded from any format, saved for every library, and tested to compute equal
+results there.
 
 Each name is imported when it is first used, so the description of a model can be read without
 PyTorch.

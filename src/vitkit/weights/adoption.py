@@ -1,4 +1,4 @@
-"""A loaded model for another task: other classes, another size of images, other channels.
+"""Adapt a loaded model to another task: other classes, another size of images, other channels.
 
 Legend: C channels of the new images, D filters, k side of a kernel.
 """
@@ -20,7 +20,7 @@ from vitkit.weights.classifier import Classifier, check_labels, check_own_weight
 from vitkit.weights.outputs import counted_classes
 
 COLOURS = 3
-OPAQUE = (0.5, 0.5)  # mean and standard deviation of the channel behind red, green and blue
+OPAQUE = (0.5, 0.5)  # mean and standard deviation of a fourth channel
 
 
 def adopt(
@@ -32,17 +32,17 @@ def adopt(
     method: str | None = None,
     new_head: bool = False,
 ) -> tuple[Classifier, list[str]]:
-    """The model for other classes, another image size, other channels, or all of these; and what
-    changed, in sentences.
+    """Adapt a model to other classes, another image size or other channels; returns it with sentences on
+    what changed.
 
-    Other `labels` than the model's give it a new head of zeros and drop the hidden layer before it
-    (Section 3.2, App. B.1.1); `new_head` does that for the same labels too, and no labels leave it
-    without a head. `image`, (height, width) or one side of a square, resamples positions (`method`, one
-    of RESAMPLE; the origin's own unless told), and the preprocessing follows. `channels` are those
-    of the images: see `with_channels`. All other weights are the classifier's own, not copies.
+    Other `labels` than the model's give it a new head of zeros and remove the hidden layer before the
+    head (Section 3.2, App. B.1.1); `new_head` does that for equal labels too, and empty labels leave no
+    head. `image`, (height, width) or the side of a square, resamples positions (`method` is one of
+    RESAMPLE; by default that of the model's source) and adapts the preprocessing. `channels` are those of
+    the images: see `with_channels`. All other weights are shared with the classifier, not copied.
 
-    Raises VitkitError for a size that patches do not divide, or that positions have no meaning for,
-    and for a model that was made for inference or that another library changed.
+    Raises VitkitError for a size that patches do not divide or that the positions do not support, and
+    for a model that was made for inference or that another library changed.
     """
     if labels is not None:
         check_labels(labels)
@@ -75,7 +75,7 @@ def adopt(
         preprocessing = preprocessing_for(preprocessing, image)
 
     adopted = replace(classifier, model=model, preprocessing=preprocessing, labels=tuple(labels))
-    if model is not classifier.model:  # limits for unknown images are another model's
+    if model is not classifier.model:  # limits for unknown images belong to one model
         adopted = replace(adopted, unknown=None)
     return adopted, sentences
 
@@ -86,11 +86,11 @@ def adopt(
 def with_labels(
     classifier: Classifier, labels: Sequence[str], new_head: bool = False
 ) -> tuple[Classifier, list[str]]:
-    """The model for the classes that a user names, and what changed, in sentences.
+    """Give a model the classes that a user names; returns it with sentences on what changed.
 
-    As many names as the head has outputs are names of these; other than as many, or `new_head`,
-    give it a new head of zeros. Raises VitkitError if they are not a list of names, or if most of the
-    model's own classes are among them, though they are not as many.
+    If there are as many names as the head has outputs, they become its labels. Otherwise, or with
+    `new_head`, the model gets a new head of zeros. Raises VitkitError if the names are not a list, or if
+    most of the model's own classes are among them although their number differs.
     """
     labels = _checked_names(labels)
     classes = classifier.model.config.classes
@@ -102,7 +102,7 @@ def with_labels(
         sentence = f"labels: yours, for the {counted_classes(classes)} that the head has"
         return replace(classifier, labels=labels), [sentence]
 
-    # A mistake in a list that is meant for this head would cost the head
+    # A mistake in a list that is meant for the existing head would cost that head
     own = len(set(labels) & set(classifier.labels))
     if 2 * own > classes:
         raise BadSettings(
@@ -114,11 +114,11 @@ def with_labels(
 
 
 def _checked_names(labels: Sequence[str]) -> tuple[str, ...]:
-    """A user's names of classes. Raises VitkitError unless they are a list of names, each there once."""
+    """A user's names of classes. Raises VitkitError unless they are a list of unique names."""
     check_labels(labels)
     if not isinstance(labels, Iterable):
-        raise BadSettings(f"labels is {labels!r}; give a list of names, one a class")
-    if isinstance(labels, Set | Mapping):  # no order, or not that of the classes
+        raise BadSettings(f"labels is {labels!r}; give a list of names, one for each class")
+    if isinstance(labels, Set | Mapping):  # without an order, or with one that is not meant
         kind = type(labels).__name__
         raise BadSettings(f"labels is a {kind}; give a list of names, in the order of the classes")
     names = tuple(labels)
@@ -127,28 +127,28 @@ def _checked_names(labels: Sequence[str]) -> tuple[str, ...]:
     for name in names:
         if not isinstance(name, str):
             raise BadSettings(
-                f"labels holds {name!r}, which is no string; give a name for each class"
+                f"labels holds {name!r}, which is not a string; give a name for each class"
             )
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
         raise BadSettings(f"labels holds {twice[0]!r} twice; every class needs a name of its own")
-    return tuple(str(name) for name in names)  # numpy's strings become ordinary ones
+    return tuple(str(name) for name in names)  # converts numpy's strings
 
 
 def with_new_head(model: Model, classes: int) -> Model:
-    """The model with a head of zeros for this many classes, or without a head for 0. The hidden
-    layer before the head goes: fine-tuning has one linear layer (Section 3.2)."""
+    """The model with a head of zeros for this many classes; 0 removes the head. The hidden layer before
+    the head is removed: fine-tuning has one linear layer (Section 3.2)."""
     return with_zero_head(model, model.config.with_head(classes))
 
 
 def with_zero_head(model: Model, config: ModelConfig) -> Model:
-    """The model with a head of zeros; its pooling may be another one without parameters."""
+    """The model with a head of zeros. The configuration may have another pooling without parameters."""
     return rebuilt(model, config, zeros=r"head\.")
 
 
 def headless(classifier: Classifier) -> Classifier:
-    """The model without its head, whose answer is the class token's final state, or what else its head
-    reads as in other libraries. All weights are the classifier's own, not copies."""
+    """The model without its head, whose output is the class token's final state, or what else its head
+    reads, as in other libraries. All weights are shared with the classifier, not copied."""
     check_own_weights(classifier.model)
     config = classifier.model.config
     if isinstance(config, ViTConfig):
@@ -165,8 +165,8 @@ def rebuilt(
     weights: Mapping[str, Tensor] | None = None,
     zeros: str | None = None,
 ) -> Model:
-    """A model of another configuration with these weights, by default the model's own. The tensors whose
-    names match the pattern `zeros` are new, and all zeros."""
+    """Build a model of another configuration with these weights, by default the model's own. Tensors
+    whose names match the pattern `zeros` are new, and zero."""
     if weights is None:
         weights = model.state_dict()
     with torch.device("meta"):
@@ -183,7 +183,7 @@ def rebuilt(
 
 
 def _head_sentences(old: Model, new: Model) -> list[str]:
-    """What changed with a new head, in sentences for people."""
+    """Sentences on the change of a head."""
     sentences = []
     if old.config.classes:
         dropped = f"dropped: the head of {old.config.classes:,} classes"
@@ -204,8 +204,8 @@ def _head_sentences(old: Model, new: Model) -> list[str]:
 def preprocessing_for(preprocessing: Preprocessing, image: tuple[int, int]) -> Preprocessing:
     """The preprocessing for images of another size (height, width).
 
-    The part of an image that the crop cuts off stays the same. `resize` is one number for both
-    sides, so it goes by the longer one, which the crop has to fit into.
+    The crop keeps the same part of an image. `resize` is one number for both sides, so it is scaled like
+    the longer side, which the crop must fit into.
     """
     resize = 0
     if preprocessing.resize:
@@ -229,7 +229,7 @@ def size_sentences(old: Model, new: Model) -> list[str]:
     if tables and before != after and isinstance(new.config, ViTConfig):
         sentences.append(f"resampled: the position table {grids}, as {new.config.resample} does")
 
-    # Everything else of another shape is an axial block's table of offsets along rows or columns
+    # Any other tensor with another shape is an axial block's table of offsets along rows or columns
     changed = [name for name in new_state if new_state[name].shape != old_state[name].shape]
     offsets = [name for name in changed if name not in tables]
     if offsets:
@@ -251,15 +251,15 @@ def size_sentences(old: Model, new: Model) -> list[str]:
 
 
 def with_channels(classifier: Classifier, channels: int) -> tuple[Classifier, list[str]]:
-    """The model for images with this many channels, and what changed, in sentences.
+    """Adapt a model to images with this many channels; returns it with sentences on what changed.
 
-    - 1: the kernels of the first layer are summed, so that a grey image gives what the model gave for
-      it as red, green and blue, up to rounding;
-    - 4: the fourth channel's kernels are zeros, so that it changes nothing at first;
-    - others: the kernels are repeated, red, green, blue, red and so on, times 3 / C, as timm has it.
+    - 1: the kernels of the first layer are summed, so that a grey image has the output that it had as
+      red, green and blue, up to rounding;
+    - 4: the kernels of the fourth channel are zeros, so that it has no effect at first;
+    - others: the kernels are repeated, red, green, blue, red and so on, times 3 / C, as in timm.
 
-    Means and standard deviations follow: the mean of the three, 0.5 for the fourth, or repeated; those
-    of images of many channels are better measured (`measured`), and the values of these are float32.
+    Means and standard deviations follow: the mean of the three, 0.5 for the fourth, or repeated. Those
+    of images with many channels should be measured (`measured`), and their values are float32.
 
     Raises VitkitError for a model that is not for red, green and blue.
     """
@@ -269,11 +269,11 @@ def with_channels(classifier: Classifier, channels: int) -> tuple[Classifier, li
         return classifier, []
     if channels < 1 or before != COLOURS:
         raise BadSettings(
-            f"the model's images have {counted(before, 'channel')}, not {channels}; weights for red, "
-            "green and blue can be adapted to another number of channels, others not"
+            f"the model's images have {counted(before, 'channel')}, not {channels}; only weights for red, "
+            "green and blue can be adapted to another number of channels"
         )
 
-    # The first layer is what depends on the images: one kernel, and a bias or none
+    # Only the first layer depends on the channels: its kernel, and a bias if there is one
     config = replace(model.config, channels=channels)
     with torch.device("meta"):
         shapes = {name: tensor.shape for name, tensor in build(config).state_dict().items()}
@@ -290,7 +290,7 @@ def with_channels(classifier: Classifier, channels: int) -> tuple[Classifier, li
             weights[bias] = weights[bias] + shift
         sentences = [f"summed: the kernels of red, green and blue, {name}, for grey"]
         if not _is_exact(config, old, bias in weights):
-            sentences.append("grey images get other answers than as colours, until it is trained")
+            sentences.append("until it is trained, grey images have other outputs than as colours")
     elif channels == 4:
         weights[name] = torch.cat([kernel, torch.zeros_like(kernel[:, :1])], 1)
         sentences = [f"newly made: kernels of zeros for the fourth channel, in {name}"]
@@ -305,9 +305,11 @@ def with_channels(classifier: Classifier, channels: int) -> tuple[Classifier, li
 
 
 def _is_exact(config: ModelConfig, colours: Preprocessing, has_bias: bool) -> bool:
-    """Whether a model for grey answers as the one for colours: the sum of standardised kernels is not
-    standardised; and where the three means differ, only a bias holds what that makes, and none holds
-    it at an image's padded border."""
+    """Whether a model for grey has exactly the outputs of the one for colours.
+
+    Not if kernels are standardised, because the sum of standardised kernels is not standardised. Not if
+    the three means differ and there is no bias to compensate, which also fails at padded borders.
+    """
     one_mean = len(set(colours.mean)) == 1
     backbone = getattr(config, "backbone", None) or getattr(config, "stem", None)
     if backbone is not None:
@@ -316,8 +318,9 @@ def _is_exact(config: ModelConfig, colours: Preprocessing, has_bias: bool) -> bo
 
 
 def _summed(kernel: Tensor, colours: Preprocessing, grey: Preprocessing) -> tuple[Tensor, Tensor]:
-    """A kernel (D, 3, k, k) for grey, (D, 1, k, k), and what the bias grows by, (D,): three equal
-    channels, each normalised by its own mean and deviation, as one by the mean of these."""
+    """Sum a kernel (D, 3, k, k) for grey: (D, 1, k, k), and the change of the bias, (D,). Grey is
+    equivalent to three equal channels, each normalised by its own mean and deviation; it is normalised by
+    their means."""
     exact = kernel.double()
     mean = exact.new_tensor(colours.mean)[:, None, None]  # (3, 1, 1)
     std = exact.new_tensor(colours.std)[:, None, None]
@@ -330,7 +333,7 @@ def _summed(kernel: Tensor, colours: Preprocessing, grey: Preprocessing) -> tupl
 
 
 def repeated(kernel: Tensor, channels: int) -> Tensor:
-    """A kernel (D, 3, k, k) for C channels, (D, C, k, k): as timm adapts them."""
+    """Repeat a kernel (D, 3, k, k) for C channels as timm does: (D, C, k, k)."""
     order = list(islice(cycle(range(COLOURS)), channels))
     return kernel[:, order] * (COLOURS / channels)
 
@@ -344,8 +347,8 @@ def preprocessing_for_channels(preprocessing: Preprocessing, channels: int) -> P
         return preprocessing
     if len(mean) not in (1, COLOURS):
         raise BadSettings(
-            f"the preprocessing has {counted(len(mean), 'mean')}, and the images have "
-            f"{counted(channels, 'channel')}; give a mean and a deviation for each"
+            f"the preprocessing has {counted(len(mean), 'mean')}, but the images have "
+            f"{counted(channels, 'channel')}; give a mean and a standard deviation for each"
         )
     if channels == 1:
         mean = (sum(mean) / len(mean),)

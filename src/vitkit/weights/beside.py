@@ -1,5 +1,5 @@
-"""What lies beside an encoder in checkpoints of people's own training: its head, under whatever name and
-at whatever depth; and losses, metrics and counters, which no answer depends on.
+"""Tensors beside an encoder in users' checkpoints: its head, under any name and at any depth; and losses,
+metrics and counters, which do not affect the model's output.
 """
 
 import re
@@ -13,42 +13,41 @@ from vitkit.weights.files.content import FLOATS, Lazy, Tensors, lazy_zeros
 from vitkit.weights.rules import Rule, gist
 
 ENCODER = "encoder"
-"""As --part: the encoder without a head, in a file that calls nothing so."""
-# What people call a head
+"""A value of `part`: the encoder without a head, in a file where no module has this name."""
+# Usual names of a head
 HEAD = re.compile(
     r"(?i)(\w+_)?(heads?|fc|classifier|cls|clf|linear|lin|dense|out|output|logits|last|final|top)"
     r"(_?\d+|_?layer)?"
 )
-# Second heads, and a layer before the head, which formats have rules for
+# Second heads, and a layer before the head, for which formats have rules
 SECOND = ("head_dist.", "cls_classifier.", "distillation_classifier.")
 KNOWN = (*SECOND, "heads.pre_logits.")
-# What pre-training puts behind an encoder, and no classifier reads
+# Layers of pre-training after an encoder, which no classifier reads
 PROJECTION = re.compile(
     r"(dino|ibot|student|teacher|momentum|online|target)_(\w+_)?head\w*|projection_head\w*"
     r"|(\w+_)?(projector|predictor)\w*"
 )
 MASK = "mask_token"
-# Of these names, one that people give a head of classes too
+# Names of projections that are used for heads of classes too
 PREDICTOR = re.compile(r"(target_(\w+_)?head|(\w+_)?predictor)\w*")
-# Parts of an encoder that a head of somebody's own class may read, or pass by: Transformers' pooler and
+# Parts of an encoder that the head of a user's class may read or ignore: Transformers' pooler and
 # attention pooling, DeiT's second token
 READ_OR_NOT = ("pooler.dense.weight", "head.probe", "dist_token", "embeddings.distillation_token")
-# Heads that are projections by their own layers' names, as DINO's and iBOT's
+# Projections that are recognised by the names of their layers, as those of DINO and iBOT
 PROJECTION_LAYER = re.compile(r"head\.(mlp|last_layer)")
-# Encoders of contrastive pre-training (MoCo, BYOL), whose projection has the name of the head
+# Encoders of contrastive pre-training (MoCo, BYOL), whose projection has the name of a head
 PRETRAINED = re.compile(r"(base|momentum|online|target)_(encoder|network)\.$")
-# Of these a layer has two or more
+# Names of the tensors of a layer; a layer has at least two of them
 OF_LAYERS = ("weight", "bias", "running_mean", "running_var", "gamma", "beta", "scale", "shift")
-# Losses, and metrics: what they hold is of the training, but for layers below a metric's name ("train_head",
-# "f1")
+# Losses and metrics belong to training, except layers below the name of a metric ("train_head", "f1")
 LOSS = re.compile(r"(?i)criterion\w*|(\w+_)?loss(es|_\w+|\d+)?")
-# torchmetrics' names, or people's for a metric of one phase
+# Names of torchmetrics, and usual names of a metric in one phase of training
 METRIC = re.compile(
     r"(?i)(\w+_)?metrics?(_\w+)?|(train|val|valid|validation|test)_\w+|(\w+_)?(acc|accuracy|auroc|f1)"
 )
-# What torchmetrics counts in, whatever the metric is called
+# Names of torchmetrics' counters, whatever the metric is called
 COUNTS = ("tp", "fp", "tn", "fn", "confmat", "total", "correct")
-# Mean and standard deviation of pixels, of a class that normalises its images itself
+# Mean and standard deviation of pixels, in a class that normalises its images itself
 DEVIATION_OF = {"mean": "std", "pixel_mean": "pixel_std", "image_mean": "image_std"}
 STATISTICS = (*DEVIATION_OF, *DEVIATION_OF.values())
 
@@ -56,36 +55,36 @@ STATISTICS = (*DEVIATION_OF, *DEVIATION_OF.values())
 def with_head(
     inside: Tensors, outside: Tensors, siblings: Tensors, head: str, prefix: str, width: int
 ) -> tuple[Tensors, Tensors, list[str]]:
-    """An encoder's tensors with its head under the format's name for it, `head`; what is left beside
-    it; and notes.
+    """An encoder's tensors, including its head under the format's name for it, `head`; the remaining
+    tensors beside it; and notes.
 
-    One linear layer at the end is the head: within the encoder below its usual name
-    (`heads.0.weight`), or in the class around it under a name that people give heads
-    (`model.fc.weight`), or in a state dict of its own (`siblings`). Without any of these, the only
-    linear layer there that reads `width` features is the head, if it has the name of a projection or
-    of a metric. Anything else stays where it is, and is refused later. Raises VitkitError if the head
-    may read something else than the encoder's output.
+    A single linear layer at the end is the head: within the encoder under its usual name
+    (`heads.0.weight`), in the class around the encoder under a usual name of heads (`model.fc.weight`),
+    or in a state dict of its own (`siblings`). Without any of these, the only linear layer that reads
+    `width` features is the head, even if it has the name of a projection or of a metric. Any other
+    tensors are unchanged, and are refused later. Raises VitkitError if the head may read something else
+    than the encoder's output.
     """
-    own = _own(inside, head)
+    own = _head_inside(inside, head)
     if any(map(PROJECTION_LAYER.match, own)) or any(name.startswith(SECOND) for name in inside):
         return inside, outside, []
     if own and PRETRAINED.search(prefix) and not _linear(own):
         rest = {name: lazy for name, lazy in inside.items() if name not in own}
         full = gist(prefix + name for name in own)
-        note = f"left out: {full}, the projection that pre-training has in place of a head"
+        note = f"left out: {full}, the projection of pre-training in place of a head"
         return rest, outside, [note]
 
-    # Where it is: within the encoder, above it, or in a state dict of its own; nowhere twice
-    above = _above(inside, outside, head, prefix)
+    # Its position: within the encoder, above it, or in a state dict of its own, but in one place only
+    above = _head_above(inside, outside, head, prefix)
     tensors = own or above
     notes = []
     if not tensors:
-        tensors = {name: lazy for name, lazy in siblings.items() if _is_heads(name.split("."))}
+        tensors = {name: lazy for name, lazy in siblings.items() if _is_in_head(name.split("."))}
         if tensors and not _linear(tensors):
             raise BadWeights(f"its head is {gist(tensors)}; {remedy(prefix)}")
-    if not tensors:  # under a name of the training
+    if not tensors:  # under a name of training
         named = {}
-        if not prefix:  # the encoder's class itself has it
+        if not prefix:  # the encoder's class itself contains it
             named = {name: lazy for name, lazy in inside.items() if _is_named_as_training(name)}
         tensors = _only_layer({**named, **outside, **siblings}, width)
         if tensors:
@@ -100,7 +99,7 @@ def with_head(
     if not layer or (own and above):
         return inside, outside, notes
     is_split = not own and not above
-    if is_split:  # into several state dicts, each of which may lie before the head
+    if is_split:  # into several state dicts, each of which may come before the head
         outside = {**siblings, **outside}
 
     # Under the format's name
@@ -112,13 +111,13 @@ def with_head(
     if layer != head:
         _check_reads_output(layer, inside, prefix)
         notes.append(
-            f"head: the linear layer {called}; what has no weights, such as an activation before it, is "
-            "in no file"
+            f"head: the linear layer {called}; layers without weights, such as an activation before it, are "
+            "not stored in a file"
         )
     if bias is None:
         bias = lazy_zeros(weight.shape[0])
         notes.append(
-            f"head: {called} has no bias, so zeros; a head that normalises what it reads (cosine) computes "
+            f"head: {called} has no bias, so zeros are used; a head that normalises its input (cosine) computes "
             "something else"
         )
     return {**rest, f"{head}.weight": weight, f"{head}.bias": bias}, outside, notes
@@ -127,40 +126,40 @@ def with_head(
 def without_head(
     inside: Tensors, outside: Tensors, head: str, prefix: str
 ) -> tuple[Tensors, list[str]]:
-    """An encoder's tensors without a head of any kind, and a note of what was left out."""
-    heads = [*_own(inside, head), *(name for name in inside if name.startswith(KNOWN))]
+    """An encoder's tensors without heads of any kind, and a note on what was left out."""
+    heads = [*_head_inside(inside, head), *(name for name in inside if name.startswith(KNOWN))]
     rest = {name: lazy for name, lazy in inside.items() if name not in heads}
     left = [*(prefix + name for name in heads), *outside]
     notes = []
     if left:
-        notes.append(f"left out: {gist(left)}; the encoder alone, as you say")
+        notes.append(f"left out: {gist(left)}; only the encoder, as set")
     return rest, notes
 
 
 def remedy(prefix: str) -> str:
-    """What to do if something beside an encoder of this prefix cannot be read."""
+    """The remedy if tensors beside an encoder with this prefix cannot be read."""
     return f"vitkit's head is one linear layer; to read the encoder without a head: `part={_part(prefix)!r}`"
 
 
 def _part(prefix: str) -> str:
-    """What the part is called that an encoder of this prefix alone is."""
+    """The value of `part` that selects an encoder with this prefix, without its head."""
     words = prefix.split(".")[:-1]
     word = ENCODER
     if words:
         word = words[-1]
-    if words.count(word) > 1:  # `part` takes the first of them
+    if words.count(word) > 1:  # `part` would select the first of them
         word = ".".join(words)
     return word
 
 
 def names_of_head(names: Iterable[str], head: str) -> set[str]:
-    """The names that are of a head, or of a second one."""
+    """The names that belong to a head, or to a second one."""
     roots = (head.split(".")[0] + ".", *SECOND)
     return {name for name in names if name.startswith(roots)}
 
 
-def _own(inside: Tensors, head: str) -> Tensors:
-    """The tensors below the name of the head within an encoder."""
+def _head_inside(inside: Tensors, head: str) -> Tensors:
+    """The tensors within an encoder that have the name of its head."""
     root = head.split(".")[0] + "."
     return {
         name: lazy
@@ -169,44 +168,49 @@ def _own(inside: Tensors, head: str) -> Tensors:
     }
 
 
-def _above(inside: Tensors, outside: Tensors, head: str, prefix: str) -> Tensors:
-    """The tensors of a head in the class around an encoder. If the encoder has no prefix, that is the
-    encoder's class, in which its own head has another name."""
-    above = {name: lazy for name, lazy in outside.items() if _is_heads(_beyond(name, prefix))}
+def _head_above(inside: Tensors, outside: Tensors, head: str, prefix: str) -> Tensors:
+    """The tensors of a head in the class around an encoder. Without a prefix, that is the encoder's class
+    itself, with another name for the head."""
+    above = {
+        name: lazy
+        for name, lazy in outside.items()
+        if _is_in_head(_words_after_prefix(name, prefix))
+    }
     if not prefix:
         for name, lazy in inside.items():
             first = name.split(".")[0]
-            if first != head.split(".")[0] and _is_heads([first, ""]):
+            if first != head.split(".")[0] and _is_in_head([first, ""]):
                 above[name] = lazy
     return above
 
 
 def _check_reads_output(layer: str, inside: Tensors, prefix: str) -> None:
-    """Raises VitkitError if the head of somebody's own class may read one of two outputs."""
+    """Raises VitkitError if it is unclear which of two outputs the head of a user's class reads."""
     for name in READ_OR_NOT:
         if name in inside:
             raise BadWeights(
-                f"its head {printable_name(layer)} is that of a class of somebody's own, and nothing "
-                f"says whether it reads {printable_name(prefix + name)}; if it does not, save the file "
+                f"its head {printable_name(layer)} belongs to a class of your own, and the file does not "
+                f"say whether it reads {printable_name(prefix + name)}; if it does not, save the file "
                 "again without that"
             )
 
 
-def _beyond(name: str, prefix: str) -> list[str]:
-    """The words of a name after those that the encoder's prefix begins with too."""
+def _words_after_prefix(name: str, prefix: str) -> list[str]:
+    """The words of a name after those that it shares with the encoder's prefix."""
     words = name.split(".")
     for word in prefix.split("."):
         if words[0] == word and len(words) > 1:
             words = words[1:]
-        elif words[0].isdecimal() and word.isdecimal():  # of one Sequential with the encoder
+        elif words[0].isdecimal() and word.isdecimal():  # in one Sequential with the encoder
             return ["head", *words[1:]]
         else:
             break
     return words
 
 
-def _is_heads(words: list[str]) -> bool:
-    """Whether a tensor of this name is in what people call a head; the last word is the tensor's."""
+def _is_in_head(words: list[str]) -> bool:
+    """Whether a tensor with this name is in a module with a usual name of heads. The last word is the
+    tensor's own."""
     layers = words[:-1]
     if any(PROJECTION.fullmatch(word) or _is_of_training(word) for word in layers):
         return False
@@ -214,8 +218,8 @@ def _is_heads(words: list[str]) -> bool:
 
 
 def _linear(tensors: Tensors) -> str:
-    """The linear layer whose weight, and bias if it has one, all these tensors are; "" if they are
-    anything else. A convolution of 1 x 1 is none: it may answer for every patch."""
+    """The linear layer that consists of exactly these tensors, a weight and perhaps a bias; otherwise "". A
+    convolution of 1 x 1 does not count, because it may have an output for every patch."""
     layers = {name.rpartition(".")[0] for name in tensors}
     if len(layers) != 1:
         return ""
@@ -231,8 +235,8 @@ def _linear(tensors: Tensors) -> str:
 
 
 def _only_layer(tensors: Tensors, width: int) -> Tensors:
-    """The tensors of the only layer beside an encoder, if it is linear, reads the encoder's `width`
-    features, and has the name of a projection or a metric; none otherwise."""
+    """The tensors of the only layer beside an encoder, if it is linear, reads `width` features, and has
+    the name of a projection or a metric; otherwise {}."""
     layers: dict[str, Tensors] = {}
     for name, lazy in tensors.items():
         layer = name.rpartition(".")[0]
@@ -249,17 +253,17 @@ def _only_layer(tensors: Tensors, width: int) -> Tensors:
 
 
 class OfPixels(NamedTuple):
-    """Mean and standard deviation of pixels, of a class that normalises its images itself."""
+    """Mean and standard deviation of pixels, in a class that normalises its images itself."""
 
     names: tuple[str, str]
     mean: tuple[float, ...]
-    """On the scale from 0 to 1."""
+    """For levels from 0 to 1."""
     std: tuple[float, ...]
 
 
 def statistics_in(tensors: Tensors, channels: int) -> OfPixels | None:
-    """The statistics that a class has as buffers beside its encoder; None if there are none, or none that
-    pixels have."""
+    """The statistics of pixels that a class has as buffers beside its encoder; None if there are none, or
+    if the values are implausible."""
     for name, lazy in tensors.items():
         layer, dot, leaf = name.rpartition(".")
         other = f"{layer}{dot}{DEVIATION_OF.get(leaf)}"
@@ -270,7 +274,7 @@ def statistics_in(tensors: Tensors, channels: int) -> OfPixels | None:
             continue
         means, deviations = (each.read().double().flatten().tolist() for each in pair)
         scale = 1.0
-        if max(means) > 1:  # of bytes
+        if max(means) > 1:  # for levels from 0 to 255
             scale = 255.0
         mean = tuple(value / scale for value in means)
         std = tuple(value / scale for value in deviations)
@@ -288,14 +292,15 @@ def _is_of_channels(lazy: Lazy, channels: int) -> bool:
 def without_unread(
     tensors: Tensors, rules: list[Rule], width: int, prefix: str, alone: bool
 ) -> tuple[Tensors, list[str], list[str]]:
-    """The tensors without those beside the encoder that no answer depends on; a note that names
-    these; and the others that no rule reads, of the head or beside the encoder.
+    """The tensors without those beside the encoder that do not affect its output; notes that name these;
+    and the names of other tensors that no rule reads.
 
-    Left out are counters, losses, metrics, projections of pre-training, and scalars and vectors, but
-    for those of a layer: one with weight and bias, and a vector as long as the encoder is wide may be
-    a norm between encoder and head, or an order of features. So may layers that read what the encoder
-    gives and give what the head reads, whatever their names, and layers that read the logits.
-    `alone`: left out is everything.
+    Left out are counters, losses, metrics, projections of pre-training, scalars and vectors. Kept are
+    tensors of layers: a layer with weight and bias; a vector as long as the encoder is wide, which may be
+    a norm between encoder and head, or an order of features; layers of any name between encoder and head;
+    and layers that read the logits.
+
+    alone: leave out everything beside the encoder.
     """
     known = {name for rule in rules for name in rule.theirs}
     roots = {name.split(".")[0] for name in known}
@@ -309,7 +314,7 @@ def without_unread(
         if layer and lazy.shape and leaf in OF_LAYERS:
             vectors.setdefault(layer, set()).add(leaf)
 
-    # Of training by their names; before a head they may be layers all the same
+    # Tensors with names of training; before a head they may be layers nevertheless
     named = [name for name, lazy in beside.items() if _is_left_out(name, lazy, beside)]
     outputs, read = _sizes_of_head(tensors, rules)
     if read and not alone:
@@ -340,15 +345,15 @@ def without_unread(
     notes = []
     if not read and not alone and any(_may_be_head(name, beside[name], width) for name in left):
         notes.append(
-            f"GUESSED: {gist(left)} is of pre-training by its name, beside the model and left out; if it "
-            "is the head, vitkit does not read it: its head is one linear layer"
+            f"GUESSED: {gist(left)} belongs to pre-training by its name, so it is left out beside the model; if it "
+            "is the head, vitkit cannot read it, because its head is one linear layer"
         )
     elif left:
         notes.append(f"left out: {gist(left)}, beside the model")
     if guessed:
         notes.append(
-            f"GUESSED: no answer depends on {gist(guessed)}, which is beside the model and left out; a "
-            "temperature, for example, changes the probabilities"
+            f"GUESSED: {gist(guessed)}, beside the model, does not affect its outputs and is left out; a "
+            "temperature, for example, would change the probabilities"
         )
     unread = {*left, *guessed}
     rest = {name: lazy for name, lazy in tensors.items() if name not in unread}
@@ -356,13 +361,13 @@ def without_unread(
 
 
 def _may_be_head(name: str, lazy: Lazy, width: int) -> bool:
-    """Whether a tensor is the first layer of what may be a head of several, under the name of a predictor."""
+    """Whether a tensor may be the first layer of a head of several layers, under a name of a predictor."""
     reads = len(lazy.shape) == 2 and lazy.shape[1] == width
     return reads and any(PREDICTOR.fullmatch(word) for word in name.split(".")[:-1])
 
 
 def _sizes_of_head(tensors: Tensors, rules: list[Rule]) -> tuple[int, int]:
-    """The numbers of outputs of the head, and of the features that it reads; 0 without one."""
+    """The numbers of outputs and of input features of the head; 0 without a head."""
     heads = [rule.theirs[0] for rule in rules if rule.ours.startswith("head.")]
     for name in heads:
         if name in tensors and len(tensors[name].shape) == 2:
@@ -372,25 +377,26 @@ def _sizes_of_head(tensors: Tensors, rules: list[Rule]) -> tuple[int, int]:
 
 
 def _may_feed_head(tensors: Tensors, width: int, read: int) -> bool:
-    """Whether tensors may be layers between an encoder and its head: whether one reads as many features
-    as the encoder gives, and one gives as many as the head reads."""
+    """Whether tensors may be layers between an encoder and its head: one reads as many features as the
+    encoder has, and one has as many outputs as the head reads."""
     reads = []
     gives = []
     for name, lazy in tensors.items():
         shape = lazy.shape
-        is_of_a_matrix = len(_weight_beside(name, tensors)) > 1  # its bias
-        if len(shape) == 1 and not is_of_a_matrix:  # a norm, or factors
+        is_of_a_matrix = len(_weight_beside(name, tensors)) > 1  # a bias
+        if len(shape) == 1 and not is_of_a_matrix:  # a norm, or scale factors
             reads.append(shape[0] in (width, read))
             gives.append(shape[0] == read)
         elif len(shape) > 1:
             reads.append(shape[1] in (width, read) or prod(shape[1:]) in (width, read))
-            gives.append(shape[0] == read or ".weight_hh_" in name)  # of gates, several a feature
+            # Several gates for each feature
+            gives.append(shape[0] == read or ".weight_hh_" in name)
     return any(reads) and any(gives)
 
 
 def _may_read_logits(tensors: Tensors, vectors: dict[str, set[str]], outputs: int) -> bool:
-    """Whether tensors may be layers behind a head: a matrix that reads as many outputs, or a norm of as
-    many. One vector alone is a loss's weights of classes. `vectors`: by layer, what it has."""
+    """Whether tensors may be layers after a head: a matrix with as many inputs as the head has outputs, or
+    a norm of that size. A single vector is a loss's weights of classes. vectors: tensor names by layer."""
     for name, lazy in tensors.items():
         layer, _, leaf = name.rpartition(".")
         is_matrix = leaf == "weight" and len(lazy.shape) > 1
@@ -404,7 +410,7 @@ def _may_read_logits(tensors: Tensors, vectors: dict[str, set[str]], outputs: in
 
 
 def _weight_beside(name: str, tensors: Tensors) -> tuple[int, ...]:
-    """The shape of the weight of the layer that a tensor is of."""
+    """The shape of the weight in the layer of a tensor; () if there is none."""
     layer = name.rpartition(".")[0]
     weight = tensors.get(f"{layer}.weight")
     if weight is None:
@@ -413,8 +419,8 @@ def _weight_beside(name: str, tensors: Tensors) -> tuple[int, ...]:
 
 
 def _is_count(name: str, lazy: Lazy) -> bool:
-    """Whether a tensor is a counter, or of a metric: whole numbers, which no weights are. Others may be
-    an order of features or classes."""
+    """Whether a tensor is a counter or belongs to a metric: integers, which weights never are. Other
+    integers may be an order of features or classes."""
     words = name.split(".")
     if lazy.dtype in FLOATS:
         return False
@@ -423,8 +429,8 @@ def _is_count(name: str, lazy: Lazy) -> bool:
 
 
 def _is_left_out(name: str, lazy: Lazy, tensors: Tensors) -> bool:
-    """Whether a tensor is of a loss, a metric or pre-training by its name, or a counter. Layers are of no
-    metric: a weight of two axes, and what lies beside it."""
+    """Whether a tensor belongs to a loss, a metric or pre-training by its name, or is a counter. A layer, with
+    a weight of two axes, never belongs to a metric."""
     words = name.split(".")[:-1] or [name]
     if _is_count(name, lazy) or name == MASK or name.endswith(f".{MASK}"):
         return True
@@ -435,10 +441,11 @@ def _is_left_out(name: str, lazy: Lazy, tensors: Tensors) -> bool:
 
 
 def _is_named_as_training(name: str) -> bool:
-    """Whether a tensor is in a layer under the name of a projection or a metric."""
+    """Whether a tensor is in a layer with the name of a projection or a metric."""
     words = name.split(".")[:-1]
     return any(PROJECTION.fullmatch(word) or METRIC.fullmatch(word) for word in words)
 
 
 def _is_of_training(word: str) -> bool:
+    """Whether a word of a name is that of a loss or a metric."""
     return bool(LOSS.fullmatch(word) or METRIC.fullmatch(word))

@@ -1,4 +1,4 @@
-"""The model card that goes with a saved model: README.md, as the Hugging Face hub shows it."""
+"""The model card of a saved model: README.md, in the form that the Hugging Face hub shows."""
 
 import json
 
@@ -11,7 +11,7 @@ from vitkit.weights.formats.format import Format
 from vitkit.weights.licenses import FILE, License, license_fields
 from vitkit.weights.outputs import counted_classes
 
-FOR_THE_PROGRAM = ("layout", "held_out")  # of the origin: no reader has a use for them
+FOR_THE_PROGRAM = ("layout", "held_out")  # entries of the origin that only vitkit reads
 
 
 CARD = """\
@@ -48,7 +48,8 @@ classifier = vitkit.load("DIRECTORY")  # model, preprocessing, labels
 
 
 def model_card(classifier: Classifier, format: Format) -> str:
-    """Origin, preprocessing, metrics and how to open the model, as Markdown under a YAML header."""
+    """The model card in Markdown with a YAML header: origin, preprocessing, metrics, how to open the
+    model."""
     config = classifier.model.config
     height, width = config.image
     images = f"images of {height} x {width} pixels"
@@ -63,7 +64,7 @@ def model_card(classifier: Classifier, format: Format) -> str:
         f"{parameters(classifier.model):,} parameters, {cost(config).macs / 1e9:.2f} GMACs, {head}."
     )
 
-    # The origin, without what has a place of its own or is for the program alone
+    # The origin, without entries that have a section of their own or that only vitkit reads
     origin = public(dict(classifier.origin))
     measured = origin.pop("metrics", None)
     for name in FOR_THE_PROGRAM:
@@ -85,7 +86,7 @@ def model_card(classifier: Classifier, format: Format) -> str:
 
 
 def _header(classifier: Classifier, format: Format) -> str:
-    """The YAML header, which the hub reads for its search and its buttons."""
+    """The YAML header, which the hub uses for search and buttons."""
     config = classifier.model.config
     tags = ["image-classification", "vitkit"]
     if config.kind == "vit":
@@ -104,9 +105,9 @@ def _header(classifier: Classifier, format: Format) -> str:
 
 
 def _license_sentence(license: License | None) -> str:
-    """Under which terms the weights may be used."""
+    """The terms under which the weights may be used."""
     if license is None:
-        return "Nobody has said under which licence the weights are; ask before you share them."
+        return "The licence of the weights is unknown; ask their authors before you share them."
     sentence = f"{license.called}: {license.allows()}."
     if license.text:
         sentence += f" The text is in {FILE}."
@@ -120,7 +121,7 @@ def _elsewhere(classifier: Classifier, format: Format) -> str:
     preprocessing = classifier.preprocessing
     if preprocessing.is_native and not format.example:
         return (
-            "\nIt reads images whole, at their own proportions, which no such model of another library does: "
+            "\nIt reads whole images in their own aspect ratios, which no such model of another library does: "
             "`vitkit predict DIRECTORY IMAGE`, or an exported file (`vitkit export DIRECTORY`).\n"
         )
     config = classifier.model.config
@@ -137,7 +138,8 @@ def _elsewhere(classifier: Classifier, format: Format) -> str:
 
 
 def _by_states(config: ModelConfig) -> str:
-    """How to compute the answers of a head that joins several states with a library that has the encoder."""
+    """Code that computes the output of a head that joins several states, with a library that has the
+    encoder."""
     if not isinstance(config, ViTConfig) or not config.pooling.extends_class_token:
         return ""
     encoder = config.headless()
@@ -156,7 +158,7 @@ def _by_states(config: ModelConfig) -> str:
 
 
 def _list(values: dict) -> str:
-    """A list of Markdown, with an item for each value."""
+    """A Markdown list with an item for each value."""
     items = []
     for key, value in values.items():
         if not isinstance(value, str):

@@ -1,7 +1,7 @@
-"""The Classifier: a model with everything that an image needs on its way to a probability; and its
-description, which is all of it but the weights.
+"""The Classifier: a model with everything that is needed to classify an image; and its description,
+which is everything but the weights.
 
-Legend: B batch, K classes, h w pixels of what the model gets.
+Legend: B batch, K classes, h w pixels of a prepared image.
 """
 
 import math
@@ -39,35 +39,31 @@ from vitkit.weights.unknown import Unknown
 
 @dataclass(frozen=True)
 class Classifier:
-    """A model with everything that must stay with it: preprocessing, labels, activation, origin,
-    licence.
+    """A model with everything that must stay with it: preprocessing, labels, activation, origin, licence.
 
-    Every package that needs a model's answer to an image takes the same three steps, in this order:
-    `batch` prepares pictures, `logits` computes, `probabilities` applies the activation.
+    Every package that computes a model's output for images takes three steps, in this order: `batch`
+    prepares pictures, `logits` computes, `probabilities` applies the activation.
     """
 
     model: Model
     preprocessing: Preprocessing
     labels: tuple[str, ...]
-    """A name for every class; none for a model without a head. Without names the classes of a saved
-    model are numbered."""
+    """A name for every class; empty for a model without a head. If a saved model has no names, its
+    classes are numbered."""
     activation: Activation = "softmax"
-    """How logits become probabilities. "softmax": one class among K, the probabilities sum to one.
-    "sigmoid": each class is a question of its own. "none": the outputs are other numbers, such as
-    those of a regression."""
+    """How logits become probabilities. "softmax": one class of K, probabilities sum to one. "sigmoid":
+    several classes, each independently. "none": outputs are not logits, such as those of a regression."""
     origin: dict = field(default_factory=dict)
-    """Where the model came from, for people. vitkit itself reads two entries: a model that is
-    written in the format of its "format" gets the spelling of its "layout" again (see
-    `Tidied.layout`)."""
+    """Where the model came from, for people. vitkit itself reads two entries: if a model is written in
+    the format of its "format", tensors get the names of its "layout" (`Tidied.layout`)."""
     license: License | None = None
-    """Under which terms the weights may be used and passed on; None if nobody has said."""
+    """Terms under which the weights may be used and passed on; None if unknown."""
     pretraining: dict[str, Tensor] = field(default_factory=dict, compare=False, repr=False)
-    """What pre-training added to the model: a mask embedding, a decoder (weights/pretraining.py). A run
-    of the same objective that begins with the model begins with it too."""
+    """Modules that pre-training added to the model: a mask embedding, a decoder
+    (weights/pretraining.py). A run of the same objective that begins with the model uses them too."""
     unknown: Unknown | None = field(default=None, compare=False, repr=False)
-    """From where on an image is unknown to the model, and which classes an answer leaves open; None
-    if nobody has fitted that. Another head, or other features, make it meaningless: they begin
-    without."""
+    """Limits beyond which an image is unknown to the model, and classes that a prediction leaves open;
+    None if they were not fitted. They are valid for one head and one set of features only."""
 
     def __post_init__(self):
         if self.activation not in get_args(Activation):
@@ -84,8 +80,8 @@ class Classifier:
             )
 
     def __repr__(self) -> str:
-        """What it is, in five lines: the model, its images, classes, origin and licence."""
-        # The model; another library may have wrapped it
+        """A summary in five lines: the model, its images, classes, origin and licence."""
+        # The model, which another library may have wrapped
         config = getattr(self.model, "config", None)
         name = type(self.model).__name__
         if isinstance(config, ModelConfig):
@@ -97,11 +93,11 @@ class Classifier:
             names = some([printable_name(label) for label in self.labels], 3)
             classes = f"{len(self.labels):,} ({self.activation}): {names}"
 
-        # Where it came from, and what may be done with it
+        # Its origin and licence
         origin = self.origin.get("file") or self.origin.get("init") or "made from its parts"
         if data := self.origin.get("data"):
             origin = f"{origin}, trained on {data}"
-        license = "nobody has said"
+        license = "unknown"
         if self.license:
             license = self.license.called
         return "\n".join(
@@ -120,13 +116,13 @@ class Classifier:
         return next(self.model.parameters()).device
 
     def to(self, device: torch.device | str) -> "Classifier":
-        """The classifier with its model on a device; as nn.Module.to, this moves the model itself."""
+        """The classifier with its model on a device. Like nn.Module.to, this moves the model itself."""
         return replace(self, model=self.model.to(device))
 
     def for_inference(self) -> "Classifier":
-        """A copy of the classifier for deployment, with everything computed in advance that can be for
-        the size of its preprocessing. Its model is only for inference: it cannot be trained or
-        saved. If the model is already such a model, the classifier itself is returned.
+        """A copy for deployment, in which everything that depends only on the image size is computed in
+        advance. Its model cannot be trained or saved. Returns the classifier itself if its model is already
+        such a model.
         """
         if getattr(self.model, "inference_only", False):
             return self
@@ -137,13 +133,12 @@ class Classifier:
         return replace(self, model=model)
 
     def batch(self, images: Any) -> Tensor:
-        """Prepare images: -> uint8 (B, 3, h, w) on the model's device; or (B, M), if they keep their own
-        proportions and these differ (data/images/native.py).
+        """Prepare images: -> uint8 (B, 3, h, w) on the model's device; or (B, M) if they keep their aspect
+        ratios and these differ (data/images/native.py).
 
-        They are one or several of: a path, the bytes of a file, a Pillow image, an array (h, w, 3)
-        or (h, w), a tensor (3, h, w); of uint8, or float from 0 to 1; or a picture
-        (`vitkit.data.open_image`). Raises BadImage for one that cannot be decoded, and VitkitError
-        for an empty list.
+        An image is a path, the bytes of a file, a Pillow image, an array (h, w, 3) or (h, w), a tensor
+        (3, h, w), uint8 or float from 0 to 1, or a picture (`vitkit.data.open_image`). One or several are
+        accepted. Raises BadImage for an image that cannot be decoded, and VitkitError for an empty list.
         """
         from vitkit.data import as_pictures
 
@@ -153,20 +148,19 @@ class Classifier:
         return torch.from_numpy(self.preprocessing.together(prepared)).to(self.device)
 
     def logits(self, images: Tensor) -> Tensor:
-        """Prepared images, uint8 (B, 3, h, w), or (B, M) as `batch` gives them, on any device, ->
-        float32 (B, K), without a gradient, in evaluation mode.
+        """Compute logits: prepared images, uint8 (B, 3, h, w) or (B, M) as from `batch`, on any device ->
+        float32 (B, K), without gradients, in evaluation mode.
 
-        A model without a head gives its representation, (B, D).
+        A model without a head returns its representation, (B, D).
         """
         return self._compute(self.model, images)
 
     def features(self, images: Tensor) -> Tensor:
-        """The features of prepared images, which the head reads: uint8 (B, 3, h, w) -> float32 (B,
-        D)."""
+        """Compute the features that the head reads: prepared images uint8 (B, 3, h, w) -> float32 (B, D)."""
         return self._compute(self.model.features, images)
 
-    # Not inference_mode: a model in training is evaluated too, and FSDP keeps the memory that it
-    # takes here, as tensors that autograd could then not use.
+    # no_grad instead of inference_mode, because a model in training is evaluated too, and FSDP would keep
+    # memory that is allocated here as tensors that autograd cannot use.
     @torch.no_grad()
     def _compute(self, function: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
         if not isinstance(images, Tensor):
@@ -186,17 +180,17 @@ class Classifier:
         return activate(logits, self.activation)
 
     def predict(self, *images: Any, **settings: Any) -> Any:
-        """The most likely classes of images, as `vitkit.predict(classifier, *images, **settings)` gives
-        them: files, folders, bytes, Pillow images, arrays or tensors; raises what that raises."""
-        import vitkit  # `predict` is in a higher layer; this only hands the call on
+        """Predict the most likely classes of images: see `vitkit.predict(classifier, *images, **settings)`.
+        Images are files, folders, bytes, Pillow images, arrays or tensors."""
+        import vitkit  # `predict` is in a higher layer, and this only forwards the call
 
         return vitkit.predict(self, *images, **settings)
 
     __call__ = predict
 
     def __getattr__(self, name: str) -> Any:
-        """Raises AttributeError for an attribute that does not exist, with the right name if another library
-        calls something so."""
+        """Raises AttributeError for a missing attribute, with the right name if other libraries have one of
+        that name."""
         sentence = f"a Classifier has no {name!r}"
         if name in OTHER_NAMES:
             sentence += f"; {OTHER_NAMES[name]}"
@@ -210,7 +204,7 @@ _ANSWER = "classifier.predict(images) gives classes with probabilities"
 _FEATURES = "classifier.features(classifier.batch(images)) gives features"
 _NETWORK = "the network itself, a torch.nn.Module, is classifier.model"
 _TRAIN = 'vitkit.finetune("MODEL", "photos/") trains a model'
-_SAVE = 'vitkit.save(classifier, "weights") writes it'
+_SAVE = 'vitkit.save(classifier, "weights") saves it'
 OTHER_NAMES = {
     **dict.fromkeys(
         ("classes", "classes_", "names", "class_names", "label_names", "vocab"), _NAMES
@@ -244,13 +238,13 @@ OTHER_NAMES = {
     ),
     "push_to_hub": 'vitkit.push("weights", "owner/name") uploads a saved model',
 }
-"""What other libraries call something of a classifier, each with what to write here."""
+"""Names of other libraries for attributes of a classifier, each with what to write here."""
 
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """A context in which the model is in evaluation mode. Afterwards each module has the mode
-    that it had before: frozen parts stay in evaluation mode."""
+    """A context in which the model is in evaluation mode. Afterwards each module has its previous mode
+    again, so frozen parts stay in evaluation mode."""
     modules = [module for module in model.modules() if module.training]
     for module in modules:
         module.training = False
@@ -262,7 +256,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def check_native(config: ModelConfig, patch: tuple[int, int]) -> None:
-    """Raises VitkitError for a model that cannot read images at their own proportions, cut into patches of
+    """Raises VitkitError for a model that cannot read images in their own aspect ratios, with patches of
     (height, width) pixels."""
     reason = None
     if not isinstance(config, ViTConfig) or config.stem is not None or config.mixer != "full":
@@ -286,11 +280,11 @@ def check_native(config: ModelConfig, patch: tuple[int, int]) -> None:
 
 
 def no_answer(classifier: Classifier) -> str:
-    """Why the model's outputs say nothing of an image, as the beginning of a sentence: it has no
-    head, or one of zeros. "" for a model that answers.
+    """The reason why the model's outputs do not depend on the image, as the beginning of a sentence: it has
+    no head, or one of zeros. "" for any other model.
 
-    Google's files of ImageNet-21k were published so: with a head of 21,843 classes, all zeros. A new
-    head is of zeros too (Section 3.2), until it is trained.
+    Google published its files of ImageNet-21k with a head of 21,843 classes, all zeros. A new head is zero
+    too (Section 3.2), until it is trained.
     """
     if not classifier.labels:
         return "the model has no classification head, so it names no classes"
@@ -303,15 +297,15 @@ def no_answer(classifier: Classifier) -> str:
 
 
 def check_answers(classifier: Classifier, instead: str = "train one: vitkit finetune") -> None:
-    """Raises VitkitError for a model whose outputs say nothing of an image, which also says what to do
-    `instead`."""
+    """Raises VitkitError for a model whose outputs do not depend on the image; the message ends with
+    `instead`, the remedy."""
     if reason := no_answer(classifier):
         raise Unsupported(f"{reason}; {instead}")
 
 
 def has_head_of_zeros(model: nn.Module) -> bool:
-    """Whether the weights of the model's head, or of both of DeiT's, are all zeros. Its biases do not
-    depend on the image."""
+    """Whether the weights of the model's head, or of both heads of DeiT, are all zeros. Biases are ignored,
+    as they do not depend on the image."""
     head = getattr(model, "head", None)
     if not isinstance(head, nn.Module):
         return False
@@ -322,21 +316,22 @@ def has_head_of_zeros(model: nn.Module) -> bool:
 
 
 def check_labels(labels: Iterable[str]) -> None:
-    """Raises VitkitError for one string: its letters would become the labels."""
+    """Raises VitkitError for a single string, because its letters would become the labels."""
     if isinstance(labels, str):
-        raise BadSettings(f"labels is {labels!r}, one string; give a list of names, one a class")
+        raise BadSettings(
+            f"labels is {labels!r}, one string; give a list of names, one for each class"
+        )
 
 
 @torch.no_grad()
 def with_temperature(classifier: Classifier, temperature: float) -> Classifier:
-    """A copy of the classifier whose logits are divided by the temperature, which is noted in its
-    origin. The origin's metrics of probabilities are dropped, and the limits for unknown images, as
-    they are another model's now.
+    """A copy of the classifier whose logits are divided by the temperature.
 
-    The division is in the weights of the head, exact to float32's rounding. So every format and
-    every library, runtime and server has the same probabilities, and nobody can forget them. Raises
-    VitkitError for a temperature that is not positive, and for a model without a head or with one of
-    zeros.
+    The origin records the temperature. Metrics of probabilities in the origin and limits for unknown
+    images are dropped, because they are no longer valid. The division is applied to the weights of the
+    head, exact up to float32's rounding, so every format, library, runtime and server has the same
+    probabilities. Raises VitkitError for a temperature that is not positive, and for a model without a
+    head or with one of zeros.
     """
     if not math.isfinite(temperature) or temperature <= 0:
         raise BadSettings(f"the temperature is {temperature}; it is a positive number")
@@ -348,7 +343,7 @@ def with_temperature(classifier: Classifier, temperature: float) -> Classifier:
             layer.weight.div_(temperature)
             layer.bias.div_(temperature)
 
-    # What is said of the model: figures of probabilities are another model's now, those of answers stay
+    # Metrics of probabilities are no longer valid; those of predicted classes are
     product = temperature * classifier.origin.get("temperature", 1.0)
     origin = {**classifier.origin, "temperature": product}
     if metrics := origin.get("metrics"):
@@ -359,7 +354,7 @@ def with_temperature(classifier: Classifier, temperature: float) -> Classifier:
     return replace(classifier, model=model, origin=origin, unknown=None)
 
 
-# Its description: what vitkit writes beside or into the weights, and what it makes of other libraries'
+# The description, which vitkit writes beside or into the weights, and derives from other libraries'
 # files
 
 
@@ -371,20 +366,20 @@ class Description(NamedTuple):
     labels: tuple[str, ...] | None = None
     """Names of the classes, if the file gives them."""
     notes: tuple[str, ...] = ()
-    """What was assumed, one sentence each."""
+    """Assumptions, one sentence each."""
     activation: Activation = "softmax"
-    """How its logits become probabilities."""
+    """How logits become probabilities."""
     origin: dict | None = None
-    """Where it came from, if the file says so."""
+    """Where the model came from, if the file contains it."""
     guess: str = ""
-    """What nothing in the file says and a wrong answer is costly of, such as the mean that images
-    are normalised with: a sentence that also says how to say it. It is the first that is told."""
+    """An assumption that the file does not support and that is costly if wrong, such as the mean for
+    normalisation: a sentence that also says how to set it. It is reported first."""
     objective: dict | None = None
-    """Settings of its pre-training that no tensor tells, if the file says them."""
+    """Settings of pre-training that cannot be derived from tensors, if the file contains them."""
 
 
 def to_json(classifier: Classifier) -> dict:
-    """A model as vitkit describes it; `from_json` reads that."""
+    """vitkit's description of a model; `from_json` reads it."""
     return {
         "model": config_to_dict(classifier.model.config),
         "preprocessing": classifier.preprocessing.to_json(),
@@ -396,12 +391,12 @@ def to_json(classifier: Classifier) -> dict:
 
 
 def from_json(values: dict) -> Description:
-    """The way back. Raises VitkitError for values that describe no model."""
+    """Read the description of a model. Raises VitkitError for malformed values."""
     try:
         config = config_from(values["model"])
         preprocessing = Preprocessing.from_json(values["preprocessing"])
-        # Classes without names are numbered by the reader, once the weights have shown that there
-        # are so many. A comment in an archive has None for the numbers.
+        # The reader numbers classes without names, once the weights have confirmed their number.
+        # None, in the comment of an archive, means that the names are numbers.
         names = values["labels"]
         if names is None:
             names = ()
@@ -418,7 +413,7 @@ def from_json(values: dict) -> Description:
     if labels and len(labels) != config.classes:
         raise BadWeights(f"it names {len(labels)} classes for a head of {config.classes}")
 
-    # Before descriptions named the activation, it was that of the loss which trained the model
+    # Older descriptions do not name the activation; it follows from the loss
     usual: Activation = "softmax"
     objective = origin.get("objective")
     if isinstance(objective, dict) and objective.get("loss") == "sigmoid":
@@ -428,42 +423,43 @@ def from_json(values: dict) -> Description:
     return Description(config, preprocessing, labels, notes, activation, origin)
 
 
-# A model that PEFT, a quantiser or torch.compile has changed has other tensors. Saved as if it were
-# vitkit's, it would not open, or compute something else.
+# A model that PEFT, a quantiser or torch.compile has changed has other tensors. Saved as vitkit's, it
+# would not open, or would compute something else.
 
 
 def check_own_weights(model: nn.Module) -> None:
     """Raises VitkitError for a model that was made for inference, or that something else changed."""
     if getattr(model, "inference_only", False):
-        raise Unsupported("the model was made for inference; save the one it was made from")
+        raise Unsupported("the model was made for inference; save the model that it was made from")
     if not isinstance(model, Model):
         raise Unsupported(
-            f"the model is wrapped in a {type(model).__name__}, and vitkit saves its own models; "
-            "unwrap it, or save the one that it was made from"
+            f"the model is wrapped in a {type(model).__name__}, but vitkit saves only its own models; "
+            "unwrap it, or save the model that it was made from"
         )
     expected = blueprint(model.config).state_dict()
     state = model.state_dict()
-    wrong = expected.keys() ^ state.keys()  # only in one of them
+    wrong = expected.keys() ^ state.keys()  # in one of them only
     wrong |= {name for name, tensor in state.items() if not _fits(tensor, expected.get(name))}
     if wrong:
         raise BadWeights(
-            f"the model's weights are not those that it was built with: {gist(sorted(wrong))}; "
-            "merge adapters, or save the model that was quantised"
+            f"the model has other weights than it was built with: {gist(sorted(wrong))}; "
+            "merge adapters, or save the model before quantisation"
         )
 
 
 def _fits(tensor: object, expected: Tensor | None) -> bool:
-    """Whether a weight is a plain tensor of the expected shape and kind of numbers."""
+    """Whether a weight is a plain tensor of the expected shape, and floating point as expected."""
     if expected is None or type(tensor) is not Tensor or tensor.shape != expected.shape:
         return False
     return tensor.is_floating_point() == expected.is_floating_point()
 
 
 def check_finite(state: dict[str, Tensor]) -> None:
-    """Raises VitkitError, with their names, if tensors hold NaN or infinity."""
+    """Raises VitkitError, with the names of the tensors, if any contains NaN or infinity."""
     broken = []
     for name, tensor in state.items():
-        # The sum is not finite if any number is not, and sometimes of large ones; it is much faster
+        # The sum is not finite if any value is not; rarely, large finite values overflow too. It is much
+        # faster.
         if not tensor.sum().isfinite() and not tensor.isfinite().all():
             broken.append(name)
     if broken:

@@ -1,5 +1,5 @@
-"""Weights fitted to what is asked for: a configuration, as far as weights can follow one (what `--init`
-does), or what the user says of a model (`Hints`)."""
+"""Fit weights to what is requested: a configuration, as far as weights allow it (`--init`), or the
+user's settings of a model (`Hints`)."""
 
 import math
 from collections.abc import Sequence
@@ -23,8 +23,15 @@ from vitkit.weights.formats.shapes import STATISTICS
 from vitkit.weights.hints import Hints, Pool
 from vitkit.weights.outputs import counted_classes
 
-PREPROCESSING = ("statistics", "resize", "crop", "tokens", "interpolation")  # hints about it
-LONGEST_LABELS = 50_000_000  # bytes of a file of names; ImageNet-21k's has half a million
+# Hints on preprocessing
+PREPROCESSING = (
+    "statistics",
+    "resize",
+    "crop",
+    "tokens",
+    "interpolation",
+)
+LONGEST_LABELS = 50_000_000  # bytes of a file of names; that of ImageNet-21k has half a million
 
 
 # A configuration
@@ -33,13 +40,12 @@ LONGEST_LABELS = 50_000_000  # bytes of a file of names; ImageNet-21k's has half
 def fitted_to(
     classifier: Classifier, config: ModelConfig, labels: Sequence[str]
 ) -> tuple[Classifier, list[str]]:
-    """The model with a new head for these labels, and for the images, channels and stride of a
-    configuration; and what changed, in sentences. Other differences stay.
+    """Fit a model to the labels and a configuration: a new head, and the configuration's image size,
+    channels and stride. Other differences remain. Returns the model with sentences on what changed.
 
-    Positions are resampled in the configuration's way. Queries, keys and values without biases get
-    biases of zeros if the configuration has them. The head reads what the configuration's does, as
-    far as that is a pooling that extends the class token, as the model's own. Raises
-    VitkitError as `adopt` does.
+    Positions are resampled by the configuration's method. Queries, keys and values without biases get
+    biases of zeros if the configuration has them. The head gets the configuration's pooling if both it
+    and the model's own extend the class token. Raises VitkitError as `adopt` does.
     """
     sentences = []
     method = getattr(config, "resample", None)
@@ -65,13 +71,13 @@ def fitted_to(
         new_head=True,
     )
     sentences += changes
-    return _reading(adopted, config, sentences)
+    return _with_pooling_of(adopted, config, sentences)
 
 
-def _reading(
+def _with_pooling_of(
     classifier: Classifier, config: ModelConfig, sentences: list[str]
 ) -> tuple[Classifier, list[str]]:
-    """The model whose new head reads what the configuration says."""
+    """Give the model's new head the pooling of a configuration, if that is possible."""
     before = classifier.model.config
     if not isinstance(config, ViTConfig) or not isinstance(before, ViTConfig):
         return classifier, sentences
@@ -91,24 +97,23 @@ def at_stride(
     image: Grid | None = None,
     method: str | None = None,
 ) -> tuple[Classifier, list[str]]:
-    """The model with another stride of its patches, and a description of what changed, in
-    sentences.
+    """Give a model another stride of its patches; returns it with sentences on what changed.
 
-    `stride` is in pixels, of a hybrid too; None is the patch, so that they lie side by side. The
-    projection of patches stays as it is; positions are resampled to the new grid (`method`,
-    one of RESAMPLE; the origin's own unless told). Without an `image` it is for the
-    largest size not above its own that the patches fit, and the preprocessing follows. At its own
-    stride it is the same model. All weights but the positions are the classifier's own, not copies.
+    `stride` is in pixels, also for a hybrid; None is the size of a patch, so that patches do not overlap.
+    The projection of patches is unchanged. Positions are resampled to the new grid (`method` is one of
+    RESAMPLE; by default that of the model's source). Without `image`, the new size is the largest one, up
+    to the model's own, that the patches cover, and the preprocessing is adapted. The model's own stride
+    changes nothing. All weights but the positions are shared with the classifier, not copied.
 
-    Raises VitkitError for a model that is no Vision Transformer, for a size that the patches do not
-    fit, for a stride between the positions of a hybrid's feature map, and for a model that was made
-    for inference or that another library changed.
+    Raises VitkitError for a model that is not a Vision Transformer, for a size that the patches do not
+    cover, for a stride between the positions of a hybrid's feature map, and for a model that was made for
+    inference or that another library changed.
     """
     old = classifier.model
     check_own_weights(old)
     if not isinstance(old.config, ViTConfig):
         raise BadSettings(
-            f"a {old.config.title} has no patches, so they have no stride; leave it out"
+            f"a {old.config.title} has no patches, so there is no stride; leave it out"
         )
     new = with_stride(old, stride, image, method)
     if new.config == old.config:
@@ -126,14 +131,14 @@ def at_stride(
     return changed, sentences
 
 
-# What the user says
+# Settings of the user
 
 
 def apply_hints(classifier: Classifier, hints: Hints) -> tuple[Classifier, list[str]]:
-    """The model for the images and with the preprocessing and labels that the user says; and what
-    that changed, in sentences.
+    """Apply the user's settings for images, preprocessing and labels to a model; returns it with sentences
+    on what changed.
 
-    Raises VitkitError for a size that the model cannot have, and for labels that are not as many as
+    Raises VitkitError for a size that the model does not support, and for labels that are not as many as
     its classes.
     """
     sentences: list[str] = []
@@ -145,16 +150,18 @@ def apply_hints(classifier: Classifier, hints: Hints) -> tuple[Classifier, list[
     if hints.image:
         classifier, changes = adopt(classifier, image=hints.image)
         sentences += changes
-        if classifier.preprocessing.size != hints.image:  # the file's is for another size
+        if (
+            classifier.preprocessing.size != hints.image
+        ):  # the file's preprocessing had another size
             preprocessing = preprocessing_for(classifier.preprocessing, hints.image)
             classifier = replace(classifier, preprocessing=preprocessing, unknown=None)
 
-    told = [name for name in PREPROCESSING if getattr(hints, name) is not None]
-    if told:
+    given = [name for name in PREPROCESSING if getattr(hints, name) is not None]
+    if given:
         config = classifier.model.config
         preprocessing = changed_preprocessing(classifier.preprocessing, hints, config)
         classifier = replace(classifier, preprocessing=preprocessing, unknown=None)
-        words = ", ".join(f"{name} {getattr(hints, name)}" for name in told)
+        words = ", ".join(f"{name} {getattr(hints, name)}" for name in given)
         sentences.append(f"preprocessing: {words}, as you say")
 
     if hints.labels:
@@ -167,22 +174,22 @@ def apply_hints(classifier: Classifier, hints: Hints) -> tuple[Classifier, list[
 def changed_preprocessing(
     preprocessing: Preprocessing, hints: Hints, config: ModelConfig
 ) -> Preprocessing:
-    """A preprocessing changed by the user's hints, for a model of this configuration. Raises
-    VitkitError for images at their own proportions, if the model cannot read them."""
+    """Apply the user's settings to a preprocessing, for a model with this configuration. Raises
+    VitkitError for images in their own aspect ratios, if the model cannot read them."""
     if hints.statistics:
         colours = replace(preprocessing, **STATISTICS[hints.statistics])
         preprocessing = preprocessing_for_channels(colours, preprocessing.channels)
     if hints.interpolation:
         preprocessing = replace(preprocessing, interpolation=hints.interpolation)
     crops = hints.crop in ("whole", "centre") or hints.resize is not None
-    if crops and preprocessing.is_native:  # whose size says how many patches an image may have
+    if crops and preprocessing.is_native:  # its size defines the number of patches, not of pixels
         preprocessing = replace(preprocessing, rule="shorter", size=config.image)
     if hints.crop == "whole":
         return replace(preprocessing, rule="square", resize=0)
     if hints.crop == "native" or hints.tokens:
         return at_own_proportions(preprocessing, config, hints.tokens)
 
-    # A square that is not resized to another size has no crop yet
+    # A square that is resized to its own size has no crop yet
     cuts = hints.crop == "centre" or hints.resize is not None
     if cuts and not (preprocessing.rule == "square" and preprocessing.resize):
         preprocessing = replace(preprocessing, rule="shorter")
@@ -194,19 +201,18 @@ def changed_preprocessing(
 def at_own_proportions(
     preprocessing: Preprocessing, config: ModelConfig, tokens: int | None = None
 ) -> Preprocessing:
-    """The preprocessing that keeps the whole image and its proportions, on grids of at most
-    `tokens` patches; None is the number for which the model was trained. A preprocessing that
-    chooses grids like NaFlex keeps that rule. Raises VitkitError if the model cannot read such
-    images."""
+    """The preprocessing of whole images in their own aspect ratios, on grids of at most `tokens` patches;
+    None is the number with which the model was trained. If the preprocessing chooses grids like NaFlex,
+    that rule is kept. Raises VitkitError if the model cannot read such images."""
     patch = getattr(config, "tiling", Tiling(preprocessing.patch, preprocessing.patch)).size
     check_native(config, patch)
-    assert isinstance(config, ViTConfig)  # no other is native
+    assert isinstance(config, ViTConfig)  # by check_native
     rule: Rule = "native"
     rows, columns = config.grid
     if preprocessing.rule == "naflex":
         rule = "naflex"
         rows, columns = squarest(tokens or preprocessing.patches)
-    elif tokens is not None:  # the grid of a square image, or the one nearest to it
+    elif tokens is not None:  # the grid of a square image, or the closest one
         rows = math.isqrt(tokens)
         columns = tokens // rows
         if columns > rows + 1:
@@ -216,9 +222,9 @@ def at_own_proportions(
 
 
 def _read_labels(file: Path, classes: int) -> tuple[str, ...]:
-    """The names in a text file, one a line. Raises VitkitError unless there is one for each class."""
+    """Read names from a text file, one a line. Raises VitkitError unless there is one for each class."""
     if not file.is_file():
-        raise BadSettings(f"the file of labels {file} does not exist, or is no file")
+        raise BadSettings(f"the file of labels {file} does not exist, or is not a file")
     if file.stat().st_size > LONGEST_LABELS:
         raise BadSettings(
             f"{file} has {file.stat().st_size:,} bytes: too long for names of classes"
@@ -234,12 +240,12 @@ def _read_labels(file: Path, classes: int) -> tuple[str, ...]:
             "the name of a class on each line"
         )
     if "" in names:
-        raise BadSettings(f"line {names.index('') + 1} of {file} is empty; it is to name a class")
+        raise BadSettings(f"line {names.index('') + 1} of {file} is empty; it must name a class")
     return names
 
 
 def check_heads(source: Path | str, config: ModelConfig, heads: int | None) -> None:
-    """Raises VitkitError if the user gives another number of attention heads than the model has."""
+    """Raises VitkitError if the user sets another number of attention heads than the model has."""
     if heads is None:
         return
     if not isinstance(config, ViTConfig):
@@ -248,18 +254,17 @@ def check_heads(source: Path | str, config: ModelConfig, heads: int | None) -> N
         )
     if config.heads != heads:
         raise BadSettings(
-            f"{source} says that it has {config.heads} attention heads, not {heads}; leave out "
-            "`heads`"
+            f"{source} has {config.heads} attention heads, not {heads}; leave out `heads`"
         )
 
 
 def with_pool(config: ModelConfig, pool: Pool | None) -> ModelConfig:
-    """The configuration with a head that reads what the user says. Raises VitkitError if none can."""
+    """The configuration with the pooling that the user sets. Raises VitkitError if that is impossible."""
     if pool is None or getattr(config, "pool", None) == pool:
         return config
     if not isinstance(config, ViTConfig) or config.pool not in ("token", "gap", "corner"):
         raise BadSettings(
-            f"its weights say what the head reads, and not {pool!r}; leave out `pool`"
+            f"its weights determine its pooling, and it is not {pool!r}; leave out `pool`"
         )
     if pool == "token" and not config.has_class_token:
         raise BadSettings(

@@ -1,4 +1,4 @@
-"""A model as callers of the public functions give it, and what they may say about it."""
+"""Arguments of public functions: a model, and overrides of its settings."""
 
 from collections.abc import Mapping
 from dataclasses import fields
@@ -76,22 +76,22 @@ class Overrides(Messages, total=False):
 
 
 def hints_of(overrides: Mapping[str, Any]) -> Hints:
-    """The overrides as a value that is checked. Raises BadSettings for one that no model has."""
+    """The overrides as a checked value. Raises BadSettings for one that no model supports."""
     names = {field.name for field in fields(Hints)}
     return Hints(**{name: value for name, value in overrides.items() if name in names})
 
 
 def classifier_of(model: "str | Classifier", hints: Hints) -> "Classifier":
-    """The classifier of a model that is given by name or as an object. Raises WrongArgument for
-    anything else, and VitkitError if hints are given for a model that is loaded already."""
+    """The classifier of a model that is given by name or as an object. Raises WrongArgument for anything
+    else, and VitkitError if there are hints for a model that is already loaded."""
     from vitkit.weights.classifier import Classifier
     from vitkit.weights.store import load_as
 
     if isinstance(model, Classifier):
         if hints != Hints():
             raise BadSettings(
-                "this model is loaded, so nothing can be said of its file any more (such as its image "
-                "size, pooling or labels); give that to vitkit.load"
+                "this model is already loaded, so settings for its file (such as its image size, pooling or "
+                "labels) have no effect; give them to vitkit.load"
             )
         return model
     if not isinstance(model, str | Path):
@@ -102,8 +102,8 @@ def classifier_of(model: "str | Classifier", hints: Hints) -> "Classifier":
 
 
 def classifier_with_head(model: "str | Classifier", hints: Hints) -> "Classifier":
-    """The classifier of a model, as `classifier_of`. Raises VitkitError for one that names no classes, or the
-    same ones for every image."""
+    """The classifier of a model, see `classifier_of`. Raises VitkitError for one that has no classes, or that
+    predicts the same ones for every image."""
     from vitkit.weights.classifier import no_answer
 
     classifier = classifier_of(model, hints)

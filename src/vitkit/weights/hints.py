@@ -1,4 +1,4 @@
-"""What a user may say of a model."""
+"""Settings of a model that a user may override."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,14 +10,14 @@ from vitkit.system.errors import BadSettings
 Pool = Literal["token", "gap", "corner"]
 Statistics = Literal["imagenet", "half", "clip"]
 Crop = Literal["centre", "whole", "native"]
-MOST_TOKENS = 16_384  # of an image: 2,048 pixels a side in patches of 16
-LARGEST_SIDE = 16384  # pixels of an image's side; positions of so many patches fit into no memory
+MOST_TOKENS = 16_384  # of an image: 2,048 pixels a side with patches of 16
+LARGEST_SIDE = 16384  # pixels of an image's side, as positions of more patches do not fit in memory
 
 
 @dataclass(frozen=True)
 class Hints:
-    """What the user says about a model, because its file does not say it or the user wants
-    something else. `Overrides`, the keyword arguments of the public functions, describes each field."""
+    """Settings of a model that its file does not contain, or that the user wants to change. Each field is
+    documented in `Overrides`, the keyword arguments of the public functions."""
 
     image: tuple[int, int] | tuple[()] = ()
     stride: int | tuple[int, int] | None = None
@@ -58,18 +58,18 @@ class Hints:
             raise BadSettings(f"`heads` is {self.heads}; it must be at least 1")
         if self.crop in ("whole", "native") and self.resize:
             raise BadSettings(
-                f'resize is {self.resize}, but nothing is cut out if crop is "{self.crop}"; leave out '
+                f'resize is {self.resize}, but nothing is cropped if crop is "{self.crop}"; leave out '
                 "one of the two"
             )
         self._check_tokens()
         if self.part is not None and not isinstance(self.part, str):
             raise BadSettings(
-                f"`part` is {self.part!r}; give the name of a part of the file, as a text"
+                f"`part` is {self.part!r}; give the name of a part of the file, as text"
             )
         object.__setattr__(self, "image", image)
 
     def _check_tokens(self) -> None:
-        """Raises VitkitError for a number of patches that no image can have, or of images that are cut."""
+        """Raises VitkitError for an invalid number of patches, and for one together with a crop."""
         if self.tokens is None:
             return
         if not 1 <= self.tokens <= MOST_TOKENS:
@@ -78,12 +78,12 @@ class Hints:
             )
         if self.crop not in (None, "native") or self.resize:
             raise BadSettings(
-                f"`tokens` is {self.tokens}, which is for images at their own proportions; leave out crop "
-                "and resize, which cut them"
+                f"`tokens` is {self.tokens}, which is for images in their own aspect ratios; leave out crop "
+                "and resize, which crop them"
             )
 
     def _check_stride(self) -> None:
-        """Raises VitkitError for a stride that is neither a number of pixels nor two."""
+        """Raises VitkitError unless the stride is a number of pixels or a pair of them."""
         stride: object = self.stride
         if stride is None:
             return
@@ -92,9 +92,9 @@ class Hints:
             raise BadSettings(
                 f"`stride` is {stride!r}; it is a number of pixels, at least 1, or two: down and across"
             )
-        if isinstance(stride, list):  # as JSON has it
+        if isinstance(stride, list):  # from JSON
             object.__setattr__(self, "stride", tuple(stride))
 
 
 CREATE = ("image", "stride", "channels", "heads")
-"""The hints that `create` takes as settings of a model; the others are `load`'s alone."""
+"""The hints that are settings of `create`; the others belong to `load` only."""

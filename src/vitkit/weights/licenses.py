@@ -1,7 +1,7 @@
-"""Licences of weights: what lies beside a model about its own, what it allows, and how it travels.
+"""Licences of weights: finding the licence of a model, what it allows, and saving it with the model.
 
-Spelled as on the Hugging Face hub: `license` in the header of README.md is an id such as
-"apache-2.0", or "other" with a `license_name` and a `license_link`; LICENSE holds the text.
+The notation is that of the Hugging Face hub: `license` in the header of README.md is an id such as
+"apache-2.0", or "other" with a `license_name` and a `license_link`; LICENSE contains the text.
 """
 
 import hashlib
@@ -13,9 +13,9 @@ from pathlib import Path
 from vitkit.system.errors import BadSettings, BadWeights
 
 FILE = "LICENSE"
-"""Under which name vitkit writes the text to a directory."""
+"""The file name of the text that vitkit writes to a directory."""
 NAMES = ("LICENSE", "LICENSE.md", "LICENSE.txt", "LICENCE", "LICENCE.md", "LICENCE.txt")
-"""Under which names it is looked for."""
+"""File names of a text that are read."""
 CARD = "README.md"
 ID = re.compile(r"[\w.+-]{1,80}")
 HEADER = re.compile(r"---[ \t]*\n(.*?)\n---[ \t]*\n", re.DOTALL)
@@ -23,17 +23,17 @@ FIELD = re.compile(
     r"^(license|license_name|license_link):[ \t]*(?:\n[ \t]*-[ \t]*|\[)?([^\n\],]*)[^\n]*$",
     re.MULTILINE,
 )
-OTHER = "other"  # the hub's id of a licence that has none
-UNKNOWN = "unknown"  # the hub's id where nobody knows
-LONGEST_HEADER = 2**16  # characters of a card in which its header is looked for
+OTHER = "other"  # the hub's id of a licence without an id
+UNKNOWN = "unknown"  # the hub's id of an unknown licence
+LONGEST_HEADER = 2**16  # characters of a card that are searched for its header
 LONGEST_TEXT = 2**18  # characters of a licence; the longest published ones have a tenth of that
 
-# Licences that let anybody release a model trained from the weights under terms of their own
+# Licences under which a model trained from the weights may be released under other terms
 PERMISSIVE = (
     "apache-2.0", "mit", "bsd", "bsd-2-clause", "bsd-3-clause", "bsd-3-clause-clear", "isc",
     "unlicense", "cc0-1.0", "cc-by-2.0", "cc-by-3.0", "cc-by-4.0", "wtfpl", "zlib",
 )  # fmt: skip
-# Words that a licence's text has, with single spaces -> its id, and its name if it has no id
+# Words in a licence's text, with single spaces -> its id, and its name if it has no id
 MARKS = {
     "Apache License Version 2.0": ("apache-2.0", ""),
     "Permission is hereby granted, free of charge": ("mit", ""),
@@ -49,13 +49,13 @@ class License:
     """The terms under which weights may be used and passed on."""
 
     id: str
-    """As the hub calls it: "apache-2.0", "cc-by-nc-4.0"; "other" for one that it has no id for."""
+    """The hub's id: "apache-2.0", "cc-by-nc-4.0"; "other" for a licence without one."""
     name: str = ""
-    """What an "other" one is called, such as "dinov3-license"."""
+    """Name of an "other" licence, such as "dinov3-license"."""
     link: str = ""
-    """Where it can be read."""
+    """Address of its text."""
     text: str = ""
-    """Its text; empty if no copy of it came with the weights."""
+    """Its text; empty if no copy came with the weights."""
 
     def __post_init__(self):
         if not ID.fullmatch(self.id):
@@ -70,7 +70,7 @@ class License:
         return self.name or self.id
 
     def allows(self) -> str:
-        """What the licence allows, in half a line; a reminder, not legal advice."""
+        """A summary of what the licence allows; a reminder, not legal advice."""
         if self.id in PERMISSIVE:
             return "any use; its notices stay with the weights"
         terms = []
@@ -88,23 +88,22 @@ class License:
 
 
 def check_may_be_shared(license: License | None, is_trained: bool) -> License:
-    """The licence. Raises VitkitError if weights may not be uploaded, or if their licence is unknown.
-    `is_trained` is whether they were trained further since they were published under the
-    licence."""
+    """Returns the licence. Raises VitkitError if weights may not be uploaded, or if their licence is
+    unknown. is_trained: whether they were trained further after they were published under it."""
     if license is None:
         raise BadSettings(
-            "nobody has said under which licence these weights are; say it, such as "
-            "`license='apache-2.0'`. Of weights that you trained from scratch you choose it; of "
+            "the licence of these weights is unknown; state it, such as "
+            "`license='apache-2.0'`. For weights that you trained from scratch you choose it; for "
             "others, look where they come from"
         )
     if is_trained and "-nd" in license.id:
         raise BadSettings(
-            f"the weights are under {license.called}, which does not allow to share changed ones, "
+            f"the weights are under {license.called}, which does not allow sharing modified ones, "
             "and these were trained further"
         )
     if license.id == OTHER and not license.text:
         raise BadSettings(
-            f"the weights are under a licence of their own ({license.called}), which is passed on "
+            f"the weights are under a licence of their own ({license.called}), which must be passed on "
             f"with a copy of it; put its text into a file {FILE} in the directory"
         )
     return license
@@ -126,9 +125,8 @@ def chosen(license: License | None, id: str, text: str) -> License:
 
 
 def license_in(folder: Path, described: object, config: dict) -> License | None:
-    """The licence that a directory states: in the header of its card, which is its owner's to
-    change; in vitkit's description (`described`); in timm's config.json; or by its text alone. None
-    if it states none."""
+    """The licence that a directory states: in the header of its card, which the user may edit; in vitkit's
+    description (`described`); in timm's config.json; or only by its text. None if it states none."""
     text = read_license(folder)
     fields = _header(folder / CARD)
     id = fields.get("license", UNKNOWN).lower()
@@ -138,7 +136,7 @@ def license_in(folder: Path, described: object, config: dict) -> License | None:
         return License(id, name, link, text)
     if described:
         license = described_license(described, text)
-        if license.text == text:  # nobody has put another text there since
+        if license.text == text:  # the text was not replaced
             return license
     written = config.get("pretrained_cfg")
     if isinstance(written, dict) and ID.fullmatch(str(written.get("license") or "")):
@@ -149,7 +147,7 @@ def license_in(folder: Path, described: object, config: dict) -> License | None:
 
 
 def license_of_file(text_file: Path, described: object) -> License | None:
-    """The licence of a single file of weights, and of its text, which lies beside it."""
+    """The licence of a single file of weights, with its text, which lies beside the file."""
     text = read_text(text_file)
     if described:
         return described_license(described, text)
@@ -176,13 +174,15 @@ def license_fields(license: License | None) -> dict[str, str]:
     link = license.link
     if license.text and (link or license.id == OTHER):
         link = FILE
-    if link == FILE or "://" in link:  # another file of the repository it came from is not here
+    if (
+        link == FILE or "://" in link
+    ):  # a file of the repository that it came from does not exist here
         fields["license_link"] = link
     return fields
 
 
 def with_license(card: str, license: License) -> str:
-    """A card with a licence in its header; all else stays."""
+    """A card with a licence in its header; the rest is unchanged."""
     lines = []
     if match := HEADER.match(card):
         lines = FIELD.sub("", match[1]).splitlines()
@@ -193,7 +193,7 @@ def with_license(card: str, license: License) -> str:
 
 
 def _by_its_text(text: str) -> License:
-    """The licence of which only the text is there."""
+    """The licence that a text belongs to."""
     words = " ".join(text[:3000].split())
     for mark, (id, name) in MARKS.items():
         if mark.lower() in words.lower():
@@ -210,8 +210,8 @@ def read_license(folder: Path) -> str:
 
 
 def _header(card: Path) -> dict[str, str]:
-    """The fields of a card's YAML header that are about its licence. Only the plain forms of YAML
-    are read: `license: mit`, or a list, of which the first counts."""
+    """The fields of a card's YAML header on its licence. Only simple forms of YAML are read:
+    `license: mit`, or a list, of which the first item is used."""
     match = HEADER.match(read_text(card, LONGEST_HEADER) + "\n")
     if not match:
         return {}
@@ -222,7 +222,7 @@ def _header(card: Path) -> dict[str, str]:
 
 
 def read_text(file: Path, most: int = LONGEST_TEXT) -> str:
-    """The first characters of a text file; "" if there is no such file."""
+    """The first characters of a text file; "" if it does not exist."""
     if not file.is_file():
         return ""
     with file.open(encoding="utf-8", errors="replace", newline="") as opened:
@@ -230,7 +230,7 @@ def read_text(file: Path, most: int = LONGEST_TEXT) -> str:
 
 
 def digest(text: str) -> str:
-    """Identifies a text."""
+    """A digest that identifies a text."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -248,7 +248,8 @@ def license_to_json(license: License | None) -> dict | None:
 
 
 def described_license(values: object, text: str) -> License:
-    """The way back, with `text` if it is the licence's. Raises VitkitError if `values` is no object."""
+    """Read a licence of `license_to_json`. It gets `text` if that is the licence's. Raises VitkitError if
+    `values` is not an object."""
     if not isinstance(values, dict):
         raise BadWeights(f"its license is a {type(values).__name__}, not an object")
     id, name, link = (str(values.get(key, ""))[:300] for key in ("id", "name", "link"))

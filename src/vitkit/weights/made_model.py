@@ -1,4 +1,4 @@
-"""Results of functions that make a model: each stands for its model wherever a function takes one."""
+"""Results of functions that make a model. Such a result is accepted wherever a function takes a model."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class MadeModel(ModelResult):
-    """A result that has made a model. Every function takes it as MODEL, and as a path.
+    """A result that has made a model. Every function accepts it as a model, and as a path.
 
     made = vitkit.finetune("photos/")
     made.predict("holiday.jpg")
@@ -27,26 +27,25 @@ class MadeModel(ModelResult):
         return load(made, quiet=True).labels
 
     def predict(self, *images: Any, **settings: Any) -> "vitkit.prediction.Predictions":
-        """The most likely classes of images, as `vitkit.predict(made, *images, **settings)` gives them."""
+        """Predict the most likely classes of images: see `vitkit.predict(made, *images, **settings)`."""
         import vitkit
 
         return vitkit.predict(self.made, *images, **settings)
 
     def evaluate(self, data: Any, **settings: Any) -> "vitkit.evaluation.Evaluation":
-        """What the model reaches on images, as `vitkit.evaluate(made, data, **settings)` measures it."""
+        """Evaluate the model on images: see `vitkit.evaluate(made, data, **settings)`."""
         import vitkit
 
         return vitkit.evaluate(self.made, data, **settings)
 
     def export(self, output: Any, **settings: Any) -> "vitkit.exporting.ExportedModel":
-        """The model as a file for other programs, as `vitkit.export(made, output=output, **settings)` writes
-        it."""
+        """Export the model for other programs: see `vitkit.export(made, output=output, **settings)`."""
         import vitkit
 
         return vitkit.export(self.made, output=output, **settings)
 
     def __fspath__(self) -> str:
-        """Where the model was written. Raises TypeError for one that is in memory alone."""
+        """The path of the model. Raises TypeError for one that is only in memory."""
         made = self.made
         if not isinstance(made, str):
             raise TypeError(

@@ -1,4 +1,4 @@
-"""Where a model comes from, as its file says it: commands read some of it, so it is checked."""
+"""Check the origin of a model that a file contains, because commands read some of its entries."""
 
 import math
 from typing import Any
@@ -13,24 +13,24 @@ COUNTS = ("seed", "split_seed", "steps", "merged")
 
 
 def checked_origin(origin: dict) -> tuple[dict, tuple[str, ...]]:
-    """An origin without the values that no command writes so, and a sentence about these."""
+    """An origin without invalid values, and a sentence on each of these."""
     kept = {}
     notes = []
     for name, value in origin.items():
         if name == "init" and isinstance(value, dict):
-            value = called_in(value)  # the estimator of earlier versions wrote the whole origin
+            value = called_in(value)  # earlier versions of the estimator wrote the whole origin
         if isinstance(name, str) and _is_right(name, value):
             kept[name] = value
         else:
             notes.append(
-                f"{shown(name)} of its origin is {shown(value)}, which is not what was written, and left out"
+                f"{shown(name)} of its origin is {shown(value)}, which is invalid, and left out"
             )
     return kept, tuple(notes)
 
 
 def called_in(origin: dict) -> str:
-    """What the origin of a model calls it: its file, its recipe, or what it began with; "" if it has
-    none of these."""
+    """The name of a model in its origin: its file, its recipe, or what it was initialised with; "" if
+    there is none of these."""
     for name in ("file", "recipe", "init"):
         value = origin.get(name)
         if isinstance(value, str) and value:
@@ -39,7 +39,7 @@ def called_in(origin: dict) -> str:
 
 
 def _is_right(name: str, value: Any) -> bool:
-    """Whether a value of an origin may be one of this name; any may be of others, which are for people."""
+    """Whether a value is valid for an entry. Any value is valid for entries that only people read."""
     if name in TEXTS:
         return isinstance(value, str)
     if name in COUNTS:

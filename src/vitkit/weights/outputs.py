@@ -1,4 +1,4 @@
-"""What a head's outputs mean: probabilities of classes, and the classes' names.
+"""Meaning of a head's outputs: probabilities of classes, and names of the classes.
 
 Legend: B batch, K classes.
 """
@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 if TYPE_CHECKING:
-    from torch import Tensor  # who answers from an exported file does not wait for it
+    from torch import Tensor  # not imported for predictions of exported files
 
 Activation = Literal["softmax", "sigmoid", "none"]
-# Two classes of Google's ImageNet-21k that the original one does not have
+# Two classes of Google's ImageNet-21k that the original does not have
 ONLY_GOOGLES = ("n03931044", "n09859684")
 
 
 def activate(logits: "Tensor", activation: Activation) -> "Tensor":
-    """(B, K) -> (B, K): probabilities, or for "none" the same numbers."""
+    """Logits (B, K) -> probabilities (B, K), or the logits themselves for "none"."""
     if activation == "softmax":
         return logits.softmax(-1)
     if activation == "sigmoid":
@@ -33,7 +33,7 @@ def activate_array(logits: np.ndarray, activation: Activation) -> np.ndarray:
         # exp of a number that is not positive never overflows
         small = np.exp(-np.abs(logits))
         return np.where(logits >= 0, 1 / (1 + small), small / (1 + small))
-    with np.errstate(invalid="ignore"):  # of infinite logits: NaN, which the caller finds
+    with np.errstate(invalid="ignore"):  # infinite logits become NaN, which the caller detects
         powers = np.exp(logits - logits.max(-1, keepdims=True))
         return powers / powers.sum(-1, keepdims=True)
 
@@ -44,24 +44,23 @@ def numbered(classes: int) -> tuple[str, ...]:
 
 
 def counted_classes(classes: int) -> str:
-    """ "1 class", "1,000 classes"."""
+    """The number of classes as text: "1 class", "1,000 classes"."""
     if classes == 1:
         return "1 class"
     return f"{classes:,} classes"
 
 
 def imagenet_labels() -> tuple[str, ...]:
-    """The names of ImageNet-1k's classes, in the order that every published model has; no name
-    twice.
+    """The unique names of ImageNet-1k's classes, in the order of every published model.
 
-    Where two classes share a name ("crane"), it says which is meant. They are in a file of ours,
-    for importing the libraries that have such a list takes longer than a prediction.
+    Names of several classes ("crane") have an explanation. They are stored in a file here, because
+    importing a library that has such a list takes longer than a prediction.
     """
     return tuple(Path(__file__).with_name("imagenet_classes.txt").read_text("utf-8").splitlines())
 
 
 def imagenet21k_wordnet(classes: int = 21_843) -> tuple[str, ...]:
-    """WordNet's names of ImageNet-21k's classes, ascending: Google's 21,843, or the original 21,841."""
+    """WordNet's ids of ImageNet-21k's classes in ascending order: Google's 21,843, or the original 21,841."""
     names = tuple(Path(__file__).with_name("imagenet21k_wordnet.txt").read_text().split())
     if classes == 21_841:
         names = tuple(name for name in names if name not in ONLY_GOOGLES)
@@ -69,16 +68,15 @@ def imagenet21k_wordnet(classes: int = 21_843) -> tuple[str, ...]:
 
 
 def usual_labels(classes: int) -> tuple[tuple[str, ...] | None, list[str]]:
-    """The names for a head with this many classes, with a note that they are assumed:
-    ImageNet-1k's for 1,000, WordNet's names of ImageNet-21k's for 21,841 and 21,843; else
-    None."""
+    """The assumed names for a head with this many classes, and a note: ImageNet-1k's for 1,000, WordNet's
+    ids of ImageNet-21k for 21,841 and 21,843; otherwise None."""
     if classes == 1000:
         labels = imagenet_labels()
-        return labels, ["labels: ImageNet-1k's 1,000 classes; nothing in the file says so"]
+        return labels, ["labels: ImageNet-1k's 1,000 classes; the file does not state them"]
     if classes in (21_841, 21_843):
         note = (
-            f"labels: ImageNet-21k's {classes:,} classes by WordNet's names, in their order; nothing "
-            "in the file says so"
+            f"labels: ImageNet-21k's {classes:,} classes by WordNet's names, in their order; the file "
+            "does not state them"
         )
         return imagenet21k_wordnet(classes), [note]
     return None, []

@@ -1,7 +1,7 @@
-"""Which part of a file is the model: of a training checkpoint with a model and its average, of a student
-and a teacher in one state dict, of a class that has an encoder and more.
+"""Find the part of a file that is the model: in a training checkpoint with a model and its average, in a
+state dict with a student and a teacher, in a class with an encoder and other modules.
 
-An encoder is found by the names of its tensors, whatever the keys and prefixes before them are.
+An encoder is found by the names of its tensors, whatever keys and prefixes precede them.
 """
 
 import re
@@ -19,23 +19,23 @@ from vitkit.weights.formats.format import Format, prefixes_of
 from vitkit.weights.formats.timm.config import architecture_name
 
 READ = "part: "
-"""What the line begins with that says which of several parts was read."""
+"""Beginning of the note on which of several parts was read."""
 NATIVE_HEAD = "head"
-"""The name of the head in vitkit's own files, which are read as they are unless it is left out."""
+"""Name of the head in vitkit's own files. They are read unchanged unless the head is left out."""
 ROOT = "root"
-"""What an encoder without any key or prefix is called beside others."""
-# Words that wrappers put amid the names: torch.compile, FSDP, activation checkpointing, DeepSpeed
+"""Name of an encoder without a key or prefix, if there are others."""
+# Words that wrappers insert into names: torch.compile, FSDP, activation checkpointing, DeepSpeed
 INSERTED = re.compile(
     r"\b(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module|_forward_module)\."
 )
-# Words for a model whose weights are averages of another's over its training. Of momentum encoders (MoCo,
-# BYOL) the authors' own code takes the other one.
+# Names of models whose weights are averages of another's during training. For momentum encoders (MoCo,
+# BYOL), the authors' own code uses the other model.
 AVERAGE = re.compile(r"(?i)(.*_)?(ema|swa|avg|averaged?|teacher|target_encoder)(_.*)?")
 MOMENTUM = re.compile(r"(?i)(.*_)?(momentum|encoder_k|key_encoder|target)(_.*)?")
-# Words for the one of a training's models that was best, and for the one that it began with
+# Names of the best model of a training, and of the model that it began with
 BEST = re.compile(r"(?i)(.*_)?best(_.*)?")
 UNTRAINED = re.compile(r"(?i)(.*_)?(init|initial|untrained)(_.*)?")
-MOST = 100  # encoders in a file
+MOST = 100  # most encoders in a file
 Shapes = dict[str, tuple[int, ...]]
 
 
@@ -44,24 +44,24 @@ class Encoder(NamedTuple):
 
     format: Format
     keys: tuple[str, ...]
-    """The keys that lead to its state dict."""
+    """Keys that lead to its state dict."""
     prefix: str
-    """What is before its names in there."""
+    """Prefix of its names in the state dict."""
     state: Tensors
-    """All of the state dict."""
+    """All tensors of the state dict."""
 
     @property
     def path(self) -> list[str]:
-        """Keys and prefix, word by word."""
+        """The words of keys and prefix."""
         return [word for text in (*self.keys, self.prefix) for word in text.split(".") if word]
 
     @property
     def words_of_keys(self) -> int:
-        """How many words of its path are those of keys."""
+        """The number of words in `path` that come from keys."""
         return len([word for key in self.keys for word in key.split(".") if word])
 
     def shapes(self) -> Shapes:
-        """The shapes of what is in the encoder, without its head."""
+        """The shapes of the encoder's tensors without its head."""
         head = self.format.head.split(".")[0]
         shapes = {}
         for name, lazy in self.state.items():
@@ -76,27 +76,27 @@ class Taken(NamedTuple):
     """The part of a file that is read."""
 
     opened: Opened
-    """The file, of whose state dicts this is left, with the key under which it was."""
+    """The file with only the state dict that is read, and the key of that state dict."""
     format: Format
     tensors: Tensors
-    """The encoder's tensors without their prefix, its head, and what else is beside it."""
+    """The encoder's tensors without their prefix, its head, and other tensors beside it."""
     prefix: str
-    """What was before the encoder's names."""
+    """The prefix of the encoder's names."""
     alone: bool
-    """Whether the encoder is wanted without what is beside it."""
+    """Whether to read the encoder without anything beside it."""
     notes: tuple[str, ...]
     statistics: OfPixels | None = None
-    """Mean and standard deviation by which a class around the encoder normalises its images."""
+    """Mean and standard deviation with which a class around the encoder normalises its images."""
 
     @property
     def remedy(self) -> str:
-        """What to do if something beside the encoder cannot be read."""
+        """The remedy if tensors beside the encoder cannot be read."""
         return remedy(self.prefix)
 
 
 def take(opened: Opened, part: str | None = None) -> Taken:
-    """The part of a file that is the model: the one that the user names, or by the rule of `_chosen`.
-    Raises VitkitError if there is none, or if nothing says which."""
+    """The part of a file that is the model: the one that the user names, or the choice of `_choose`. Raises
+    VitkitError if there is none, or if the choice is ambiguous."""
     parts = {keys: _without_inserted(tensors) for keys, tensors in opened.parts.items()}
     everything = _encoders_in(parts)
     encoders = [encoder for encoder in everything if not _is_of_optimiser(encoder)] or everything
@@ -112,14 +112,14 @@ def take(opened: Opened, part: str | None = None) -> Taken:
             f"Transformer, hybrid or BiT that vitkit knows{called_so}; it knows {', '.join(names())}"
         )
 
-    # The encoder, and how much of what is around it
-    wanted, alone = _named(encoders, part)
-    encoder, note = _chosen(wanted, encoders)
+    # The encoder, and which tensors around it belong to the model
+    wanted, alone = _encoders_named(encoders, part)
+    encoder, note = _choose(wanted, encoders)
     around = 0
     if part and not alone:
-        around = _end_of(encoder.path, part)
-        note = f"read: {part}, as you say"
-    inside, outside = _apart(encoder, everything, around)
+        around = _position_after(encoder.path, part)
+        note = f"read: {part}, as set"
+    inside, outside = _split(encoder, everything, around)
     width, channels = _sizes(encoder, inside)
     statistics = statistics_in({**inside, **outside}, channels)
     if statistics:
@@ -151,8 +151,8 @@ def take(opened: Opened, part: str | None = None) -> Taken:
     if twice:
         called = printable_name(twice[0])
         raise BadWeights(
-            f"it has {called} twice, as {printable_name(encoder.prefix)}{called} too, and only one of "
-            f"them has a place in vitkit's model; {remedy(encoder.prefix)}"
+            f"it has {called} twice, also as {printable_name(encoder.prefix)}{called}, but vitkit's model has "
+            f"a place for only one; {remedy(encoder.prefix)}"
         )
     wrapper = next(reversed(encoder.keys), "")
     return Taken(
@@ -167,8 +167,8 @@ def take(opened: Opened, part: str | None = None) -> Taken:
 
 
 def _sizes(encoder: Encoder, inside: Tensors) -> tuple[int, int]:
-    """The width of an encoder, and the channels of its images, by its first weight; 0 and 3 if that does
-    not tell them."""
+    """The width of an encoder, and the channels of its images, from its first weight; 0 and 3 if they
+    cannot be derived."""
     first = inside.get(encoder.format.first)
     if first is None or len(first.shape) < 2:
         return 0, 3
@@ -178,12 +178,13 @@ def _sizes(encoder: Encoder, inside: Tensors) -> tuple[int, int]:
 
 
 def _without(tensors: Tensors, names: tuple[str, ...]) -> Tensors:
+    """The tensors without those with these names."""
     return {name: lazy for name, lazy in tensors.items() if name not in names}
 
 
 def is_as_its_library_saves(opened: Opened) -> bool:
-    """Whether a model has the names that its library gives them, so that the library opens it: not under
-    a wrapper's prefix, nor in a class of somebody's own, of which the library would leave out a head."""
+    """Whether a model has its library's own names, so that the library opens it: without a wrapper's prefix,
+    and not in a user's class, whose head the library would ignore."""
     taken = take(opened)
     usual = ("", "vit.", "deit.", "vision_model.", f"{opened.config.get('model_type')}.")
     is_wrapped = any(INSERTED.search(name) for name in opened.tensors)
@@ -192,7 +193,7 @@ def is_as_its_library_saves(opened: Opened) -> bool:
 
 
 def _without_inserted(tensors: Tensors) -> Tensors:
-    """Tensors without the words that wrappers put amid their names."""
+    """Remove words that wrappers inserted into names."""
     plain = {}
     for name, lazy in tensors.items():
         if ".lora_A." in name or ".lora_B." in name:
@@ -204,13 +205,13 @@ def _without_inserted(tensors: Tensors) -> Tensors:
         plain[INSERTED.sub("", name)] = lazy
     if len(plain) < len(tensors):
         raise BadWeights(
-            "some of its names differ only by what torch.compile or FSDP put into them"
+            "some of its names differ only by words that torch.compile or FSDP inserted"
         )
     return plain
 
 
 def _encoders_in(parts: Parts) -> list[Encoder]:
-    """Every encoder in a file."""
+    """All encoders in a file."""
     encoders = []
     for keys, tensors in parts.items():
         format = recognise(tensors)
@@ -225,15 +226,16 @@ def _encoders_in(parts: Parts) -> list[Encoder]:
 
 
 def _is_of_optimiser(encoder: Encoder) -> bool:
-    """Whether an encoder's weights are an optimiser's moments, which it has for each parameter."""
+    """Whether an encoder's tensors are moments of an optimiser, which it has for each parameter."""
     return any(OPTIMISERS.fullmatch(word) for word in encoder.path)
 
 
-# Which one
+# Choosing an encoder
 
 
 def _short_names(encoders: list[Encoder]) -> list[str]:
-    """A word for each encoder: the first of its path that not all have, if that tells them apart."""
+    """A name for each encoder: the first word of its path that not all share, if these are unique; otherwise
+    the whole path."""
     paths = [encoder.path for encoder in encoders]
     common = 0
     shortest = min(len(path) for path in paths)
@@ -250,14 +252,14 @@ def _short_names(encoders: list[Encoder]) -> list[str]:
     return short
 
 
-def _named(encoders: list[Encoder], part: str | None) -> tuple[list[Encoder], bool]:
-    """The encoders that the user may mean, and whether one is wanted without a head. Raises
+def _encoders_named(encoders: list[Encoder], part: str | None) -> tuple[list[Encoder], bool]:
+    """The encoders with the name that the user gives, and whether to read one without a head. Raises
     VitkitError if there is no such part."""
     if part is None:
         return encoders, False
     if part == ROOT and [] in (encoder.path for encoder in encoders):
         return [encoder for encoder in encoders if not encoder.path], False
-    wanted = [encoder for encoder in encoders if _end_of(encoder.path, part)]
+    wanted = [encoder for encoder in encoders if _position_after(encoder.path, part)]
     if wanted:
         return wanted, False
     if part == ENCODER and (encoders[0].format.head or encoders[0].format.library == "vitkit"):
@@ -272,8 +274,8 @@ def _named(encoders: list[Encoder], part: str | None) -> tuple[list[Encoder], bo
     raise BadSettings(f"it has no part {part!r}; its only model is {path}, so leave out `part`")
 
 
-def _end_of(path: list[str], part: str) -> int:
-    """Where the words of `part` end in a path, at their first place; 0 if they are not there."""
+def _position_after(path: list[str], part: str) -> int:
+    """The number of words in a path up to the end of `part`, where it first occurs; 0 if it does not."""
     words = part.split(".")
     for start in range(len(path) - len(words) + 1):
         if path[start : start + len(words)] == words:
@@ -281,15 +283,15 @@ def _end_of(path: list[str], part: str) -> int:
     return 0
 
 
-def _chosen(wanted: list[Encoder], encoders: list[Encoder]) -> tuple[Encoder, str]:
-    """The one that is read, and a note that says so if there are others.
+def _choose(wanted: list[Encoder], encoders: list[Encoder]) -> tuple[Encoder, str]:
+    """The encoder to read, and a note if there are others.
 
-    1. An average over the training goes before what it is an average of, which has its shapes.
-       A teacher of another architecture is none.
-    2. A trained encoder goes before its momentum encoder, and before the one that its training began
-       with. The best of a training goes before its others.
-    3. The first state dict in a file goes before the others. Of several encoders within one, such as
-       those of an ensemble, none does: VitkitError.
+    1. An average over the training is preferred to the model that it is an average of, which has equal
+       shapes. A teacher with another architecture is not an average.
+    2. A trained encoder is preferred to its momentum encoder and to the encoder that its training began
+       with. The best of a training is preferred to its others.
+    3. The first state dict in a file is preferred to the others. Several encoders within one, such as
+       those of an ensemble, are ambiguous: VitkitError.
     """
     if len(wanted) == 1:
         note = ""
@@ -322,30 +324,31 @@ def _chosen(wanted: list[Encoder], encoders: list[Encoder]) -> tuple[Encoder, st
         others = _listed([names[i] for i in range(len(wanted)) if i != first])
         return wanted[first], _note(wanted[first], wanted, f", not {others}")
 
-    # 3. The first
+    # 3. The first one
     if any(wanted[i].keys == wanted[first].keys for i in candidates[1:]):
         listed = _listed([names[i] for i in candidates])
         raise BadWeights(
-            f"it holds several encoders, {listed}, and nothing says which of them is the model; say "
-            f"which: `part={names[first]!r}`"
+            f"it holds several encoders, {listed}, and it is unknown which of them is the model; set "
+            f"it: `part={names[first]!r}`"
         )
     listed = _listed([names[i] for i in candidates])
     return wanted[first], _note(wanted[first], wanted, f", the first of {listed}")
 
 
 def _averages(shapes: Shapes, of: Shapes) -> bool:
-    """Whether a model of these shapes may be an average of one of the others, which may have more
-    beside its blocks: a student's mask embedding (iBOT)."""
+    """Whether a model with these shapes may be an average of another one, which may have further tensors
+    beside its blocks, such as a student's mask embedding (iBOT)."""
     more = of.keys() - shapes.keys()
     return shapes.items() <= of.items() and not any(re.search(r"\d", name) for name in more)
 
 
 def _has_word(pattern: re.Pattern, name: str) -> bool:
+    """Whether a word of a name matches a pattern."""
     return any(pattern.fullmatch(word) for word in name.split("."))
 
 
 def _note(chosen: Encoder, encoders: list[Encoder], why: str) -> str:
-    """The line about the part that is read, and how to read another."""
+    """The note on which part is read, and how to read another."""
     names = _short_names(encoders)
     own = names[encoders.index(chosen)]
     other = next((name for name in names if name != own), own)
@@ -353,18 +356,18 @@ def _note(chosen: Encoder, encoders: list[Encoder], why: str) -> str:
 
 
 def _listed(names: list[str]) -> str:
-    """Names in a sentence: "model and ema"."""
+    """Names as text: "model and ema"."""
     if len(names) < 3:
         return " and ".join(names)
     return some(names)
 
 
-# What is around it
+# Tensors around an encoder
 
 
-def _apart(encoder: Encoder, encoders: list[Encoder], around: int) -> tuple[Tensors, Tensors]:
-    """The encoder's tensors without their prefix; and what else is in its state dict, within the
-    first `around` words of its path, but for other encoders and what belongs to them."""
+def _split(encoder: Encoder, encoders: list[Encoder], around: int) -> tuple[Tensors, Tensors]:
+    """The encoder's tensors without their prefix; and the other tensors in its state dict, within the first
+    `around` words of its path, except other encoders and what belongs to them."""
     prefix = encoder.prefix
     own = prefix.split(".")[:-1]
     within = ""
@@ -372,7 +375,7 @@ def _apart(encoder: Encoder, encoders: list[Encoder], around: int) -> tuple[Tens
         words = own[: around - encoder.words_of_keys]
         within = "".join(f"{word}." for word in words)
 
-    # Where the others' names part from these, their branch begins
+    # The branch of another encoder begins where its prefix differs from this one's
     others = []
     for other in encoders:
         if other.keys != encoder.keys or other.prefix == prefix:
@@ -383,7 +386,7 @@ def _apart(encoder: Encoder, encoders: list[Encoder], around: int) -> tuple[Tens
             common += 1
         if common < len(theirs):
             others.append("".join(f"{word}." for word in theirs[: common + 1]))
-        else:  # this one is within the other, which has everything but this one's branch
+        else:  # this encoder is within the other, which has everything but this one's branch
             within = within or "".join(f"{word}." for word in own[: common + 1])
 
     inside = {}
@@ -399,8 +402,8 @@ def _apart(encoder: Encoder, encoders: list[Encoder], around: int) -> tuple[Tens
 
 
 def _siblings(encoder: Encoder, encoders: list[Encoder], parts: Parts) -> Tensors:
-    """What is in state dicts beside the encoder's own, as {"backbone": ..., "head": ...} has them, by
-    their key and name; but for those of other encoders."""
+    """Tensors of state dicts beside the encoder's own, as in {"backbone": ..., "head": ...}, by key and
+    name; except other encoders."""
     siblings: Tensors = {}
     if not encoder.keys:
         return siblings

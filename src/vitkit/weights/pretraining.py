@@ -1,8 +1,8 @@
-"""What pre-training added to a model, which no classifier reads: a mask embedding, a decoder, the
-layer that predicts. It travels with the model, so that pre-training can go on where it ended.
+"""Modules that pre-training added to a model and that no classifier reads: a mask embedding, a decoder, the
+layer that predicts. They are saved with the model, so that pre-training can be continued.
 
-In a model directory it is a file of its own, which other libraries do not look at. Its tensors have
-the names that the objective's learner gives them.
+A model directory has a file of its own for them, which other libraries ignore. The names are those of the
+objective's learner.
 """
 
 import re
@@ -16,8 +16,8 @@ from vitkit.system.errors import BadWeights
 from vitkit.weights.classifier import check_finite
 from vitkit.weights.files.content import FLOATS, Lazy, Tensors, joined
 
-# The decoder of masked autoencoders in the names of Hugging Face's ViT-MAE and of MAE's own code: a
-# pattern -> the learner's name (objectives/autoencoder.py)
+# Names of MAE's decoder in Hugging Face's ViT-MAE and in MAE's own code: pattern -> the learner's name
+# (objectives/autoencoder.py)
 LAYER = r"(?:decoder_layers|decoder_encoder\.layer|decoder_blocks)\.(\d+)\."
 DECODER = {
     r"decoder_embed\.": "enter.",
@@ -41,7 +41,7 @@ PREDICTION = "decoder_pred.weight"
 
 
 def decoder_of(tensors: Tensors) -> tuple[Tensors, list[str]]:
-    """A decoder of MAE's under the learner's names, and notes; none if part of it has no place there."""
+    """MAE's decoder with the learner's names, and notes; {} if the learner has no place for a part of it."""
     if PREDICTION not in tensors:
         return {}, []
     decoder = {}
@@ -53,21 +53,21 @@ def decoder_of(tensors: Tensors) -> tuple[Tensors, list[str]]:
         elif name != POSITIONS:
             unknown.append(name)
 
-    # q, k and v are one layer
+    # Join q, k and v to one layer
     for name in [name for name in decoder if re.search(r"\.q\.(weight|bias)$", name)]:
         parts = [name.replace(".q.", f".{part}.") for part in "qkv"]
         if all(part in decoder for part in parts):
             qkv = joined(*(decoder.pop(part) for part in parts))
             decoder[name.replace(".q.", ".attention.qkv.")] = qkv
     if unknown:
-        return {}, [f"left out: a decoder with {unknown[0]}, which vitkit's has not"]
+        return {}, [f"left out: a decoder with {unknown[0]}, which vitkit's decoder lacks"]
     if POSITIONS in tensors and not _has_maes_positions(tensors[POSITIONS]):
         return {}, ["left out: a decoder with other positions than MAE's fixed sines and cosines"]
-    return decoder, [f"kept for more pre-training: its decoder, {len(decoder)} tensors"]
+    return decoder, [f"kept for further pre-training: its decoder, {len(decoder)} tensors"]
 
 
 def _has_maes_positions(table: Lazy) -> bool:
-    """Whether a table (1, 1 + N, W) is MAE's: zeros for the class token, sines and cosines."""
+    """Whether a table (1, 1 + N, W) is MAE's: zeros for the class token, sines and cosines for patches."""
     if len(table.shape) != 3 or table.shape[2] % 4:
         return False
     side = round((table.shape[1] - 1) ** 0.5)
@@ -79,16 +79,16 @@ def _has_maes_positions(table: Lazy) -> bool:
 
 
 def mask_of(lazy: Lazy | None) -> tuple[Tensors, list[str]]:
-    """A mask embedding of patches, (1, D) or (1, 1, D), under the learner's name as (D,), and a
-    note. Nothing if there is none, or one that was never trained: all zeros."""
+    """A mask embedding of patches, (1, D) or (1, 1, D), with the learner's name and shape (D,), and a note.
+    {} if there is none, or if it is untrained: all zeros."""
     if lazy is None or lazy.dtype not in FLOATS or not lazy.read().any():
         return {}, []
     mask = Lazy(lazy.shape[-1:], lazy.dtype, lambda: lazy.read().flatten())
-    return {"mask": mask}, ["kept for more pre-training: its mask embedding"]
+    return {"mask": mask}, ["kept for further pre-training: its mask embedding"]
 
 
 def read_pretraining(tensors: Mapping[str, Lazy]) -> dict[str, Tensor]:
-    """The tensors as float32. Raises VitkitError for what are no finite numbers."""
+    """Read the tensors as float32. Raises VitkitError for values that are not finite numbers."""
     others = [name for name, lazy in tensors.items() if lazy.dtype not in FLOATS]
     if others:
         raise BadWeights(

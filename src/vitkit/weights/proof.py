@@ -1,4 +1,4 @@
-"""Writing a model in another format, with the proof that it is the same model there."""
+"""Write a model in another format, and prove that the result is equivalent."""
 
 from contextlib import suppress
 from copy import deepcopy
@@ -27,9 +27,9 @@ from vitkit.weights.formats.format import Format
 from vitkit.weights.parts import is_as_its_library_saves
 from vitkit.weights.store import load
 
-PROBES = 4  # images
+PROBES = 4  # number of random images
 TOLERANCE = 1e-4
-"""Largest difference of the logits of two models that counts as the same."""
+"""Largest accepted difference between the logits of two models."""
 
 
 class Proof(NamedTuple):
@@ -37,38 +37,38 @@ class Proof(NamedTuple):
 
     path: Path
     differences: tuple[str, ...]
-    """What the other library computes a little differently."""
+    """What the other library computes slightly differently."""
     library: str
-    """Its name and version; empty if it is not installed."""
+    """Name and version of the other library; empty if it is not installed."""
     largest: float | None
-    """Largest difference between its logits and vitkit's, on random images; None without the
-    library."""
+    """Largest difference between its logits and vitkit's, on random images; None without the library."""
     scale: float
-    """Largest logit, for comparison."""
+    """Largest logit, to compare the difference with."""
     pixels: float | None = None
-    """Largest difference between the pixels that its preprocessing and vitkit's make of
-    images, in levels of 255; None without the library, or if the files describe no preprocessing."""
+    """Largest difference between pixels prepared by the library and by vitkit, in levels of 255; None
+    without the library, or if the files contain no preprocessing."""
 
 
 class LibraryReading(NamedTuple):
-    """How a directory of another library's is read here, beside the library's own reading of it."""
+    """Comparison of a directory of another library, read by vitkit and by that library."""
 
     library: str
-    """Its name and version."""
+    """Name and version of the library."""
     largest: float
     """Largest difference between its logits and vitkit's, on random images."""
     scale: float
-    """Largest logit, for comparison."""
+    """Largest logit, to compare the difference with."""
 
 
 def check_reading(source: Path | str, tolerance: float = TOLERANCE) -> LibraryReading | None:
-    """Compare what vitkit reads in a model directory with what the library that wrote it makes of its own
-    config.json there, in float32. None if there is nothing to compare: a file of weights, or a pickle,
-    which no other library opens here; a directory that vitkit wrote; a model in a class of somebody's
-    own; a head of zeros; a library that is not installed, or one that does not open it.
+    """Compare a model directory as vitkit reads it with the library that wrote it, in float32.
 
-    Raises VitkitError for logits that differ by more than the tolerance: then vitkit misreads the model,
-    or config.json belongs to other weights.
+    None if there is nothing to compare: a file of weights, or a pickle, which other libraries do not open
+    here; a directory that vitkit wrote; a model in a user's class; a head of zeros; a library that is not
+    installed, or that cannot open it.
+
+    Raises VitkitError if logits differ by more than the tolerance. Then vitkit misreads the model, or
+    config.json belongs to other weights.
     """
     path = fetch(source)
     if not path.is_dir():
@@ -79,7 +79,7 @@ def check_reading(source: Path | str, tolerance: float = TOLERANCE) -> LibraryRe
         return None
     if not opened.config or opened.described:
         return None
-    # No other library unpickles a stranger's file for this
+    # No other library may unpickle an untrusted file for this comparison
     if "safetensors" not in opened.path.name or not is_as_its_library_saves(opened):
         return None
     classifier = load(path, quiet=True)
@@ -91,7 +91,7 @@ def check_reading(source: Path | str, tolerance: float = TOLERANCE) -> LibraryRe
             return None
         largest, scale = _compare_logits(classifier, classifier.model, elsewhere.model.float())
     except Exception as error:
-        # Whatever another library raises, of a directory or of images that it does not take
+        # Any exception of another library, for a directory or images that it does not support
         reason = printable(f"{type(error).__name__}: {error}".splitlines()[0], 200)
         say_detail(f"not compared with {format.library}'s own reading of {source}: {reason}")
         return None
@@ -99,10 +99,10 @@ def check_reading(source: Path | str, tolerance: float = TOLERANCE) -> LibraryRe
         return None
     if largest > tolerance * max(scale, 1):
         raise BadWeights(
-            f"{source} is read otherwise than {elsewhere.library} reads it: the logits differ by "
+            f"vitkit and {elsewhere.library} read {source} differently: the logits differ by "
             f"{largest:.1e} (the largest is {scale:.3g}). Either its config.json belongs to other weights, "
             "or vitkit misreads it: then please report it with its config.json. `approximate` converts it "
-            "as it was read"
+            "as vitkit reads it"
         )
     return LibraryReading(elsewhere.library, largest, scale)
 
@@ -117,21 +117,21 @@ def convert_weights(
     """Write `classifier` to `path` in a format: huggingface and native (a directory), google
     (.npz), timm (a directory for its hub, or a file), torchvision (a file: .safetensors, or .pth).
 
-    The result is checked first, in a temporary folder beside `path`: the written model is opened
-    again, every tensor must come back to the bit, and if the other library is installed its logits
-    are compared with vitkit's.
+    The result is checked first, in a temporary folder beside `path`: the saved model is opened again,
+    every tensor must be equal to the bit, and if the other library is installed its logits are compared
+    with vitkit's.
 
-    Raises VitkitError for what the format cannot express; and, unless `approximate`, for what the
-    other library would compute a little differently, and for logits there that differ by more than
-    the tolerance or are not finite. Then nothing is written.
+    Raises VitkitError for a model that the format cannot express; and, unless `approximate`, if the other
+    library would compute something slightly differently, or if its logits differ by more than the
+    tolerance or are not finite. Then nothing is written.
     """
     path = Path(path)
     format, differences = _format_for(classifier, to, approximate)
     check_destination(classifier, format, path)
 
-    # Prove it where nothing is lost
+    # Check it in a temporary folder
     with temporary_folder(path) as folder:
-        proof = _prove(_with_a_head_that_answers(classifier), format, folder / path.name)
+        proof = _prove(_with_random_head(classifier), format, folder / path.name)
     proof = proof._replace(path=path, differences=tuple(differences))
     if not approximate:
         _check_logits(proof, to, tolerance)
@@ -141,8 +141,9 @@ def convert_weights(
     return proof
 
 
-def _with_a_head_that_answers(classifier: Classifier) -> Classifier:
-    """The classifier; with random numbers in a head of zeros, whose logits would prove nothing of the rest."""
+def _with_random_head(classifier: Classifier) -> Classifier:
+    """The classifier; a head of zeros gets random numbers, as its logits would not depend on other
+    weights."""
     if not has_head_of_zeros(classifier.model):
         return classifier
     model = deepcopy(classifier.model)
@@ -155,11 +156,11 @@ def _with_a_head_that_answers(classifier: Classifier) -> Classifier:
 
 
 def _prove(classifier: Classifier, format: Format, path: Path) -> Proof:
-    """Write a model, open it again, and compare it with its origin."""
+    """Write a model, open it again, and compare it with the original."""
     write_model(classifier, format, path)
     reopened = load(path, quiet=True)
 
-    # The same tensors, to the bit
+    # Equal tensors, to the bit
     state = reopened.model.state_dict()
     for name, tensor in classifier.model.state_dict().items():
         if not torch.equal(tensor.cpu(), state[name]):
@@ -168,7 +169,7 @@ def _prove(classifier: Classifier, format: Format, path: Path) -> Proof:
                 "this is a defect of vitkit, please report it"
             )
 
-    # The same logits in the other library, of random images that are normalised already
+    # Equal logits in the other library, on random images that are already normalised
     elsewhere = None
     with suppress(ImportError):  # it is not installed
         if format.open_elsewhere:
@@ -181,7 +182,7 @@ def _prove(classifier: Classifier, format: Format, path: Path) -> Proof:
     else:
         _, scale = _compare_logits(classifier, reopened.model, reopened.model)
 
-    # The same pixels, by the preprocessing that the written files describe, if they describe one
+    # Equal pixels by the preprocessing in the saved files, if there is one
     pixels = None
     with suppress(ImportError):
         if format.pixels_elsewhere and path.is_dir() and reopened.model.config.channels == 3:
@@ -192,8 +193,8 @@ def _prove(classifier: Classifier, format: Format, path: Path) -> Proof:
 
 
 def _compare_logits(classifier: Classifier, ours: Model, theirs: nn.Module) -> tuple[float, float]:
-    """The largest difference of the logits of two models on random images of the sizes that the classifier
-    is for, and the largest of our logits; NaN if one is."""
+    """The largest difference between the logits of two models on random images of the classifier's sizes,
+    and the largest logit of vitkit's; NaN if any is."""
     generator = torch.Generator().manual_seed(0)
     differences = []
     scales = []
@@ -208,8 +209,8 @@ def _compare_logits(classifier: Classifier, ours: Model, theirs: nn.Module) -> t
 
 
 def _probed_sizes(classifier: Classifier) -> list[tuple[int, int]]:
-    """The size that a model is for; and two others, whose positions are resampled, if it reads images at
-    their own proportions."""
+    """The size that a model is for; and two others, for which positions are resampled, if it reads images
+    in their own aspect ratios."""
     config = classifier.model.config
     sizes = [config.image]
     if classifier.preprocessing.is_native:
@@ -219,20 +220,20 @@ def _probed_sizes(classifier: Classifier) -> list[tuple[int, int]]:
 
 
 def _largest(numbers: list[float]) -> float:
-    """The largest number; NaN if one is."""
+    """The largest number; NaN if any is NaN."""
     return float(np.max(numbers))
 
 
 def _check_logits(proof: Proof, to: str, tolerance: float) -> None:
-    """Raises VitkitError if the other library's logits are not vitkit's, or no numbers."""
+    """Raises VitkitError if the other library's logits differ from vitkit's, or are not finite."""
     if not isfinite(proof.scale):
         raise BadWeights("the model's logits on random images are not finite; nothing is written")
     if proof.largest is None or proof.largest <= tolerance:  # NaN is not
         return
     raise BadWeights(
         f"as {to} the logits of {proof.library} differ by {proof.largest:.1e} (the largest logit "
-        f"is {proof.scale:.3g}), more than {tolerance:g}, so nothing is written; write it all the "
-        "same with `approximate`"
+        f"is {proof.scale:.3g}), more than {tolerance:g}, so nothing is written; write it "
+        "nevertheless with `approximate`"
     )
 
 
@@ -246,26 +247,25 @@ def _format_for(classifier: Classifier, to: str, approximate: bool) -> tuple[For
     others = ", ".join(format.name for format in formats_for(config, rule))
     if format is not None and rule not in format.images:
         raise Unsupported(
-            f"{to} has no place for images at their own proportions, which this model reads: its library "
+            f"{to} has no place for images in their own aspect ratios, which this model reads: its library "
             f"would stretch or crop them. There is one in {others}; `crop='centre'` makes a model that crops"
         )
     if problems := cannot(to, config, rule):
-        missing = ", ".join(dict.fromkeys(problems))  # a format's own words, and those of all
+        missing = ", ".join(dict.fromkeys(problems))  # some occur twice
         raise Unsupported(f"{to} has no place for {missing}; there is one in {others}")
-    assert format is not None  # else all of the model is a problem
+    assert format is not None  # otherwise `cannot` lists the whole model
     differences = format.differs(config)
     if differences and not approximate:
         raise Unsupported(
             f"{to} would compute another function ({'; '.join(differences)}); "
-            "write it all the same with `approximate`"
+            "write it nevertheless with `approximate`"
         )
     return format, differences
 
 
 def _photographs(preprocessing: Preprocessing) -> list[Image.Image]:
-    """Images of random colours made smooth, as in a photograph: of each that is resized and cropped,
-    the margin beside the crop leaves another remainder when it is divided by 4. Libraries round
-    half of an odd margin in different ways."""
+    """Images of smooth random colours. If images are resized and cropped, the margins beside the crop have
+    all remainders when divided by 4, because libraries round half of an odd margin differently."""
     colours = np.random.default_rng(0).integers(0, 256, (9, 12, 3), dtype=np.uint8)
     shorter_side = preprocessing.resize or max(preprocessing.size)
     by_remainder: dict[int, int] = {}
@@ -277,14 +277,14 @@ def _photographs(preprocessing: Preprocessing) -> list[Image.Image]:
 
 
 def _pixels(image: Image.Image, classifier: Classifier, path: Path, format: Format) -> float:
-    """The largest difference of one image's pixels, in levels of 255."""
+    """The largest difference between one image's pixels, in levels of 255."""
     assert format.pixels_elsewhere is not None
     theirs = format.pixels_elsewhere(path, image)
     preprocessing = classifier.preprocessing
     picture = open_image(np.asarray(image), "probe")
     ours = preprocessing.normalise(classifier.batch([picture]).cpu())
 
-    if theirs.shape != ours.shape:  # no pixel can be compared: the largest difference there is
+    if theirs.shape != ours.shape:  # pixels cannot be compared, so the largest possible difference
         return 255.0
     largest = (theirs - ours).abs().amax((0, 2, 3))  # of each channel, normalised
     levels = largest * torch.tensor(preprocessing.std) * 255

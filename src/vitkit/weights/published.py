@@ -1,8 +1,7 @@
-"""Published weights that vitkit opens: what one types, what they are, and how good their authors say
-they are.
+"""Published weights that vitkit opens: their names, properties and accuracies as stated by their authors.
 
-The table is published.csv beside this file; benchmarks/published_weights.py writes it, of facts alone.
-What no source states is empty.
+The table is published.csv beside this file; benchmarks/published_weights.py writes it from facts alone.
+A cell is empty if no source states the value.
 """
 
 import csv
@@ -17,7 +16,7 @@ from typing import Any, Literal
 from vitkit.system.storage.files import cache_dir
 
 FILE = Path(__file__).with_name("published.csv")
-FEWEST_LETTERS = 3  # of a part of a name that stands for several
+FEWEST_LETTERS = 3  # of a part of a name that matches several
 
 SOURCES = {
     "the paper": "Table 5, fine-tuned at 384 pixels",
@@ -29,38 +28,38 @@ SOURCES = {
     "DINOv2": "README of github.com/facebookresearch/dinov2",
     "MAE": "README of github.com/facebookresearch/mae",
 }
-"""Where the accuracies are stated."""
+"""Sources of the accuracies."""
 
 
 @dataclass(frozen=True)
 class Published:
-    """Weights that somebody has published."""
+    """Weights that were published."""
 
     name: str
-    """What one types: a name that `vitkit.load` takes, or of torchvision's the file's."""
+    """The name for `vitkit.load`; for torchvision's the name of the file."""
     library: Literal["google", "transformers", "torchvision", "timm"]
-    """Whose format the file has."""
+    """The library that defines the format of the file."""
     family: str
-    """What people call such models, such as "DINOv2"."""
+    """The usual name of such models, such as "DINOv2"."""
     model: str
     """Its architecture, as `vitkit models` writes it."""
     pixels: int
-    """The side of its images."""
+    """The side of its images in pixels."""
     pretraining: str = ""
-    """The data that it has learned from, and how; empty if its name does not tell."""
+    """Training data and method; empty if its name does not contain them."""
     top1: float | None = None
     """Accuracy on ImageNet's validation images, in percent, as the source states it."""
     measured: Literal["", "its head", "a linear probe", "fine-tuned"] = ""
-    """What has that accuracy: the file as it is, a linear probe of its features, or the model after
+    """The model with that accuracy: the file itself, a linear probe of its features, or the model after
     fine-tuning on ImageNet."""
     source: str = ""
-    """Who states it: one of SOURCES."""
+    """The source of the accuracy, one of SOURCES."""
     licence: str = ""
-    """As the hub calls it; empty if nobody has said."""
+    """The hub's id of the licence; empty if unknown."""
     megabytes: int | None = None
-    """The size of the file, of 10^6 bytes; None if it is not known."""
+    """Size of the file in 10^6 bytes; None if unknown."""
     address: str = ""
-    """Where the file is to be had, if the name does not say it."""
+    """Address of the file, if it does not follow from the name."""
 
     @property
     def where(self) -> str:
@@ -82,11 +81,11 @@ class Published:
             return (Path(get_dir()) / "checkpoints" / self.name).is_file()
         try:
             from huggingface_hub.constants import HF_HUB_CACHE
-        except ImportError:  # without it nothing there can be opened
+        except ImportError:  # without it no model of the hub can be opened
             return False
         folder = Path(HF_HUB_CACHE) / f"models--{self.name.replace('/', '--')}" / "snapshots"
         files = [*folder.glob("*/*.safetensors"), *folder.glob("*/*.bin")]
-        return any(file.is_file() for file in files)  # not a link to what is gone
+        return any(file.is_file() for file in files)  # and not a broken link
 
 
 @cache
@@ -97,7 +96,7 @@ def all_published() -> tuple[Published, ...]:
 
 
 def _row(values: dict[str, str]) -> Published:
-    """A row from the text of its cells; an empty one has the default."""
+    """Parse the cells of a row; an empty cell has the default."""
     cells: dict[str, Any] = {name: text for name, text in values.items() if text}
     for number, kind in (("pixels", int), ("megabytes", int), ("top1", float)):
         if number in cells:
@@ -106,11 +105,11 @@ def _row(values: dict[str, str]) -> Published:
 
 
 def find_published(words: str) -> list[Published]:
-    """The rows whose name, family, architecture or pre-training holds this text, whatever its case; of a
-    pattern with * or ?, those whose name, or its end after the owner, fits it whole: vit_*."""
+    """The rows that contain this text in their name, family, architecture or pre-training, whatever the
+    case; for a pattern with * or ?, the rows whose name, with or without owner, matches it: vit_*."""
     wanted = words.lower()
     if is_pattern(wanted):
-        return [row for row in all_published() if _fits(row.name.lower(), wanted)]
+        return [row for row in all_published() if _matches(row.name.lower(), wanted)]
     found = []
     for row in all_published():
         texts = (row.name, row.family, row.model, row.pretraining)
@@ -120,16 +119,17 @@ def find_published(words: str) -> list[Published]:
 
 
 def is_pattern(words: str) -> bool:
-    """Whether a name stands for all that fit it, as a shell has it."""
+    """Whether a name contains wildcards, as in a shell."""
     return "*" in words or "?" in words
 
 
-def _fits(name: str, pattern: str) -> bool:
+def _matches(name: str, pattern: str) -> bool:
+    """Whether a name, with or without its owner, matches a pattern."""
     return fnmatchcase(name, pattern) or fnmatchcase(name.rpartition("/")[2], pattern)
 
 
 def published_called(name: str) -> Published | None:
-    """The row of exactly this name, with or without timm/ before it; None if there is none."""
+    """The row with exactly this name, with or without timm/ before it; None if there is none."""
     for row in all_published():
         if name in (row.name, row.name.removeprefix("timm/")):
             return row
@@ -137,7 +137,7 @@ def published_called(name: str) -> Published | None:
 
 
 def nearest_published(name: str) -> str:
-    """The published name that a misspelt one most likely means; "" if none is near."""
+    """The published name that is closest to a misspelt one; "" if none is close."""
     names = {}
     for row in all_published():
         names[row.name.lower()] = row.name
@@ -149,8 +149,8 @@ def nearest_published(name: str) -> str:
 
 
 def meant(name: str) -> str:
-    """ "; did you mean NAME?" for a name that is nearly one of the table; for a family, a size or a part of
-    a name the command that lists them; of a file of torchvision's where it is to be had; else ""."""
+    """ "; did you mean NAME?" for a misspelt name; the command that lists them for a family, a size or a part
+    of a name; the address of a file of torchvision's; otherwise ""."""
     row = published_called(name)
     if row is not None and row.library == "torchvision":
         return f"; it is torchvision's: download it from {row.where}"
@@ -164,4 +164,4 @@ def meant(name: str) -> str:
     is_part = any(begins.search(text) for row in rows for text in (row.name, row.family, row.model))
     if len(name) < FEWEST_LETTERS or not is_part:
         return ""
-    return f"; the list of models has {len(rows):,} published ones called so (`published`)"
+    return f"; the list of models has {len(rows):,} published ones with this name (`published`)"

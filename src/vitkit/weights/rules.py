@@ -1,8 +1,8 @@
-"""A conversion between two formats of the same model is one table, read in both directions.
+"""Conversion between two formats of a model, by a table that is read in both directions.
 
-A Rule says which of a format's tensors become one of vitkit's, and how (its Transform); the same rule
-leads back, to the bit. Reading is exhaustive: a tensor that no rule reads, a tensor that is missing, and
-one that does not fit are errors, and one message names them all.
+A Rule defines which tensors of a format become one of vitkit's, and how (its Transform). The same rule
+converts back, to the bit. Reading is exhaustive: tensors that no rule reads, missing tensors, and tensors
+of a wrong shape are errors, which one message lists.
 
 Legend: D width, H heads, E = D / H width of a head, N patches.
 """
@@ -19,7 +19,7 @@ from vitkit.system.console.text import printable_name
 from vitkit.system.errors import BadWeights
 from vitkit.weights.files.content import FLOATS, Lazy, Tensors
 
-LISTED = 10  # faults that an error names
+LISTED = 10  # mismatches that an error message lists
 
 
 class Misfit(BadWeights):
@@ -28,36 +28,36 @@ class Misfit(BadWeights):
     def __init__(self, message: str, names: frozenset[str] = frozenset()):
         super().__init__(message)
         self.names = names
-        """Of a format: those that no rule reads, that are missing, and of another shape."""
+        """Names in the format of tensors that no rule reads, that are missing, or that have another shape."""
 
 
-# How a tensor of another library becomes one of vitkit's
+# Transforms of tensors of another library to one of vitkit's
 
 
 class Transform(NamedTuple):
-    """How tensors of a format become one of vitkit's, and how to get them back, to the bit."""
+    """A transform of a format's tensors to one of vitkit's, and its inverse, exact to the bit."""
 
     read: Callable[..., Tensor]
-    """theirs, one or several -> ours"""
+    """One or several tensors of the format -> vitkit's."""
     write: Callable[[Tensor], Sequence[Tensor]]
-    """ours -> theirs, always a sequence"""
+    """vitkit's tensor -> those of the format, always a sequence."""
 
 
 SAME = Transform(lambda tensor: tensor, lambda ours: (ours,))
 # flax.linen.Dense computes x @ kernel, torch.nn.Linear x @ weight.T: (in, out) -> (out, in)
 DENSE = Transform(lambda kernel: kernel.mT, lambda ours: (ours.mT,))
-# flax.linen.Conv puts channels last: (height, width, in, out) -> (out, in, height, width)
+# flax.linen.Conv has channels last: (height, width, in, out) -> (out, in, height, width)
 CONVOLUTION = Transform(
     lambda kernel: kernel.permute(3, 2, 0, 1),
     lambda ours: (ours.permute(2, 3, 1, 0),),
 )
-# Transformers has some vectors and tables without the axis of the batch: (D,) and (T, D)
+# Transformers stores some vectors and tables without the batch axis: (D,) and (T, D)
 VECTOR = Transform(lambda vector: vector[None, None], lambda ours: (ours[0, 0],))
 TABLE = Transform(lambda table: table[None], lambda ours: (ours[0],))
-# vitkit projects to q, k and v with one matrix. Others have three (Transformers), or one for q and
-# one for k and v (timm's attention pooling, whose query is a parameter).
+# vitkit projects to q, k and v with one matrix. Others have three (Transformers), or one for q and one for
+# k and v (timm's attention pooling, whose query is a parameter).
 THREE = Transform(lambda *qkv: join(qkv), lambda ours: ours.chunk(3))
-# The gate of a SwiGLU and what it multiplies, which are two layers in some files
+# The gate of a SwiGLU and the layer that it multiplies, which are separate in some files
 TWO = Transform(lambda *gate_and_rest: join(gate_and_rest), lambda ours: ours.chunk(2))
 QUERY_AND_REST = Transform(
     lambda q, kv: join([q, kv]),
@@ -66,9 +66,11 @@ QUERY_AND_REST = Transform(
 
 
 def interleaved(heads: int) -> Transform:
-    """Rotary positions turn elements 2i and 2i + 1 of a head together where they are interleaved (timm's
-    EVA code), and i and i + E / 2 in vitkit. So the rows of queries and keys have another order, and
-    values the same: (3 D, ...) -> (3 D, ...)"""
+    """Reorder the rows of queries and keys for rotary positions: (3 D, ...) -> (3 D, ...).
+
+    Interleaved rotary positions (timm's EVA code) rotate elements 2i and 2i + 1 of a head together, vitkit
+    elements i and i + E / 2. The order of values does not change.
+    """
 
     def read(qkv: Tensor) -> Tensor:
         q, k, v = qkv.chunk(3)
@@ -85,7 +87,7 @@ def interleaved(heads: int) -> Transform:
     return Transform(read, write)
 
 
-# The same of a vector with a number for each element of a head, as the norms of queries and keys have
+# `interleaved` for a vector with a number for each element of a head, such as the norms of queries and keys
 INTERLEAVED_VECTOR = Transform(
     lambda vector: vector.unflatten(0, (-1, 2)).mT.flatten(),
     lambda ours: (ours.unflatten(0, (2, -1)).mT.flatten(),),
@@ -93,8 +95,8 @@ INTERLEAVED_VECTOR = Transform(
 
 
 def listed_patches(patch: tuple[int, int]) -> Transform:
-    """SigLIP 2's NaFlex projects flattened patches, channels last, by a dense layer:
-    (D, P P' C) -> (D, C, P, P')"""
+    """SigLIP 2's NaFlex projects flattened patches, channels last, with a dense layer:
+    (D, P P' C) -> (D, C, P, P')."""
     return Transform(
         lambda kernel: kernel.unflatten(1, (*patch, -1)).permute(0, 3, 1, 2),
         lambda ours: (ours.permute(0, 2, 3, 1).flatten(1),),
@@ -102,9 +104,8 @@ def listed_patches(patch: tuple[int, int]) -> Transform:
 
 
 def flax_qkv(heads: int) -> Transform:
-    """flax.linen.MultiHeadDotProductAttention has a kernel (D, H, E) for each of q, k and v.
-
-    three of (D, H, E) -> (3 H E, D)
+    """flax.linen.MultiHeadDotProductAttention has a kernel (D, H, E) for each of q, k and v:
+    three of (D, H, E) -> (3 H E, D).
     """
     return Transform(
         lambda *qkv: join([kernel.flatten(1).mT for kernel in qkv]),
@@ -113,7 +114,7 @@ def flax_qkv(heads: int) -> Transform:
 
 
 def flax_qkv_bias(heads: int) -> Transform:
-    """And a bias (H, E) for each: three of (H, E) -> (3 H E,)"""
+    """Biases of flax.linen.MultiHeadDotProductAttention: three of (H, E) -> (3 H E,)."""
     return Transform(
         lambda *qkv: join([bias.flatten() for bias in qkv]),
         lambda ours: [part.unflatten(0, (heads, -1)) for part in ours.chunk(3)],
@@ -121,7 +122,8 @@ def flax_qkv_bias(heads: int) -> Transform:
 
 
 def flax_out(heads: int) -> Transform:
-    """Its output projection keeps the heads apart: (H, E, D) -> (D, H E)"""
+    """The output projection of flax.linen.MultiHeadDotProductAttention has separate heads:
+    (H, E, D) -> (D, H E)."""
     return Transform(
         lambda kernel: kernel.flatten(0, 1).mT,
         lambda ours: (ours.mT.unflatten(0, (heads, -1)),),
@@ -129,17 +131,17 @@ def flax_out(heads: int) -> Transform:
 
 
 def position_table(prefix_rows: int, prefix: int, patches: int) -> Transform:
-    """A table with rows of zeros for the tokens without a position.
+    """Convert a position table with a row for every token, with zeros for tokens without a position.
 
-    Of the tokens before the patches (class token, registers), of which there are `prefix`, vitkit's
-    table has rows only for the first `prefix_rows`: (1, prefix_rows + N, D). Other libraries add
-    the table to all tokens at once, so theirs have a row for each: (1, prefix + N, D).
+    `prefix` is the number of tokens before the patches (class token, registers). vitkit's table has rows
+    only for the first `prefix_rows` of them: (1, prefix_rows + N, D). Other libraries add the table to all
+    tokens, so theirs has a row for each: (1, prefix + N, D).
     """
     if prefix_rows == prefix:
         return SAME
 
     def read(table: Tensor) -> Tensor:
-        # DINOv2's own files have a row for the class token and none for registers, as vitkit has
+        # DINOv2's own files have a row for the class token and none for registers, like vitkit's
         if table.shape[1] == prefix_rows + patches:
             return table
         zeros = table[:, prefix_rows:prefix]
@@ -155,18 +157,18 @@ def position_table(prefix_rows: int, prefix: int, patches: int) -> Transform:
 
 
 def _join_rows(tables: Sequence[Tensor]) -> Tensor:
-    """Position tables (1, rows, D), one below the other."""
+    """Concatenate position tables (1, rows, D) along their rows."""
     return join([table.transpose(0, 1) for table in tables]).transpose(0, 1)
 
 
-# Joining what a format has in several tensors
+# Joining tensors
 
 
 def join(parts: Sequence[Tensor]) -> Tensor:
-    """torch.cat along the first axis, without a copy if the parts lie in memory one after the
-    other (`_read_tensors` reads them so).
+    """torch.cat along the first axis, without a copy if the parts are adjacent in memory (`_read_tensors`
+    reads them so).
 
-    Not torch.cat itself: for tensors on meta it imports a compiler, which takes a second.
+    torch.cat itself is not used, because for tensors on meta it imports a compiler, which takes a second.
     """
     lengths = [len(part) for part in parts]
     first = parts[0]
@@ -182,7 +184,7 @@ def join(parts: Sequence[Tensor]) -> Tensor:
 
 
 def _adjacent(parts: Sequence[Tensor]) -> bool:
-    """Whether tensors lie in one storage, one after the other, as their join would."""
+    """Whether tensors are adjacent in one storage, so that a view joins them."""
     first = parts[0]
     if any(part.is_meta for part in parts):
         return False
@@ -201,7 +203,7 @@ def _adjacent(parts: Sequence[Tensor]) -> bool:
 
 
 class Rule(NamedTuple):
-    """One tensor of vitkit's, and those of a format that it is made of."""
+    """A tensor of vitkit's, and the tensors of a format that it is made of."""
 
     ours: str
     theirs: tuple[str, ...]
@@ -219,9 +221,9 @@ def layer(
     transform: Transform = SAME,
     ends: tuple[str, str] = (".weight", ".bias"),
 ) -> list[Rule]:
-    """The two rules of a layer: its weight, with the transform, and its bias, as it is.
+    """The two rules of a layer: for its weight, with the transform, and for its bias, unchanged.
 
-    `ends` is what they call weight and bias, such as ("/kernel", "/bias") in flax.
+    ends: the format's ends of the names of weight and bias, such as ("/kernel", "/bias") in flax.
     """
     weight, bias = ends
     return [
@@ -244,15 +246,14 @@ def for_each_block(depth: int, rules: Sequence[Rule]) -> list[Rule]:
 
 
 def read(tensors: Tensors, rules: list[Rule], expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """A format's tensors as vitkit's, for a model whose state dict (on meta) is `expected`.
+    """Convert a format's tensors to vitkit's, for a model whose state dict (on meta) is `expected`.
 
-    They get the dtypes of `expected`. Shapes are compared before anything is read. Raises
-    Misfit, which names what does not fit: every tensor without a rule, and the first of those
-    with another shape.
+    They get the dtypes of `expected`. Shapes are compared before anything is read. Raises Misfit, whose
+    message lists the mismatches: all tensors without a rule, and the first of those with another shape.
     """
     unfilled = expected.keys() - {rule.ours for rule in rules}
     assert not unfilled, f"no rule fills {unfilled}"
-    if faults := _faults(tensors, rules, expected):
+    if faults := _mismatches(tensors, rules, expected):
         listed = list(faults)[:LISTED]
         if len(faults) > LISTED:
             listed.append(f"and {len(faults) - LISTED} more")
@@ -267,7 +268,7 @@ def read(tensors: Tensors, rules: list[Rule], expected: Mapping[str, Tensor]) ->
 
 
 def write(state: Mapping[str, Tensor], rules: list[Rule]) -> dict[str, Tensor]:
-    """vitkit's tensors as those of a format."""
+    """Convert vitkit's tensors to those of a format."""
     written = {}
     for rule in rules:
         parts = rule.transform.write(state[rule.ours])
@@ -276,10 +277,10 @@ def write(state: Mapping[str, Tensor], rules: list[Rule]) -> dict[str, Tensor]:
     return written
 
 
-def _faults(
+def _mismatches(
     tensors: Tensors, rules: list[Rule], expected: Mapping[str, Tensor]
 ) -> dict[str, Sequence[str]]:
-    """All that does not fit, in words, and the names of each: surplus tensors, missing ones, those of
+    """All mismatches as text, with the names of their tensors: surplus and missing tensors, and those of
     another shape or dtype."""
     known = {name for rule in rules for name in rule.theirs}
     surplus = [name for name in tensors if name not in known]
@@ -291,19 +292,19 @@ def _faults(
         faults[f"missing: {gist(missing)}"] = missing
     for rule in rules:
         if all(name in tensors for name in rule.theirs):
-            fault = _misfit(rule, [tensors[name] for name in rule.theirs], expected)
+            fault = _mismatch(rule, [tensors[name] for name in rule.theirs], expected)
             if fault:
                 faults[fault] = rule.theirs
     return faults
 
 
-def _misfit(rule: Rule, parts: list[Lazy], expected: Mapping[str, Tensor]) -> str:
-    """What is wrong with the tensors that a rule reads, which are not read for it; "" if nothing is."""
+def _mismatch(rule: Rule, parts: list[Lazy], expected: Mapping[str, Tensor]) -> str:
+    """A mismatch of the tensors of a rule, by their shapes and dtypes; "" if they match."""
     names = ", ".join(rule.theirs)
     if rule.ours not in expected:
         return f"{names} has no place in this model"
 
-    # Floating-point numbers, except where the model has integers: BatchNorm's count of batches
+    # Floating-point numbers, except where the model has integers: BatchNorm's number of batches
     others = [part.dtype for part in parts if part.dtype not in FLOATS]
     if others and expected[rule.ours].is_floating_point():
         return f"{names} holds {others[0]}, not floating-point numbers"
@@ -314,20 +315,20 @@ def _misfit(rule: Rule, parts: list[Lazy], expected: Mapping[str, Tensor]) -> st
         if read.shape == shape:
             return ""
     except (RuntimeError, IndexError, ValueError, TypeError):
-        pass  # they do not go together
+        pass  # the tensors cannot be combined
     shapes = [f"{name} {part.shape}" for name, part in zip(rule.theirs, parts, strict=True)]
     return f"{', '.join(shapes)} does not make {rule.ours} {tuple(shape)}"
 
 
 def _read_tensors(parts: list[Lazy]) -> list[Tensor]:
-    """The tensors that a rule reads.
+    """Read the tensors of a rule.
 
-    One is mapped from the file. Several (q, k and v) will be joined, and mapping and then copying
-    them would keep both copies in memory. Instead, where the file allows it:
+    A single one is mapped from the file. Several (q, k and v) will be joined, and mapping and then copying
+    them would keep both copies in memory. Instead, if the file supports it:
 
-    1. one buffer is made for all of them;
-    2. each is read into its place there (`Lazy.read_into`);
-    3. `join` sees that they lie one after the other, and copies nothing.
+    1. one buffer is allocated for all of them;
+    2. each is read into its part of the buffer (`Lazy.read_into`);
+    3. `join` detects that they are adjacent, and copies nothing.
     """
     same_dtype = len({part.dtype for part in parts}) == 1
     readers = [part.read_into for part in parts if part.read_into is not None]
@@ -345,12 +346,12 @@ def _read_tensors(parts: list[Lazy]) -> list[Tensor]:
 
 
 def gist(names: Iterable[str]) -> str:
-    """Names for a message, as one if only a number differs: blocks.*.ls1.gamma (12 times)."""
-    alike: dict[str, list[str]] = {}
+    """Names for a message. Those that differ only in a number are combined: blocks.*.ls1.gamma (12 times)."""
+    by_pattern: dict[str, list[str]] = {}
     for name in names:
-        alike.setdefault(re.sub(r"\d+", "*", name), []).append(name)
+        by_pattern.setdefault(re.sub(r"\d+", "*", name), []).append(name)
     described = []
-    for pattern, same in alike.items():
+    for pattern, same in by_pattern.items():
         if len(same) == 1:
             described.append(printable_name(same[0]))
         else:

@@ -15,19 +15,19 @@ def save(classifier: "Classifier | ModelResult", path: Path | str) -> Path:
     """Write a model directory, which `vitkit.load` opens to the bit. An earlier model at `path` is
     replaced at the end.
 
-    config.json, model.safetensors, preprocessor_config.json and a model card. Wherever Transformers
-    can express the architecture, `AutoModelForImageClassification.from_pretrained` opens it too;
-    else the names are vitkit's.
+    It contains config.json, model.safetensors, preprocessor_config.json and a model card. If Transformers
+    can express the architecture, `AutoModelForImageClassification.from_pretrained` opens it too; otherwise
+    the names are vitkit's.
 
-    Raises VitkitError when `path` holds something else than a model, and for a model that was made
-    for inference or that another library changed; WrongArgument for what is no model.
+    Raises VitkitError if `path` contains something else than a model, and for a model that was made for
+    inference or that another library changed; WrongArgument for an object that is not a model.
     """
     made = classifier.made if isinstance(classifier, ModelResult) else classifier
     if isinstance(made, str | Path):
         made = load(made, quiet=True)
     if not isinstance(made, Classifier):
         raise WrongArgument(
-            f"what is to be saved is of type {type(made).__name__}; give a Classifier, such as "
+            f"the object to save is of type {type(made).__name__}; give a Classifier, such as "
             "vitkit.load returns, or a network with its preprocessing and the names of its outputs: "
             "Classifier(model, preprocessing, labels)"
         )
@@ -35,12 +35,12 @@ def save(classifier: "Classifier | ModelResult", path: Path | str) -> Path:
 
 
 def check_savable(classifier: Classifier, path: Path | str) -> None:
-    """Raises what `save` would raise, before the work whose result is to be saved."""
+    """Raises the exceptions of `save`, before the work whose result is to be saved."""
     check_destination(classifier, _format_to_save(classifier), Path(path))
 
 
 def _format_to_save(classifier: Classifier) -> Format:
-    """The format that Transformers opens, wherever it can express the model; else vitkit's own."""
+    """The format of Transformers if it can express the model; otherwise vitkit's own."""
     check_own_weights(classifier.model)
     config = classifier.model.config
     rule = classifier.preprocessing.rule

@@ -1,5 +1,5 @@
-"""Models from files and to files: loading any format, recognised by its content and not trusted; making
-a network by name, with published weights; and saving."""
+"""Load models from files of any format, which is recognised by content and untrusted; create networks by
+name, with published weights; and save models."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -57,11 +57,11 @@ from vitkit.weights.pretraining import read_pretraining
 from vitkit.weights.rules import Misfit, read
 from vitkit.weights.unknown import read_unknown
 
-# How notes begin that matter where weights are taken to begin a training
-TOLD = ("left out", "GUESSED", READ, "head: ")
+# Beginnings of notes that are reported when weights are used to begin a training
+REPORTED = ("left out", "GUESSED", READ, "head: ")
 # Settings that a loaded model is fitted to
 FITTED = ("image", "stride", "channels", "classes", "head_bias")
-# Settings that change no weight's shape, and nothing in evaluation
+# Settings that do not affect shapes of weights, nor evaluation
 FOR_TRAINING = ("dropout", "attention_dropout", "stochastic_depth")
 
 
@@ -89,7 +89,7 @@ def load(
 
     The format (vitkit's, Hugging Face's, Google's .npz, timm's or torchvision's) is recognised by
     the tensors' names and shapes; what it implies (eps, form of the GELU, position rows,
-    preprocessing) is set, and a short account of that is printed to the standard error unless
+    preprocessing) is set, and a short report of that is printed to the standard error unless
     `quiet`. The model is in evaluation mode, on the CPU.
 
     If a file does not say something, or you want it to be different, use the settings of the
@@ -127,7 +127,7 @@ def load(
         interpolation=interpolation,
         part=part,
     )
-    classifier, account = load_with_account(source, hints)
+    classifier, report = load_with_account(source, hints)
     check_heads(source, classifier.model.config, heads)
 
     # What the caller knows better
@@ -135,62 +135,62 @@ def load(
         raise BadSettings("new_head is for other classes; give their names in labels")
     if labels is not None:
         classifier, changes = with_labels(classifier, labels, new_head)
-        account += changes
+        report += changes
     if preprocessing is not None:
         classifier = replace(classifier, preprocessing=preprocessing, unknown=None)
 
     if not quiet:
-        _tell(source, account)
+        _report(source, report)
     return classifier
 
 
 def load_as(source: Path | str, hints: Hints, quiet: bool = False) -> Classifier:
-    """Open a model as `load` does, with all hints that a user may give on the command line."""
-    classifier, account = load_with_account(source, hints)
+    """Open a model like `load`, with all hints of the commands."""
+    classifier, report = load_with_account(source, hints)
     check_heads(source, classifier.model.config, hints.heads)
     if not quiet:
-        _tell(source, account)
+        _report(source, report)
     return classifier
 
 
 def load_for(source: Path | str, config: ModelConfig) -> tuple[Classifier, list[str]]:
-    """Open a model quietly, to take its weights for a model of this configuration: what its file
-    does not say, heads and the size of images, is as there. Also returns which part of the file was
-    read, and what was left out, a line each.
+    """Open a model quietly, to use its weights for a model of this configuration. Heads and image size are
+    taken from the configuration if the file does not contain them. Also returns notes on which part of the
+    file was read, and what was left out.
 
-    It may be of another architecture and for other images all the same; raises what `load` raises.
+    The model may have another architecture and image size nevertheless. Raises the exceptions of `load`.
     """
     heads = getattr(config, "heads", None)
     opened = open_weights(fetch(source))
-    with _converting(), _errors_name(source):
+    with _advising_convert(), _naming_source(source):
         classifier, _, description = _assemble(opened, Hints(image=config.image, heads=heads))
-    told = [note for note in description.notes if note.startswith(TOLD)]
-    return classifier, [_by_converting(note) for note in told]
+    known_hints = [note for note in description.notes if note.startswith(REPORTED)]
+    return classifier, [_advise_convert(note) for note in known_hints]
 
 
-def _tell(source: Path | str, account: list[str]) -> None:
-    """Tell the account of a model: what was guessed and which part of a checkpoint was read, and all
-    else as details."""
-    for number, line in enumerate(account):
-        is_said = line.startswith(("GUESSED", READ))
-        tell = say_detail
-        if is_said:
-            tell = say
+def _report(source: Path | str, report: list[str]) -> None:
+    """Log the load report of a model: guesses and the part of a checkpoint as messages, the rest as
+    details."""
+    for number, line in enumerate(report):
+        is_important = line.startswith(("GUESSED", READ))
+        log = say_detail
+        if is_important:
+            log = say
         beginning = "  "
-        if number == 0 or is_said:
+        if number == 0 or is_important:
             beginning = f"{source}: "
-        tell(f"{beginning}{line}")
+        log(f"{beginning}{line}")
 
 
 def load_with_account(source: Path | str, hints: Hints) -> tuple[Classifier, list[str]]:
-    """The model of a file, as the user's hints say, and what to tell about it, a line each: first
-    what was guessed, if anything was that matters, then what it is, and what was assumed."""
+    """The model of a file with the user's hints, and the lines of its load report: guesses that matter, if
+    any, then what the model is, and what was assumed."""
     opened = open_weights(fetch(source))
-    with _errors_name(source):
+    with _naming_source(source):
         classifier, format, description = _assemble(opened, hints)
         classifier, changes = apply_hints(classifier, hints)
 
-    # What it is; and what was found, left out, assumed and changed
+    # The load report: what the model is; and what was found, left out, assumed and changed
     config = classifier.model.config
     height, width = config.image
     head = "no head"
@@ -200,40 +200,40 @@ def load_with_account(source: Path | str, hints: Hints) -> tuple[Classifier, lis
         f"{called(config)} for {height} x {width} pixels, {parameters(classifier.model):,} parameters, "
         f"{head}, in {format.name} format\n  preprocessing: {classifier.preprocessing}"
     )
-    account = [summary, *description.notes, *changes]
+    report = [summary, *description.notes, *changes]
     if has_head_of_zeros(classifier.model):
-        account.append(
+        report.append(
             "head: all zeros, so every image has the same answer: the weights were published without "
             "their head, or it is not trained yet (vitkit finetune)"
         )
     if description.guess:
-        account.insert(0, description.guess)
-    return classifier, account
+        report.insert(0, description.guess)
+    return classifier, report
 
 
 @contextmanager
-def _converting() -> Iterator[None]:
-    """A block whose errors say to convert where those of another function name the setting `part`."""
+def _advising_convert() -> Iterator[None]:
+    """A context in whose errors the remedy `part=...` becomes a conversion, for callers without that setting."""
     try:
         yield
     except VitkitError as error:
         if error.args and isinstance(error.args[0], str):
-            error.args = (_by_converting(error.args[0]), *error.args[1:])
+            error.args = (_advise_convert(error.args[0]), *error.args[1:])
         raise
 
 
-def _by_converting(sentence: str) -> str:
-    """A sentence about `part` for where training takes its weights, which has no such setting."""
+def _advise_convert(sentence: str) -> str:
+    """A sentence about `part` for training, which does not have this setting."""
     return sentence.replace("`part=", "convert with `part=")
 
 
 @contextmanager
-def _errors_name(source: Path | str) -> Iterator[None]:
-    """Turns errors about a model into one of vitkit's that begins with the name that the user gave.
+def _naming_source(source: Path | str) -> Iterator[None]:
+    """A context in which errors become errors of vitkit that begin with the name that the user gave.
 
-    Not with a file's: the fault may be in any file of a directory. DAMAGE has errors that a defect
-    of vitkit would raise too. That is accepted, for files made to harm raise all of them: the
-    defect is the cause in the traceback.
+    The name of a file would not do, because any file of a directory may be at fault. DAMAGE contains
+    exceptions that a defect of vitkit would raise too. This is accepted, because malicious files may raise
+    all of them; the traceback shows the original exception.
     """
     try:
         yield
@@ -253,16 +253,16 @@ def _assemble(opened: Opened, hints: Hints) -> tuple[Classifier, Format, Descrip
     _check_type(opened, format)
     tidied = format.tidy(taken.tensors)
 
-    # The architecture and all else that is no weight
-    told = hints
-    if taken.statistics:  # which the file says, so there is nothing to guess
-        told = replace(hints, statistics=hints.statistics or "half")
-    description = _describe(opened, format, tidied, told)
+    # The architecture, and everything else except weights
+    known_hints = hints
+    if taken.statistics:  # the file contains them, so they need not be guessed
+        known_hints = replace(hints, statistics=hints.statistics or "half")
+    description = _describe(opened, format, tidied, known_hints)
     if taken.alone:
         description = _without_head(description)
     config = with_pool(description.config, hints.pool)
     preprocessing = description.preprocessing
-    if not opened.described:  # a library's usual one, which is for colours
+    if not opened.described:  # it is a library's usual one, for colours
         preprocessing = preprocessing_for_channels(preprocessing, config.channels)
     description = description._replace(config=config, preprocessing=preprocessing)
     if taken.statistics and not hints.statistics:
@@ -277,7 +277,7 @@ def _assemble(opened: Opened, hints: Hints) -> tuple[Classifier, Format, Descrip
         if description.objective:
             origin["objective"] = description.objective
 
-    # The model itself; limits of its classes go with a head that is left out
+    # The model itself; limits of its classes belong to the head
     unknown = None
     if not taken.alone:
         unknown = read_unknown(opened.unknown, description.config.classes)
@@ -311,7 +311,7 @@ def _assemble(opened: Opened, hints: Hints) -> tuple[Classifier, Format, Descrip
 
 
 def _without_head(description: Description) -> Description:
-    """The description of the encoder alone, where that of its file has a head."""
+    """The description of the encoder alone."""
     config = description.config
     if isinstance(config, ViTConfig) and config.pool == "distilled":
         config = replace(config, classes=0, pool="token")
@@ -337,21 +337,21 @@ def _with_statistics(description: Description, statistics: OfPixels) -> Descript
 
 
 def _check_type(opened: Opened, format: Format) -> None:
-    """Raises VitkitError for a model of Transformers' whose tensors happen to have another library's names,
-    as those of many larger models have."""
+    """Raises VitkitError for a model of Transformers whose tensors happen to have another library's names, as
+    in many larger models."""
     model_type = opened.config.get("model_type")
     if not model_type or opened.described or format.library in ("transformers", "vitkit"):
         return
-    if architecture_name(opened.config):  # timm's models in Transformers have both
+    if architecture_name(opened.config):  # timm's models in Transformers have both fields
         return
     raise BadWeights(
-        f"its config.json calls it {printable_name(model_type)}, a model of Transformers, and its "
-        f"tensors have {format.name}'s names; vitkit does not read that"
+        f"it is {printable_name(model_type)} by its config.json, a model of Transformers, but its "
+        f"tensors have {format.name}'s names; vitkit cannot read that"
     )
 
 
 def _describe(opened: Opened, format: Format, tidied: Tidied, hints: Hints) -> Description:
-    """vitkit's own description of the model; the format's, if there is none or it is out of date."""
+    """vitkit's own description of the model; the format's if there is none or if it is outdated."""
     notes = []
     if opened.described:
         described = from_json(opened.described)
@@ -362,14 +362,14 @@ def _describe(opened: Opened, format: Format, tidied: Tidied, hints: Hints) -> D
         changed = format.contradictions(described, opened)
         if not changed:
             return described
-        # The library's own fields win: they are what its users have edited
+        # The library's own fields take precedence, because its users have edited them
         notes.append(
             f"config.json was changed after vitkit wrote it ({', '.join(changed)}): "
-            f"read as {format.library} reads it, without what vitkit noted there"
+            f"read as {format.library} reads it, without vitkit's own notes there"
         )
 
-    # For images of the user's size if its position table can be for that; else for its own size, from
-    # which it can be resampled
+    # For images of the user's size if the position table may be for that size; otherwise for its own size,
+    # from which it can be resampled
     try:
         description = format.describe(opened, tidied, hints)
     except VitkitError as error:
@@ -381,15 +381,15 @@ def _describe(opened: Opened, format: Format, tidied: Tidied, hints: Hints) -> D
 
 
 def _build_model(config: ModelConfig, taken: Taken, tensors: Tensors) -> tuple[Model, list[str]]:
-    """A model of a format's tensors, mapped from the disk unless they must be changed; and a note of
-    those beside it that are left out."""
-    # Even on meta, a model of 10^12 blocks would never be built
+    """Build a model from a format's tensors, mapped from the disk unless they must be converted; and notes
+    on tensors beside it that are left out."""
+    # Even on meta, a model of 10^12 blocks would take forever to build
     if config.blocks_built > len(tensors):
         raise BadWeights(f"it has {len(tensors)} tensors, too few for {config.blocks_built} blocks")
     try:
         with torch.device("meta"):
             model = build(config)
-    except (RuntimeError, TypeError, OverflowError) as error:  # more numbers than can be counted
+    except (RuntimeError, TypeError, OverflowError) as error:  # sizes that are too large
         reason = str(error).splitlines()[0]
         raise BadWeights(f"no model of the described sizes can be built: {reason}") from error
     rules = taken.format.rules(config)
@@ -402,7 +402,7 @@ def _build_model(config: ModelConfig, taken: Taken, tensors: Tensors) -> tuple[M
     try:
         state = read(tensors, rules, model.state_dict())
     except Misfit as error:
-        # The remedy helps if all that does not fit goes with the head
+        # The remedy helps if all mismatches disappear together with the head
         if head and error.names <= {*beside, *names_of_head(error.names, head)}:
             raise BadWeights(f"{error}; {taken.remedy}") from error
         raise
@@ -419,26 +419,26 @@ def create(
     quiet: bool = False,
     **changes: Any,
 ) -> Model:
-    """A network by its name or configuration: `create("B/16", classes=10)`, with the official
-    initial weights; `create("B/16", classes=10, weights="imagenet21k/ViT-B_16")`, with published
-    ones and a new head of zeros.
+    """Create a network by its name or configuration: `create("B/16", classes=10)`, with the official initial
+    weights; `create("B/16", classes=10, weights="imagenet21k/ViT-B_16")`, with published ones and a new
+    head of zeros.
 
-    It is a bare network, in training mode: `load(weights, labels=...)` gives the same one with the
-    preprocessing that belongs to it.
+    It is a bare network, in training mode. `load(weights, labels=...)` returns an equal one together with
+    its preprocessing.
 
-    `weights` is whatever `load` takes; a short account of what was found is printed to the standard
-    error unless `quiet`. They decide what a name leaves open (eps, the form of the GELU, the pooling).
-    `classes` keeps the head if that has as many; positions are resampled to another `image` or
+    `weights` is any source of `load`; a short report of what was found is printed to the standard error
+    unless `quiet`. They determine settings that a name leaves open (eps, the form of the GELU, the
+    pooling). `classes` keeps the head if it has that number; positions are resampled to another `image` or
     `stride`; weights for colours are adapted to other `channels`, as in fine-tuning; dropout,
-    attention_dropout and stochastic_depth are as you say. With a configuration in place of a name every setting is
-    compared. `seed` makes initial weights repeatable, whatever the device, and leaves torch's own
-    generator as it was.
+    attention_dropout and stochastic_depth can be set. If `model` is a configuration, every setting is
+    compared. `seed` makes initial weights repeatable on any device, and does not change torch's own
+    generator.
 
     Raises VitkitError for an unknown name or setting, and for weights of another architecture.
     """
-    if "pretrained" in changes:  # timm's
+    if "pretrained" in changes:  # the argument of timm
         raise BadSettings(
-            "say which pre-trained weights: a file, a folder or a name as weights=..., in place of "
+            "name the pre-trained weights: a file, a folder or a name as weights=..., in place of "
             "pretrained"
         )
     if weights is None:
@@ -446,17 +446,17 @@ def create(
     if seed is not None:
         raise BadSettings("seed is for initial weights; leave it out, or leave out weights")
 
-    # What is asked for: what is said with a name, or every setting of a configuration
+    # Requested settings: those given with a name, or every setting of a configuration
     if isinstance(model, str):
         wanted = named(model, **changes)
         asked = set(changes)
     elif changes:
-        return models.create(model, **changes)  # which refuses them
+        return models.create(model, **changes)  # raises an error
     else:
         wanted = model
         asked = {field.name for field in fields(model)}
 
-    # The published model, for the images that are asked for
+    # The published model, for the requested images
     hints = Hints()
     if "image" in asked:
         hints = replace(hints, image=wanted.image)
@@ -464,10 +464,10 @@ def create(
         hints = replace(hints, heads=wanted.heads)
     if isinstance(wanted, ViTConfig) and wanted.stride is not None:
         hints = replace(hints, stride=wanted.tiling.stride)
-    classifier, account = load_with_account(weights, hints)
+    classifier, report = load_with_account(weights, hints)
     if "channels" in asked:
         classifier, changes_made = adopt(classifier, channels=wanted.channels)
-        account += changes_made
+        report += changes_made
     network = classifier.model
     published = network.config
     if called(published) != called(wanted):
@@ -481,12 +481,12 @@ def create(
     if differences:
         raise BadSettings(f"{weights} holds another model: {'; '.join(differences)}")
 
-    # Another head, and what is for training alone
+    # Another head, and settings that matter only in training
     if "classes" in asked and wanted.classes != network.config.classes:
         network = with_new_head(network, wanted.classes)
     settings = {name: getattr(wanted, name) for name in FOR_TRAINING if name in asked}
     if settings:
         network = rebuilt(network, replace(network.config, **settings))
     if not quiet:
-        _tell(weights, account)
+        _report(weights, report)
     return network.train().to(device)

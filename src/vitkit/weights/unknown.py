@@ -1,11 +1,11 @@
-"""When a classifier's answer is none: the image is unlike all that it has learned from, or no class
-is likely. And which classes an answer leaves open.
+"""Detect that a classifier has no answer: the image differs from all images that it has learned from, or
+no class is likely. And list the classes that an answer leaves open.
 
-What is here only applies the limits; `evaluation/probes/unknown.py` fits them, to answers that are left out.
-In a model directory they are a file of their own, which other libraries do not look at.
+This module only applies the limits; `evaluation/probes/unknown.py` fits them to cross-validated
+predictions. A model directory has a file of its own for them, which other libraries ignore.
 
-Legend: B images of a batch, K classes, F width of the features, D numbers that are compared of them, R
-directions that they are compared in.
+Legend: B images of a batch, K classes, F width of the features, D compared numbers, R directions in which
+they are compared.
 """
 
 import math
@@ -22,52 +22,53 @@ from vitkit.weights.files.directory import UNKNOWN
 NUMBERS = ("first", "far", "sure", "typical", "rejected", "coverage")
 SWITCHES = ("unit", "of_nearest")
 LIMITS = ("limit", "least")  # a number for each class
-# What models that were saved earlier have not, and what is meant by that
+# Defaults of fields that earlier files do not contain
 EARLIER = {"first": 0.0, "typical": math.inf, "unit": 0.0, "of_nearest": 0.0}
-SHORTEST = 1e-6  # length of features that is divided by
+SHORTEST = 1e-6  # lower bound of the length of features, which is a divisor
 
 
 @dataclass(frozen=True, eq=False)
 class Unknown:
-    """Limits for answers to images that a classifier has not learned from."""
+    """Limits for the predictions of images that a classifier has not learned from."""
 
     means: Tensor
     """The mean of each class, whitened: float32 (K, R)."""
     whitening: Tensor
-    """Features x -> x whitening, in which the images of a class lie equally far around its mean in
-    all directions: float32 (D, R)."""
+    """The matrix of x -> x whitening, after which the images of a class have equal variance around its
+    mean in all directions: float32 (D, R)."""
     centre: Tensor
-    """What is subtracted before they are whitened: float32 (D,)."""
+    """Subtracted from the compared numbers before whitening: float32 (D,)."""
     first: int
-    """Which feature is the first that is compared, if a head reads more than these."""
+    """Index of the first compared feature, if a head reads more features than these."""
     far: float
-    """What the distance to the mean of a class is multiplied by,"""
+    """Weight of the distance to the mean of a class in the out-of-distribution score."""
     sure: float
-    """and what its logit is, before it is subtracted: then both vary equally."""
+    """Weight of the class's logit, which is subtracted. With these weights both vary equally."""
     limit: Tensor
-    """An image is strange to a class from there on: float64 (K,). Infinite if too few images were
-    learned from to tell. One number, of a model saved before limits were by class, is for the nearest
-    mean and the highest logit."""
+    """Rejection threshold of the score for each class: float64 (K,). Infinite if the class has too few
+    images to fit it. A single number, in models saved by earlier versions, applies to the nearest mean
+    and the highest logit."""
     least: Tensor
-    """A class is left open from this probability on: float64 (K,), or one number for all."""
+    """Lowest probability of a class that an answer leaves open: float64 (K,), or one number for all."""
     rejected: float = 0.05
-    """The share of images of each class that are called unknown, at most."""
+    """Largest share of the images of each class that are called unknown."""
     coverage: float = 0.95
-    """How often, at least, the right class of an image is among those that are left open."""
+    """Smallest share of images whose true class is among those that are left open."""
     unit: bool = True
-    """Whether they are compared by direction and the logarithm of their length, D - 1 features and one
-    number. In models saved earlier they are compared as they are, D features."""
+    """Whether features are compared by direction and the logarithm of their length: D - 1 features and one
+    number. In models saved by earlier versions, D features are compared unchanged."""
     of_nearest: bool = True
-    """Whether the limit of the class to which an image is least strange decides. In models saved earlier
+    """Whether the limit of the class with the lowest score decides. In models saved by earlier versions,
     an image is known if it is within the limit of any class."""
     typical: float = math.inf
-    """The logit from which on an image is no less strange: a high one is no proof that it is known."""
+    """Logits are clamped to this value, because a high logit does not prove that an image is known."""
 
     def strangeness(self, features: Tensor, logits: Tensor) -> Tensor:
-        """How strange images are to each class: (B, F), (B, K) -> (B, K); or to all classes
-        together, (B, 1), for a model saved before limits were by class. It is computed in float32, or in
-        float64 if the features are: where they hardly vary, their directions differ by little more than
-        float32 tells apart."""
+        """Out-of-distribution scores of images for each class: (B, F), (B, K) -> (B, K); or for all classes
+        together, (B, 1), in models saved by earlier versions.
+
+        Computed in float32, or in float64 if the features are: if they hardly vary, float32 cannot
+        distinguish their directions."""
         kind = torch.promote_types(features.dtype, torch.float32)
         features = features.to(kind)[:, self.first : self.first + len(self.centre) - self.unit]
         if self.unit:
@@ -83,25 +84,24 @@ class Unknown:
         return self.far * distance - self.sure * logits
 
     def excess(self, features: Tensor, logits: Tensor) -> Tensor:
-        """By how much images exceed the limit of the class to which they are least strange: (B,
-        F), (B, K) -> (B,). Above 0 an image is unknown."""
+        """By how much the score of the nearest class exceeds its limit: (B, F), (B, K) -> (B,). An image is
+        unknown if this is positive."""
         strangeness = self.strangeness(features, logits)
         if not self.of_nearest:
             return (strangeness - self.limit).amin(1)
         return strangeness.amin(1) - self.limit[strangeness.argmin(1)]
 
     def is_unknown(self, features: Tensor, logits: Tensor) -> Tensor:
-        """Whether images are strange to all classes: (B, F), (B, K) -> bool (B,)."""
+        """Whether images are unknown: (B, F), (B, K) -> bool (B,)."""
         return self.excess(features, logits) > 0
 
     def is_open(self, probabilities: Tensor) -> Tensor:
-        """The classes that are left open, always including the most likely one: (B, K) -> bool (B,
-        K)."""
+        """The classes that an answer leaves open, including the most likely one: (B, K) -> bool (B, K)."""
         highest = probabilities.amax(1, keepdim=True)
         return (probabilities >= self.least) | (probabilities == highest)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Everything as tensors, for the file of a model directory; `read_unknown` is the way back."""
+        """All fields as tensors, for the file of a model directory; `read_unknown` reads them."""
         tensors = {}
         for field in fields(self):
             value = getattr(self, field.name)
@@ -112,18 +112,18 @@ class Unknown:
 
 
 def direction_and_length(features: Tensor) -> Tensor:
-    """Features scaled to length 1, and the logarithm of their length after them: (B, D - 1) -> (B, D).
+    """Scale features to length 1, and append the logarithm of their length: (B, D - 1) -> (B, D).
 
-    An image without content, such as one of a single colour, has short features, which lie close to every
-    mean; their direction does not.
+    An image without content, such as one of a single colour, has short features, which are close to every
+    mean, unlike their direction.
     """
     length = features.square().sum(1, keepdim=True).sqrt().clamp(min=SHORTEST)
     return torch.cat([features / length, length.log()], 1)
 
 
 def _distances(rows: Tensor, means: Tensor) -> Tensor:
-    """How far each row is from each mean, (B, R) and (K, R) -> (B, K), in operations that every format
-    of exported files has. What is compared is centred, so that little is lost to rounding."""
+    """Distances of rows to means, (B, R) and (K, R) -> (B, K), with operations that every format of
+    exported files has. Rows are centred, so rounding errors are small."""
     squares = rows.square().sum(1, keepdim=True) + means.square().sum(1)
     return (squares - 2 * rows @ means.mT).clamp(min=0).sqrt()
 
@@ -142,7 +142,7 @@ def read_unknown(tensors: Tensors, classes: int) -> Unknown | None:
         )
     if len(shapes["means"]) != 2 or shapes["means"][0] != classes:
         raise BadWeights(
-            f"{UNKNOWN} is for {shapes['means']} means, and the model has {classes} classes"
+            f"{UNKNOWN} is for {shapes['means']} means, but the model has {classes} classes"
         )
     if len(shapes["whitening"]) != 2 or shapes["whitening"][1] != shapes["means"][1]:
         raise BadWeights(f"{UNKNOWN} compares features in {shapes['whitening']} directions")
@@ -160,7 +160,7 @@ def read_unknown(tensors: Tensors, classes: int) -> Unknown | None:
     for name in LIMITS:
         if shapes[name] not in ([], [classes]):
             raise BadWeights(
-                f"{UNKNOWN} has limits of shape {shapes[name]}, and the model has {classes} classes"
+                f"{UNKNOWN} has limits of shape {shapes[name]}, but the model has {classes} classes"
             )
         values[name] = values[name].double()
         if values[name].isnan().any():
@@ -168,16 +168,16 @@ def read_unknown(tensors: Tensors, classes: int) -> Unknown | None:
     for name in NUMBERS:
         values[name] = values[name].item()
         if math.isnan(values[name]):
-            raise BadWeights(f"{UNKNOWN} says of {name!r} that it is NaN, which is no number")
+            raise BadWeights(f"{name!r} in {UNKNOWN} is NaN; it must be a number")
     for name in SWITCHES:
         value = values[name].item()
         if value not in (0, 1):
-            raise BadWeights(f"{UNKNOWN} says {value} of {name!r}, which is 0 or 1")
+            raise BadWeights(f"{name!r} in {UNKNOWN} is {value}; it must be 0 or 1")
         values[name] = bool(value)
     if values["of_nearest"] and not values["limit"].ndim:
-        raise BadWeights(f"{UNKNOWN} has one limit, and is to take that of the nearest class")
+        raise BadWeights(f"{UNKNOWN} has a single limit, but `of_nearest` needs one for each class")
     first = values["first"]
     if not (math.isfinite(first) and first >= 0 and first % 1 == 0):
-        raise BadWeights(f"{UNKNOWN} says that feature {first} is the first that is compared")
+        raise BadWeights(f"'first' in {UNKNOWN} is {first}; it must be the index of a feature")
     values["first"] = int(first)
     return Unknown(**values)

@@ -24,7 +24,7 @@ from vitkit.data import Preprocessing, open_splits, subset
 from vitkit.evaluation import compute_features, fit_probe, with_probe
 from vitkit.exporting import (
     Agreement,
-    Contender,
+    Implementation,
     RuntimeSpeed,
     Turns,
     is_worth_measuring,
@@ -65,11 +65,11 @@ def test_each_runtime_has_a_bar_for_each_size_of_batch(count):
 
 
 def tried(library, precision, same, accuracy=None, **settings):
-    """A contender that answers as the model does on such a share of 200 images."""
+    """A implementation that answers as the model does on such a share of 200 images."""
     agreement = Agreement(
         "photos", 200, 200, same, 0.01, 0.001, 1.0, cost=1 - same, accuracy=accuracy
     )
-    return Contender(library, precision, None, agreement, **settings)
+    return Implementation(library, precision, None, agreement, **settings)
 
 
 def at_rates(*rates):
@@ -178,15 +178,15 @@ def test_what_a_machine_can_compute_is_measured(
 def test_all_are_measured_in_turns():
     calls = []
 
-    def contender(name):
+    def implementation(name):
         def compute(images):
             calls.append((name, images.shape))
             return np.zeros((len(images), 2), np.float32)
 
-        return Contender(name, "float32", compute)
+        return Implementation(name, "float32", compute)
 
     images = np.zeros((2, 3, 4, 6), np.uint8)  # fewer than a batch: they are repeated
-    speeds = measure([contender("a"), contender("b")], images, Turns((1, 3), 3, 1e-9))
+    speeds = measure([implementation("a"), implementation("b")], images, Turns((1, 3), 3, 1e-9))
     turns = [name for name, shape in calls[4:] if shape[0] == 3]
     # A pass to warm up and two that count; who came last begins the next round
     assert "".join(turns) == "aaabbb" + "bbbaaa" + "aaabbb"
@@ -264,7 +264,7 @@ def test_what_is_written_names_no_folder_and_no_empty_column(capsys, monkeypatch
     assert facts["model"] == "fast.onnx"
     monkeypatch.setenv("COLUMNS", "60")
     speed = RuntimeSpeed(dict.fromkeys(plan.batches, 1.0), {}, 1.0, 1.0)
-    alone = Contender("ONNX Runtime", "float32", None)
+    alone = Implementation("ONNX Runtime", "float32", None)
     (only,) = tables([alone], [speed])
     assert "p95 ms" in only and "start s" not in only
     both = list(tables([alone], [replace(speed, start=2.0, megabytes=100.0)]))
@@ -335,7 +335,7 @@ def test_a_file_in_a_process_of_its_own_gives_the_same_answers_and_may_die(expor
     with isolated_files() as open_isolated:
         process = open_isolated(exported, "onnx")
         np.testing.assert_array_equal(process.runtime.logits(images), expected)
-        found = [of_exported(process), Contender("PyTorch", "float32", here)]
+        found = [of_exported(process), Implementation("PyTorch", "float32", here)]
         speeds = measure(found, images, Turns((1, 3), 1, 1e-9))
         assert all(set(speed.images_per_second) == {1, 3} for speed in speeds)
 
@@ -405,8 +405,8 @@ def test_what_leaves_work_out_is_compared_with_the_whole_model(of_digits):
     right = [
         classifier.labels[k] == item.truth for k, item in zip(answers, trial.items, strict=True)
     ]
-    for contender in (merged, early):
-        agreement = contender.agreement
+    for implementation in (merged, early):
+        agreement = implementation.agreement
         assert agreement.images == agreement.labelled == 60
         assert agreement.models_accuracy == pytest.approx(np.mean(right))
         assert agreement.accuracy < agreement.models_accuracy

@@ -114,7 +114,7 @@ def searched(place, seconds=600.0):
 @pytest.mark.slow
 def test_a_pass_has_the_features_of_every_number_of_blocks(place):
     own = subject(place)
-    few = subset(own.judged, [0, 50, 90])
+    few = subset(own.evaluated, [0, 50, 90])
     for shape in (Shape((32, 32), 6), Shape((32, 32), 3), Shape((24, 24), 2)):
         body = Body(own, TORCH, shape.image)
         reads = reading_of(own.classifier, shape, len(own.fitted))
@@ -142,7 +142,7 @@ def test_what_can_be_left_out_of_a_model(place):
 @pytest.mark.slow
 def test_the_images_of_a_run_are_answered_by_fits_without_them(place):
     own = subject(place)
-    assert own.is_left_out and len(own.judged) == 96  # and not the 24 of the test part
+    assert own.is_left_out and len(own.evaluated) == 96  # and not the 24 of the test part
     whole = Shape((32, 32), 6)
     body = Body(own, TORCH, (32, 32))
     head = head_of(own, body, whole, TORCH)
@@ -150,14 +150,14 @@ def test_the_images_of_a_run_are_answered_by_fits_without_them(place):
 
     # It is the head of the run: the last digits of features move its logits by a few hundredths of their
     # spread, and the run's training part alone, say, by a fifth and more
-    x = body.read(body.states(own.judged), whole, head.reads)
+    x = body.read(body.states(own.evaluated), whole, head.reads)
     in_sample = head.logits(own.classifier, x)
     own_logits = head_on(own.classifier, x)
     at_most((in_sample - own_logits).abs().max().item(), 0.1 * own_logits.std().item())
 
     # And what answers an image without having learned from it is not better than what has
-    right = (head.answers.argmax(1).numpy() == own.judged.targets).mean()
-    assert right <= (in_sample.argmax(1).numpy() == own.judged.targets).mean()
+    right = (head.answers.argmax(1).numpy() == own.evaluated.targets).mean()
+    assert right <= (in_sample.argmax(1).numpy() == own.evaluated.targets).mean()
 
 
 def test_a_distilled_head_has_the_models_answers():
@@ -174,15 +174,15 @@ def test_a_model_that_is_no_run_is_judged_on_images_that_are_named(place):
     classifier = load(place / "run" / "model", quiet=True)
     own = of_data(classifier, str(place / "photos"))
     assert not own.is_left_out
-    assert not set(own.judged.rows) & set(own.fitted.rows)
+    assert not set(own.evaluated.rows) & set(own.fitted.rows)
     whole = Shape((32, 32), 6)
     head = head_of(own, Body(own, TORCH, (32, 32)), whole, TORCH)
     assert keeps_head(classifier, whole, head.reads) and head.weight is None
-    few = subset(own.judged, [0, 1])
+    few = subset(own.evaluated, [0, 1])
     expected = classifier.logits(classifier.batch([few.picture(0), few.picture(1)]))
     np.testing.assert_allclose(head.answers[:2], expected, atol=0.05)
     shorter = head_of(own, Body(own, TORCH, (32, 32)), Shape((32, 32), 4), TORCH)
-    assert shorter.weight.shape[0] == 3 and len(shorter.answers) == len(own.judged)
+    assert shorter.weight.shape[0] == 3 and len(shorter.answers) == len(own.evaluated)
 
 
 @pytest.mark.slow
@@ -194,8 +194,8 @@ def test_images_of_a_group_stay_on_one_side(place, monkeypatch):
         "vitkit.apps.faster.subjects.source_at", lambda data, typed: replace(source, groups=groups)
     )
     own = of_data(load(place / "run" / "model", quiet=True), str(place / "photos"))
-    fitted, judged = set(own.fitted.groups), set(own.judged.groups)
-    assert fitted | judged == set(groups) and not fitted & judged
+    fitted, evaluated = set(own.fitted.groups), set(own.evaluated.groups)
+    assert fitted | evaluated == set(groups) and not fitted & evaluated
 
 
 @pytest.mark.slow
@@ -204,7 +204,7 @@ def test_images_of_other_classes_are_left_out(place, tmp_path, capsys):
     (photos / "blue").rename(photos / "violet")
     own = of_data(load(place / "run" / "model", quiet=True), str(photos))
     known = COLOURS.index("green"), COLOURS.index("red")
-    assert set(own.judged.targets.tolist()) == set(known) and own.judged.labels == COLOURS
+    assert set(own.evaluated.targets.tolist()) == set(known) and own.evaluated.labels == COLOURS
     said = " ".join(capsys.readouterr().err.split())
     assert f"images of {photos}, of classes that the model does not have" in said
 
@@ -216,9 +216,7 @@ def test_a_run_whose_images_are_gone_takes_others(place, tmp_path, capsys):
         text = (run_dir / name).read_text()
         (run_dir / name).write_text(text.replace(str(place / "photos"), str(tmp_path / "gone")))
     own = load(run_dir, quiet=True)
-    with pytest.raises(
-        ValueError, match=r"no folder.*name images that it has not learned from with `data`"
-    ):
+    with pytest.raises(ValueError, match=r"no folder.*name images .* with `data`"):
         of_run(own, run_dir)
     capsys.readouterr()
     of_data(own, str(place / "photos"), run_dir)
@@ -234,16 +232,17 @@ def test_a_search_that_was_cut_short_goes_on_to_the_same_end(
     cut = searched(place, seconds=1e-6)
     assert cut.line.left_out and cut.line.points
     ended = searched(place)
-    assert not ended.line.left_out and len(ended.judged) > len(cut.judged)
+    assert not ended.line.left_out and len(ended.evaluated) > len(cut.evaluated)
 
     # It is what an uninterrupted search finds
     monkeypatch.setenv("VITKIT_CACHE", str(tmp_path / "another cache"))
     other = searched(place)
-    both = ended.judged.keys() & other.judged.keys()  # bfloat16 is tried where it was the faster
+    # bfloat16 is tried where it was the faster
+    both = ended.evaluated.keys() & other.evaluated.keys()
     assert "PyTorch float32, 4 blocks" in both
     for name in both:
-        judged = ended.judged[name]
-        assert judged == other.judged[name]
+        evaluated = ended.evaluated[name]
+        assert evaluated == other.evaluated[name]
 
     # And a search that has ended computes nothing again
     def nothing(*_, **__):
@@ -261,9 +260,9 @@ def test_turns_end_with_the_time_and_go_on_where_they_ended(
     monkeypatch.setenv("VITKIT_CACHE", str(tmp_path / "cache"))
     calls = []
 
-    def counted(contenders, images, plan):
+    def counted(implementations, images, plan):
         calls.append(plan.seconds)
-        return measure(contenders, images, plan)
+        return measure(implementations, images, plan)
 
     monkeypatch.setattr("vitkit.apps.faster.races.measure", counted)
     monkeypatch.setattr("vitkit.apps.faster.races.RACE", Round(3, 1e-6, 1.2))
@@ -295,8 +294,8 @@ def test_the_file_that_is_written_answers_as_the_candidate_did(place, few_shapes
     shape = Shape(made.chosen.image, made.chosen.blocks)
     body = Body(own, Arithmetic("torch", made.chosen.precision), shape.image)
     head = head_of(own, body, shape, TORCH)
-    x = body.read(body.states(own.judged), shape, head.reads)
-    few = [own.judged.picture(i) for i in range(8)]
+    x = body.read(body.states(own.evaluated), shape, head.reads)
+    few = [own.evaluated.picture(i) for i in range(8)]
     expected = head.logits(own.classifier, x[:8])
     np.testing.assert_allclose(written.logits(written.batch(few)), expected, atol=0.1)
 
@@ -348,9 +347,8 @@ def test_as_a_command_with_a_time_instead_of_a_loss(place, few_shapes, tmp_path,
     words = ["faster", str(place / "run"), "-o", str(tmp_path / "fast"), "--for", "throughput"]
     assert main([*words, "--at-most", "1h", "--report", str(numbers), str(picture)]) == 0
     out = capsys.readouterr().out
-    assert (
-        "chosen: PyTorch" in out and "the same numbers" in out
-    )  # with that much time, nothing is lost
+    # With that much time, nothing is lost
+    assert "chosen: PyTorch" in out and "the same numbers" in out
     written = json.loads(numbers.read_text())
     assert written["batch"] == 32 and written["points"]
     with Image.open(picture) as drawn:

@@ -40,7 +40,7 @@ class Given:
 
 @pytest.fixture
 def subject(tmp_path, monkeypatch):
-    """A model of two blocks whose biases are large, and the images that its candidates are judged on."""
+    """A model of two blocks whose biases are large, and the images that its candidates are evaluated on."""
     for module in ("heads", "writing"):
         monkeypatch.setattr(f"vitkit.apps.faster.{module}.Body", Given)
     for number in range(12):
@@ -57,9 +57,9 @@ def subject(tmp_path, monkeypatch):
 
 
 def test_a_head_on_fewer_blocks_answers_as_the_classifier(subject):
-    """As it answers the images that it is judged on, it answers later."""
+    """As it answers the images that it is evaluated on, it answers later."""
     head = head_of(subject, Given(), Shape((16, 16), 1), TORCH)
-    x = Given().states(subject.judged)
+    x = Given().states(subject.evaluated)
     own = head_on(subject.classifier, x).double()
     torch.testing.assert_close(head.answers, own, rtol=0, atol=50)
     torch.testing.assert_close(head.logits(subject.classifier, x), head.answers)
@@ -71,7 +71,7 @@ def test_only_a_point_of_the_same_numbers_is_the_model_itself(
 ):
     """The head of a run's model is solved again for every candidate, also for that of the whole model."""
     monkeypatch.setattr("vitkit.apps.faster.writing._share", lambda *_: 1.0)
-    subject = replace(subject, asked=Probing.of(subject.judged))
+    subject = replace(subject, asked=Probing.of(subject.evaluated))
     loss = SAME._replace(at_most=at_most)
     point = Point("whole", "torch", "float32", (16, 16), 2, 0, 1.0, 1.0, 1.0, loss)
     found = Found(

@@ -8,8 +8,8 @@ from margins import at_least, at_most
 from vitkit.apps.faster.losses import (
     SAME,
     Evidence,
-    Judge,
     Loss,
+    ReferenceComparison,
     independent,
     is_ordering,
     limit,
@@ -71,22 +71,20 @@ def test_the_fastest_of_many_that_lose_too_much_is_hardly_ever_chosen():
     worlds = 100
     for _ in range(worlds):
         logits, p, truth = world(generator, 600)
-        judge = Judge(torch.tensor(logits), truth)
+        comparison = ReferenceComparison(torch.tensor(logits), truth)
         bad = [worse(generator, logits, p, lose) for _ in range(20)]
         good = worse(generator, logits, p, 0.1 * lose)
-        chosen = line_of([loss_of(judge.judged(each)) for each in bad]).fastest(lose)
+        chosen = line_of([loss_of(comparison.of(each)) for each in bad]).fastest(lose)
         wrong += chosen.name != "exact"
-        useful += line_of([loss_of(judge.judged(good))]).fastest(lose).name == "0"
-    at_most(
-        wrong, 0.1 * worlds
-    )  # 5 % in the mean; the least loss of the six would be below it in most
+        useful += line_of([loss_of(comparison.of(good))]).fastest(lose).name == "0"
+    # 5 % in the mean; the least loss of the six would be below it in most
+    at_most(wrong, 0.1 * worlds)
     at_least(useful, 0.7 * worlds, best=worlds)
 
 
 def test_the_limit_is_that_of_a_paired_test():
-    assert limit(Evidence(0.0, 0, 0, 0, 1000)) == pytest.approx(
-        0.0027, abs=1e-4
-    )  # the rule of three
+    # The rule of three
+    assert limit(Evidence(0.0, 0, 0, 0, 1000)) == pytest.approx(0.0027, abs=1e-4)
     more = Evidence(0.1, 12, 4, 16, 1000)
     assert 0.008 < limit(more) < 0.016
     assert limit(more, share=0.5) > limit(more) > limit(more, share=4)
@@ -122,10 +120,11 @@ def test_copies_of_a_photograph_are_one():
 def test_a_judge_counts_the_images_that_are_classified_otherwise():
     logits = torch.tensor([[9.0, 0.0], [2.0, 0.0], [2.0, 0.0], [0.0, 2.0], [1.0, 1.0]])
     others = torch.tensor([[0.0, 9.0], [2.0, 0.0], [0.0, 2.0], [2.0, 0.0], [0.0, 3.0]])
-    judge = Judge(logits, np.array([0, 0, 0, 0, 1]))
-    judged = judge.judged(others)
-    assert judged[1:] == (1, 1, 2, 4)  # the first is for the order, the last a tie of the reference
-    assert judged.distance == pytest.approx(1, abs=1e-3)
+    comparison = ReferenceComparison(logits, np.array([0, 0, 0, 0, 1]))
+    evaluated = comparison.of(others)
+    # The first image is for the order, the last a tie of the reference
+    assert evaluated[1:] == (1, 1, 2, 4)
+    assert evaluated.distance == pytest.approx(1, abs=1e-3)
 
 
 def test_the_line_is_walked_from_the_slowest_to_the_first_that_fails():

@@ -53,7 +53,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def subject(folder):
-    """The model, judged on every second photograph."""
+    """The model, evaluated on every second photograph."""
     return of_data(load(folder / "model", quiet=True), str(folder / "photos"))
 
 
@@ -123,8 +123,8 @@ def test_what_is_written_answers_as_the_candidate(subject, found, tmp_path):
     again = load(tmp_path / "fast", quiet=True)
     assert again.model.config.depth == 2 and again.labels == COLOURS
     assert again.origin["faster"] == written.origin["faster"] == point.name
-    few = [subject.judged.picture(i) for i in range(len(subject.judged))]
-    right = again.logits(again.batch(few)).argmax(1).numpy() == subject.judged.targets
+    few = [subject.evaluated.picture(i) for i in range(len(subject.evaluated))]
+    right = again.logits(again.batch(few)).argmax(1).numpy() == subject.evaluated.targets
     assert right.mean() > 0.8
     with pytest.raises(ValueError, match="written under a name that ends in nothing"):
         write(subject, found, point, tmp_path / "fast.onnx")

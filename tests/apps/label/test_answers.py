@@ -6,9 +6,16 @@ import json
 import pytest
 from sklearn.metrics import cohen_kappa_score
 
-from vitkit.apps.label.answers import JOURNAL, Answer, CurrentAnswers, Journal, kappa, write_labels
+from vitkit.apps.label.answers import (
+    JOURNAL,
+    LABELS,
+    Answer,
+    CurrentAnswers,
+    Journal,
+    kappa,
+    write_labels,
+)
 from vitkit.apps.label.checking import Check, Checking
-from vitkit.training import LABELS
 
 
 def said(number, decision, label="", *photographs, by="a", how="typed", others=(), renamed=""):

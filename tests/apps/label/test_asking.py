@@ -1,4 +1,4 @@
-"""Which photographs to ask about, and the head of a sitting, beside slow computations of the same."""
+"""Which photographs to ask about, and the head of a session, beside slow computations of the same."""
 
 import numpy as np
 import pytest

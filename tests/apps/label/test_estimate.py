@@ -1,4 +1,4 @@
-"""How many of the rest a model gets right: intervals hold what they say, in simulated sittings whose truth is
+"""How many of the rest a model gets right: intervals hold what they say, in simulated sessions whose truth is
 known."""
 
 import numpy as np
@@ -8,7 +8,7 @@ from margins import at_least, at_most
 from vitkit.apps.label.estimate import LEAST, TO_GAIN, WORTH_SAYING, Drawn, share_right
 
 
-def sitting(draws, count=1_000, drawn=40, taken=300, growth=0.0):
+def session(draws, count=1_000, drawn=40, taken=300, growth=0.0):
     """A model that is right the more often the surer it is, and the more labels it has learned from: what it
     said of photographs that were drawn when it had learned from 5, 10, 15 ... labels, how sure it is of what is
     left when a screen has taken away the surest, and how often it is right on that."""
@@ -29,12 +29,12 @@ def sitting(draws, count=1_000, drawn=40, taken=300, growth=0.0):
 @pytest.mark.slow
 def test_intervals_hold_the_truth(drawn, taken, growth):
     draws = np.random.default_rng(drawn)
-    sittings, least = 100, 0.95
+    sessions, least = 100, 0.95
     if drawn < 20:  # what is supposed of the growth counts more than what is seen of it
-        sittings, least = 200, 0.9
+        sessions, least = 200, 0.9
     inside, off = [], []
-    for _ in range(sittings):
-        said, left, true = sitting(draws, drawn=drawn, taken=taken, growth=growth)
+    for _ in range(sessions):
+        said, left, true = session(draws, drawn=drawn, taken=taken, growth=growth)
         found = share_right(said, left, 5 * drawn, 50)
         inside.append(found.low <= true <= found.high)
         off.append(found.share - true)
@@ -51,7 +51,7 @@ def test_it_is_allowed_for(taken, growth, direction):
     draws = np.random.default_rng(0)
     plain, weighed = [], []
     for _ in range(100):
-        said, left, true = sitting(draws, drawn=60, taken=taken, growth=growth)
+        said, left, true = session(draws, drawn=60, taken=taken, growth=growth)
         plain.append(said.right.mean() - true)
         weighed.append(share_right(said, left, 300, 50).share - true)
     assert direction * np.mean(plain) > 0.1
@@ -71,7 +71,7 @@ def test_nothing_is_said_of_few():
 
 
 def test_no_more_labels_are_promised_than_are_left():
-    said, left, _ = sitting(np.random.default_rng(0), drawn=TO_GAIN)
+    said, left, _ = session(np.random.default_rng(0), drawn=TO_GAIN)
     assert share_right(said, left[:50], 150, 50).gain is not None
     assert share_right(said, left[:49], 150, 50).gain is None
 
@@ -82,7 +82,7 @@ def test_more_labels_gain_what_those_before_did():
     for growth in (0.0, 1.0):
         found = []
         for _ in range(50):
-            said, left, _ = sitting(draws, drawn=2 * TO_GAIN, taken=0, growth=growth)
+            said, left, _ = session(draws, drawn=2 * TO_GAIN, taken=0, growth=growth)
             found.append(share_right(said, left, 10 * TO_GAIN, 10 * TO_GAIN).gain)
         gains[growth] = np.mean(found)
     # Twice the labels: the logit of a half becomes log 2 larger, and the share two thirds

@@ -1,4 +1,4 @@
-"""What the model has seen of photographs is kept for the next sitting, unless their files change."""
+"""What the model has seen of photographs is kept for the next session, unless their files change."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -7,7 +7,7 @@ import pytest
 from pictures import encoded, photograph
 
 from vitkit.apps.label.feature_thread import FeatureThread
-from vitkit.apps.label.sitting import Sitting
+from vitkit.apps.label.session import LabelSession
 from vitkit.data import Preprocessing
 from vitkit.models import create, vit
 from vitkit.weights import Classifier
@@ -19,22 +19,22 @@ NAMES = ("1.png", "2.png", "3.png")
 def photos(tmp_path):
     for number, name in enumerate(NAMES):
         (tmp_path / name).write_bytes(encoded(photograph(20, 20, number), "PNG"))
-    (tmp_path / "sitting").mkdir()
+    (tmp_path / "session").mkdir()
     return tmp_path
 
 
 def started(photos):
-    """A sitting, and the thread that shows its photographs to a model; it does not run yet."""
-    sitting = Sitting(NAMES, photos / "sitting")
+    """A session, and the thread that shows its photographs to a model; it does not run yet."""
+    session = LabelSession(NAMES, photos / "session")
     network = create(vit("mu/8", image=(16, 16), classes=2), seed=0).eval()
     classifier = Classifier(network, Preprocessing((16, 16)), ("0", "1")).for_inference()
-    return sitting, FeatureThread(sitting, classifier, photos, "float32", lambda: list(NAMES))
+    return session, FeatureThread(session, classifier, photos, "float32", lambda: list(NAMES))
 
 
 def see_all(thread):
     """What the thread does until it has seen all photographs."""
     with ThreadPoolExecutor(1) as pool:
-        while thread.sitting.unseen():
+        while thread.session.unseen():
             thread._step(pool)
 
 

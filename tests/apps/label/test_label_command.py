@@ -1,4 +1,4 @@
-"""`vitkit label` as a command: a sitting that is killed and goes on, what it leaves, and what it refuses."""
+"""`vitkit label` as a command: a session that is killed and goes on, what it leaves, and what it refuses."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from pictures import encoded, photograph
 from processes import Forked
 
 import vitkit
-from vitkit.apps.label.directory import open_for_one, record_sitting
+from vitkit.apps.label.directory import open_for_one, record_session
 from vitkit.apps.label.function import _photographs
 from vitkit.data import Preprocessing, open_parts
 from vitkit.models import create, vit
@@ -107,7 +107,7 @@ def kind_of(name: str) -> str:
 
 
 @pytest.mark.slow
-def test_a_sitting_that_is_killed_and_goes_on(place):
+def test_a_session_that_is_killed_and_goes_on(place):
     run = Path("runs/my-photos-labels")
     served = Served()
     served.wait_until_seen(24)
@@ -153,9 +153,8 @@ def test_a_sitting_that_is_killed_and_goes_on(place):
 
 @pytest.mark.slow
 def test_photographs_arrive_while_it_runs(place, monkeypatch):
-    monkeypatch.setattr(
-        "vitkit.apps.label.feature_thread.LOOKS_AGAIN", 0.5
-    )  # forked with the process
+    # Forked with the process
+    monkeypatch.setattr("vitkit.apps.label.feature_thread.LOOKS_AGAIN", 0.5)
     served = Served("--classes", "dark", "bright")
     assert served.post("ask")["classes"] == ["dark", "bright"]
     served.wait_until_seen(24)
@@ -211,7 +210,7 @@ def wait_for_another(tab, shown: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_whole_sitting_by_keyboard_in_a_browser(place, browser):
+def test_a_whole_session_by_keyboard_in_a_browser(place, browser):
     served = Served()
     served.wait_until_seen(24)
     tab = browser(served.address)
@@ -287,7 +286,7 @@ def test_what_is_refused(place):
 def test_two_threads_do_not_label_one_folder(place):
     folder, root = Path("runs/my-photos-labels"), Path("my photos")
     with open_for_one(folder, root):
-        record_sitting(folder, root, False)
+        record_session(folder, root, False)
         with pytest.raises(Occupied, match="my photos is being labelled already"):
             vitkit.label("my photos", model="model")
 

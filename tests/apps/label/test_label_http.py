@@ -11,7 +11,7 @@ from pictures import encoded, photograph
 from PIL import Image
 
 from vitkit.apps.label.http import Operations, application
-from vitkit.apps.label.sitting import Sitting
+from vitkit.apps.label.session import LabelSession
 from vitkit.web import Guard
 
 SECRET = "abc123"
@@ -19,7 +19,7 @@ NAMES = ("1.jpg", "in a folder/2 & <b>.png", "3.jpg", "4.jpg")
 
 
 class Page:
-    """The page of a sitting."""
+    """The page of a session."""
 
     def __init__(self, folder):
         root = folder / "photos"
@@ -29,9 +29,9 @@ class Page:
         (folder / "run").mkdir()
         (folder / "secret.png").write_bytes(encoded(photograph(4, 4, 0), "PNG"))
         self.root = root
-        self.sitting = Sitting(NAMES, folder / "run")
+        self.session = LabelSession(NAMES, folder / "run")
         self.finished = []
-        table = Operations(self.sitting, root, self._finish, lambda: "")
+        table = Operations(self.session, root, self._finish, lambda: "")
         self.app = Guard(application(table), "127.0.0.1", secret=SECRET)
 
     def _finish(self, links):
@@ -107,7 +107,7 @@ def test_questions_and_answers(page):
     status, second = page.post("answer", question=number, decision="class", label="cat <b>")
     assert second["classes"] == ["cat <b>"]
     assert "is cat <b>" in second["said"]
-    assert page.sitting.labels() == {name: "cat <b>"}
+    assert page.session.labels() == {name: "cat <b>"}
     _, back = page.post("undo")
     assert back["question"]["photographs"][0]["name"] == name
     page.post("answer", question=back["question"]["number"], decision="class", label="cat <b>")
@@ -137,7 +137,7 @@ def test_an_answer_that_means_nothing(page, values, words):
     status, said = page.post("answer", **values)
     assert status == 409
     assert words in said["error"]
-    assert not page.sitting.labels()
+    assert not page.session.labels()
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_a_photograph_that_cannot_be_shown_is_not_asked_about(page):
     (page.root / "4.jpg").unlink()
     for name in ("3.jpg", "4.jpg"):
         assert page.ask("GET", f"/{SECRET}/photograph", query=f"name={name}")[0] == 404
-    assert page.sitting.unreadable().keys() == {"3.jpg", "4.jpg"}
+    assert page.session.unreadable().keys() == {"3.jpg", "4.jpg"}
     asked = set()
     for _ in NAMES:
         question = page.post("ask")[1]["question"]
@@ -192,9 +192,9 @@ def test_a_photograph_that_cannot_be_shown_is_not_asked_about(page):
 
 def test_a_screen(page):
     x = np.eye(2, 4)[[0, 1, 0, 1]]
-    page.sitting.see(NAMES, x)
-    page.sitting._given_out.give(
-        "me", page.sitting.ask("me")._replace(how="screen", label="cat", photographs=NAMES)
+    page.session.see(NAMES, x)
+    page.session._given_out.give(
+        "me", page.session.ask("me")._replace(how="screen", label="cat", photographs=NAMES)
     )
     question = page.post("ask")[1]["question"]
     assert question["label"] == "cat"
@@ -202,4 +202,4 @@ def test_a_screen(page):
     others = [NAMES[1], "no such.jpg"]
     _, said = page.post("answer", question=question["number"], decision="class", others=others)
     assert said["said"] == "3 are cat, 1 are not"
-    assert set(page.sitting.labels()) == set(NAMES) - {NAMES[1]}
+    assert set(page.session.labels()) == set(NAMES) - {NAMES[1]}

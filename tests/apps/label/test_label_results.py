@@ -6,13 +6,13 @@ import pytest
 
 from vitkit.apps.label import Checked, Labelled
 from vitkit.apps.label.estimate import Estimate
-from vitkit.apps.label.function import Session, _checks, _photographs
-from vitkit.apps.label.sitting import SittingProgress
+from vitkit.apps.label.function import LabelCall, _checks, _photographs
+from vitkit.apps.label.session import LabelProgress
 from vitkit.data import open_splits
 from vitkit.evaluation import Finding
 
-SESSION = Session("photos", None, "Ti/16")
-ENDED = SittingProgress(
+SESSION = LabelCall("photos", None, "Ti/16")
+ENDED = LabelProgress(
     photographs=1200,
     seen=1200,
     labelled=1010,

@@ -153,9 +153,8 @@ def in_words(study, ask, tmp_path):
     """The table and the figure of a study whose runs were not made, and what its first runs are."""
     results = invented(study, ask, tmp_path)
     if study.name == "speed":
-        batches = [
-            row.metric.value * 1e5 for row in results.rows
-        ]  # of one model, more than is tried
+        # Of one model, more than is tried
+        batches = [row.metric.value * 1e5 for row in results.rows]
         for row, batch in zip(list(results.rows), batches, strict=True):
             largest = Metric(image_size.LARGEST, batch, COUNT)
             results.rows.append(row._replace(metric=largest, primary=False))
@@ -730,8 +729,9 @@ def test_a_study_mirrors_no_images_whose_classes_do_not_survive_it(tmp_path, cap
             "pad_crop",
             False,
         )
-        assert "training images: switched off, because the classes do not survive it: mirrored" in (
-            capsys.readouterr().err
+        assert (
+            "training images: switched off, because it does not preserve the classes: mirrored"
+            in (capsys.readouterr().err)
         )
 
     # Another data set is asked for itself

@@ -77,13 +77,14 @@ def test_only_tasks_that_all_models_have_are_compared():
     with pytest.raises(ValueError, match="no task has a result of each of a, b"):
         compare_models({"a": outcome(OWN, [10]), "b": outcome(OWN, [None, 20])})
     few = compare_models({"a": outcome(VTAB, [90.0]), "b": outcome(VTAB, [91.0])})
+    # Over the same task, of one kind of run
     assert percent(few.rows[0]) == [
         90,
         91,
         95.3,
         95.4,
         90.8,
-    ]  # over the same task, of one kind of run
+    ]
     assert few.rows[0].values[2].interval is None
 
 

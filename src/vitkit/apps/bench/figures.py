@@ -11,7 +11,7 @@ from vitkit.system.storage.files import MARK, write_whole
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from vitkit.exporting import Contender
+    from vitkit.exporting import Implementation
 
 ROW = 0.22  # height of a bar, inches
 CURVE = 3.6  # height of the curves, inches
@@ -23,19 +23,21 @@ BESIDE = (
 )  # offsets of labels from their dots in points, alternating
 
 
-def draw(path: Path, contenders: "Sequence[Contender]", speeds: Sequence[RuntimeSpeed]) -> None:
+def draw(
+    path: Path, implementations: "Sequence[Implementation]", speeds: Sequence[RuntimeSpeed]
+) -> None:
     """Draw throughput as bars; and with approximations also accuracy against throughput as curves."""
     from matplotlib.figure import Figure
 
     batches = list(speeds[0].images_per_second)
-    heights = [0.8 + ROW * len(contenders) * (len(batches) + 1)]
-    if any(contender.less for contender in contenders):
+    heights = [0.8 + ROW * len(implementations) * (len(batches) + 1)]
+    if any(implementation.less for implementation in implementations):
         heights.append(CURVE)
     figure = Figure(figsize=(7.5, sum(heights)), layout="constrained")
     axes = figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0]
-    draw_bars(axes[0], [contender.name for contender in contenders], speeds)
+    draw_bars(axes[0], [implementation.name for implementation in implementations], speeds)
     if len(heights) > 1:
-        draw_curves(axes[1], contenders, speeds)
+        draw_curves(axes[1], implementations, speeds)
     picture = io.BytesIO()
     figure.savefig(picture, format="png", dpi=130, metadata={"Comment": MARK})
     write_whole(path, picture.getvalue())
@@ -60,7 +62,7 @@ def draw_bars(axes: "Axes", names: Sequence[str], speeds: Sequence[RuntimeSpeed]
 
 
 def draw_curves(
-    axes: "Axes", contenders: "Sequence[Contender]", speeds: Sequence[RuntimeSpeed]
+    axes: "Axes", implementations: "Sequence[Implementation]", speeds: Sequence[RuntimeSpeed]
 ) -> None:
     """Draw the share of good predictions against the throughput at the largest batch size: one
     curve for token merging, one for early exits, and a point for each candidate that computes the
@@ -70,9 +72,9 @@ def draw_curves(
     """
     batch = max(speeds[0].images_per_second)
     compared = {}
-    for i, contender in enumerate(contenders):
-        if contender.agreement is not None:
-            compared[i] = contender.agreement
+    for i, implementation in enumerate(implementations):
+        if implementation.agreement is not None:
+            compared[i] = implementation.agreement
     has_truth = all(agreement.accuracy is not None for agreement in compared.values())
 
     # The points: (images per second, percentage of good predictions, label)
@@ -82,11 +84,11 @@ def draw_curves(
         if agreement.accuracy is not None and has_truth:
             good = agreement.accuracy
         kind = "the whole model"
-        if contenders[i].less:
+        if implementations[i].less:
             kind = "tokens merged in a block"
-            if contenders[i].less.startswith("exits"):
+            if implementations[i].less.startswith("exits"):
                 kind = "early exits"
-        text = contenders[i].less or contenders[i].name
+        text = implementations[i].less or implementations[i].name
         point = (speeds[i].images_per_second[batch], 100 * good, text)
         curves.setdefault(kind, []).append(point)
 

@@ -22,7 +22,7 @@ from vitkit.apps.bench.figures import draw
 from vitkit.apps.bench.output import recommendation, tables
 from vitkit.data import of_one_size
 from vitkit.exporting import (
-    Contender,
+    Implementation,
     RuntimeSpeed,
     Trial,
     Turns,
@@ -35,7 +35,7 @@ from vitkit.exporting import (
     trial_on,
     with_less_work,
 )
-from vitkit.exporting.speed.candidates import contenders, of_timm
+from vitkit.exporting.speed.candidates import implementations, of_timm
 from vitkit.exporting.speed.isolated import OpenFile
 from vitkit.exporting.speed.measuring import MEASURED, PHOTOGRAPH
 from vitkit.prediction import check_less_work, prepared_images
@@ -48,7 +48,7 @@ from vitkit.runtimes import (
 )
 from vitkit.runtimes.exported import threads
 from vitkit.runtimes.fastest import VERSIONED
-from vitkit.runtimes.given import check_file_is_taken_as_it_is, say_what_differs
+from vitkit.runtimes.given import check_file_settings, report_differences
 from vitkit.runtimes.libraries import readers_of
 from vitkit.runtimes.pytorch import of_file
 from vitkit.system.console.messages import say
@@ -83,7 +83,7 @@ class Benchmark(Rows):
 
     classifier: Classifier
     """The model, or an exported file that computes one."""
-    contenders: tuple[Contender, ...]
+    implementations: tuple[Implementation, ...]
     """The measured candidates, each with its agreement with the model."""
     speeds: tuple[RuntimeSpeed, ...]
     """The speed of each candidate, in the same order."""
@@ -118,7 +118,7 @@ class Benchmark(Rows):
         if self.json:
             yield to_json(self.facts)
             return
-        yield from tables(self.contenders, self.speeds)
+        yield from tables(self.implementations, self.speeds)
         for path in self.report:
             yield f"wrote {path}"
         for fastest in self.remembered:
@@ -128,7 +128,7 @@ class Benchmark(Rows):
             yield f"next: {evaluating}, for its accuracy; `against=MODEL` compares answers"
             return
         activation = self.classifier.activation
-        yield recommendation(self.model, self.contenders, self.speeds, activation)
+        yield recommendation(self.model, self.implementations, self.speeds, activation)
         if self.of_samples:
             yield "these answers are to parts of two photographs: `data=DATA` compares on your own"
 
@@ -216,12 +216,12 @@ def bench(
         measured = _of_model(model, classifier, trial, candidates, plan, start_up)
 
     # The result, and its files
-    facts = described(model, plan, measured.contenders, measured.speeds, measured.images)
+    facts = described(model, plan, measured.implementations, measured.speeds, measured.images)
     for path in report:
-        write(path, facts, measured.contenders, measured.speeds)
+        write(path, facts, measured.implementations, measured.speeds)
     return Benchmark(
         classifier=measured.classifier,
-        contenders=measured.contenders,
+        implementations=measured.implementations,
         speeds=measured.speeds,
         facts=facts,
         remembered=measured.remembered,
@@ -250,7 +250,7 @@ class Measured(NamedTuple):
     """The measured candidates, and the images of the measurement."""
 
     classifier: Classifier
-    contenders: tuple[Contender, ...]
+    implementations: tuple[Implementation, ...]
     speeds: tuple[RuntimeSpeed, ...]
     images: str
     """Description of the images."""
@@ -330,7 +330,7 @@ def _of_file(
             f"{file} is computed by {' or '.join(readers)}, and `runtimes` is {' '.join(libraries)}"
         )
 
-    check_file_is_taken_as_it_is(model, hints, "cpu")
+    check_file_settings(model, hints, "cpu")
     with isolated_files() as open_isolated:
         return _of_file_in(open_isolated, file, chosen, timm, plan, start_up)
 
@@ -346,7 +346,7 @@ def _of_file_in(
     """Measure the speed of an exported file in these libraries, each in a process of its own. Raises
     WorkerDied if all processes die."""
     # The runtimes
-    found: list[Contender] = []
+    found: list[Implementation] = []
     runtimes = []
     for library in libraries:
         try:
@@ -358,7 +358,7 @@ def _of_file_in(
             continue
         found.append(of_exported(process))
         runtimes.append(process.runtime)
-    say_what_differs(file, runtimes[0])
+    report_differences(file, runtimes[0])
     classifier = of_file(runtimes[0])
     found += [of_timm(name, classifier) for name in timm]
 
@@ -374,26 +374,26 @@ def _of_file_in(
 
     # The speed
     say(f"measuring in turns, {_turns(plan, found):.0f} seconds or more")
-    contenders, speeds = _measured(found, images, plan)
+    implementations, speeds = _measured(found, images, plan)
     if start_up:
         say("starting processes")
         for start, megabytes in _starts([file]):
             speeds[0] = replace(speeds[0], start=start, megabytes=megabytes)
-    return Measured(classifier, contenders, tuple(speeds), name)
+    return Measured(classifier, implementations, tuple(speeds), name)
 
 
 def _measured(
-    found: Sequence[Contender], images: np.ndarray, plan: Turns
-) -> tuple[tuple[Contender, ...], list[RuntimeSpeed]]:
+    found: Sequence[Implementation], images: np.ndarray, plan: Turns
+) -> tuple[tuple[Implementation, ...], list[RuntimeSpeed]]:
     """The candidates with measurements, and their speeds; those whose process died are left out. Raises
     WorkerDied if none is left."""
     pairs = []
-    for contender, speed in zip(found, measure(found, images, plan), strict=True):
+    for implementation, speed in zip(found, measure(found, images, plan), strict=True):
         if speed.images_per_second:
-            pairs.append((contender, speed))
+            pairs.append((implementation, speed))
     if not pairs:
         raise WorkerDied("every process that was measured has ended before there were figures")
-    return tuple(contender for contender, _ in pairs), [speed for _, speed in pairs]
+    return tuple(implementation for implementation, _ in pairs), [speed for _, speed in pairs]
 
 
 def _starts(models: Sequence[Path | str]) -> list[tuple[float, float | None]]:
@@ -406,7 +406,7 @@ def _starts(models: Sequence[Path | str]) -> list[tuple[float, float | None]]:
         return []
 
 
-def _turns(plan: Turns, found: Sequence[Contender]) -> float:
+def _turns(plan: Turns, found: Sequence[Implementation]) -> float:
     """Lower bound of the duration of all turns, in seconds."""
     return len(found) * len(plan.batches) * plan.rounds * plan.seconds
 
@@ -443,21 +443,21 @@ def _contenders(
     trial: Trial,
     folder: Path,
     open_isolated: OpenFile,
-) -> Iterator[Contender]:
+) -> Iterator[Implementation]:
     """All candidates to measure. Logs each when it is ready."""
     for name in candidates.timm:  # first, so that an unknown name is reported before the long work
         yield of_timm(name, classifier)
-    own = contenders(
+    own = implementations(
         classifier, trial, folder, open_isolated, candidates.runtimes, candidates.precisions
     )
     less = with_less_work(classifier, trial, candidates.merge, candidates.exit)
-    for contender in chain(own, less):
-        say(f"{contender.name}: {contender.agreement}")
-        yield contender
+    for implementation in chain(own, less):
+        say(f"{implementation.name}: {implementation.agreement}")
+        yield implementation
 
 
 def _remember(
-    classifier: Classifier, found: Sequence[Contender], speeds: Sequence[RuntimeSpeed]
+    classifier: Classifier, found: Sequence[Implementation], speeds: Sequence[RuntimeSpeed]
 ) -> list[FastestRuntime]:
     """Save the fastest runtime for `runtime='auto'`. Only logs a message if that fails."""
     try:
@@ -470,7 +470,7 @@ def _remember(
 def _with_starts(
     model: str | Classifier,
     classifier: Classifier,
-    found: Sequence[Contender],
+    found: Sequence[Implementation],
     speeds: Sequence[RuntimeSpeed],
     folder: Path,
 ) -> list[RuntimeSpeed]:
@@ -479,10 +479,10 @@ def _with_starts(
     if isinstance(model, Classifier):
         model = str(save(classifier, folder / "model"))
     models: dict[int, Path | str] = {}
-    for i, contender in enumerate(found):
-        if contender.file is not None:
-            models[i] = contender.file
-        elif contender.name == "PyTorch float32":
+    for i, implementation in enumerate(found):
+        if implementation.file is not None:
+            models[i] = implementation.file
+        elif implementation.name == "PyTorch float32":
             models[i] = model
     speeds = list(speeds)
     measured = _starts(list(models.values()))
@@ -503,22 +503,22 @@ def versions() -> dict[str, str]:
 def described(
     model: str | Classifier,
     plan: Turns,
-    found: Sequence[Contender],
+    found: Sequence[Implementation],
     speeds: Sequence[RuntimeSpeed],
     images: str,
 ) -> dict:
     """All measurements and their conditions, as plain values."""
     rows = []
-    for contender, speed in zip(found, speeds, strict=True):
-        agreement = contender.agreement
+    for implementation, speed in zip(found, speeds, strict=True):
+        agreement = implementation.agreement
         if agreement is not None:
             agreement = private.public(asdict(agreement))
         rows.append(
             {
-                "library": contender.library,
-                "precision": contender.precision,
-                "calibrated": contender.is_calibrated,
-                "less": contender.less,
+                "library": implementation.library,
+                "precision": implementation.precision,
+                "calibrated": implementation.is_calibrated,
+                "less": implementation.less,
                 **speed.to_json(),
                 "agreement": agreement,
             }
@@ -545,7 +545,7 @@ def described(
 
 
 def write(
-    path: Path, written: dict, found: Sequence[Contender], speeds: Sequence[RuntimeSpeed]
+    path: Path, written: dict, found: Sequence[Implementation], speeds: Sequence[RuntimeSpeed]
 ) -> None:
     """Write the numbers, or a figure of them."""
     path.absolute().parent.mkdir(parents=True, exist_ok=True)

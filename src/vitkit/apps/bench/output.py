@@ -6,7 +6,7 @@ from io import StringIO
 from rich.console import Console
 from rich.table import Table
 
-from vitkit.exporting import Contender, RuntimeSpeed
+from vitkit.exporting import Implementation, RuntimeSpeed
 from vitkit.exporting.speed.candidates import is_good
 from vitkit.system.console.text import terminal_width
 from vitkit.system.functions.steps import DATA, step
@@ -15,15 +15,15 @@ from vitkit.weights import Activation, Classifier
 WIDE = 120  # terminal width that the whole table needs, columns
 
 
-def tables(found: Sequence[Contender], speeds: Sequence[RuntimeSpeed]) -> Iterator[str]:
+def tables(found: Sequence[Implementation], speeds: Sequence[RuntimeSpeed]) -> Iterator[str]:
     """A table with one row per candidate, without empty columns; in a narrow terminal two tables,
     one below the other."""
     batches = list(speeds[0].images_per_second)
     heads = [f"images/s\nbatch {batch}" for batch in batches]
     heads += ["p50 ms", "p95 ms", "start s", "MB", "same", "cost", "accuracy"]
     rows = []
-    for contender, speed in zip(found, speeds, strict=True):
-        rows.append((contender.name, *_cells(contender, speed)))
+    for implementation, speed in zip(found, speeds, strict=True):
+        rows.append((implementation.name, *_cells(implementation, speed)))
     filled = [i for i in range(len(heads)) if any(cells[i] for _, *cells in rows)]
     if terminal_width() >= WIDE:
         yield _columns(heads, rows, filled)
@@ -47,7 +47,7 @@ def _columns(heads: Sequence[str], rows: Sequence[tuple[str, ...]], columns: Ite
     return text.getvalue().rstrip("\n")
 
 
-def _cells(contender: Contender, speed: RuntimeSpeed) -> list[str]:
+def _cells(implementation: Implementation, speed: RuntimeSpeed) -> list[str]:
     """The cells of a row; "" where there is no value."""
     cells = [f"{rate:.1f}" for rate in speed.images_per_second.values()]
     cells += ["", "", "", ""]
@@ -58,7 +58,7 @@ def _cells(contender: Contender, speed: RuntimeSpeed) -> list[str]:
         cells[-2] = f"{speed.start:.2f}"
     if speed.megabytes is not None:
         cells[-1] = f"{speed.megabytes:.0f}"
-    agreement = contender.agreement
+    agreement = implementation.agreement
     if agreement is None:
         return [*cells, "", "", ""]
     accuracy = ""
@@ -69,18 +69,20 @@ def _cells(contender: Contender, speed: RuntimeSpeed) -> list[str]:
 
 def recommendation(
     model: str | Classifier,
-    found: Sequence[Contender],
+    found: Sequence[Implementation],
     speeds: Sequence[RuntimeSpeed],
     activation: Activation,
 ) -> str:
     """Sentences about the fastest runtimes whose agreement is within the bounds of exported files,
     and the call that writes such a file."""
     batch = max(speeds[0].images_per_second)
-    exact = next(i for i, contender in enumerate(found) if contender.name == "PyTorch float32")
+    exact = next(
+        i for i, implementation in enumerate(found) if implementation.name == "PyTorch float32"
+    )
     base = speeds[exact].images_per_second[batch]
     fit = []
-    for i, contender in enumerate(found):
-        if contender.agreement is not None and is_good(contender, activation):
+    for i, implementation in enumerate(found):
+        if implementation.agreement is not None and is_good(implementation, activation):
             fit.append(i)
     lines = []
     same = [i for i in fit if found[i].precision == "float32"]

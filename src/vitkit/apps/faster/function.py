@@ -185,7 +185,7 @@ def faster(
     Raises:
         BadSettings: If a setting has a value that is not allowed, there are no images that the model has
             not learned from, or no model is fast enough.
-        BadData: If the images cannot be read, or the model cannot be judged by them.
+        BadData: If the images cannot be read, or the model cannot be evaluated by them.
         BadWeights: If the model cannot be read.
         Unsupported: If no faster model of this kind can be made.
     """

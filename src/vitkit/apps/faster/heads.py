@@ -72,16 +72,16 @@ def head_of(subject: SearchSubject, body: Body, shape: Shape, exact: Arithmetic)
     classifier's own logits, for a distilled head."""
     images = len(subject.fitted)
     reads = reading_of(subject.classifier, shape, images)
-    judged = body.read(body.states(subject.judged), shape, reads)
+    evaluated = body.read(body.states(subject.evaluated), shape, reads)
     if subject.asked is not None:
-        learned = Features(judged, subject.judged.target_array)
-        probe = solved(subject.asked, learned, subject.judged.groups)
+        learned = Features(evaluated, subject.evaluated.target_array)
+        probe = solved(subject.asked, learned, subject.evaluated.groups)
         return BodyHead(reads, probe.weight, probe.bias, probe.left_out, probe)
     if keeps_head(subject.classifier, shape, reads):
-        return BodyHead(reads, None, None, head_on(subject.classifier, judged))
+        return BodyHead(reads, None, None, head_on(subject.classifier, evaluated))
     fitted = body.read(body.states(subject.fitted), shape, reads)
     weight, bias = distilled(torch.tensor(fitted), own_answers(subject, exact))
-    return BodyHead(reads, weight, bias, torch.tensor(judged).double() @ weight.mT + bias)
+    return BodyHead(reads, weight, bias, torch.tensor(evaluated).double() @ weight.mT + bias)
 
 
 def keeps_head(classifier: Classifier, shape: Shape, reads: FeatureSet) -> bool:
@@ -135,9 +135,9 @@ def with_head(subject: SearchSubject, shape: Shape, head: BodyHead, x: np.ndarra
         return solved_for
     unknown = fit_unknown(
         torch.tensor(x),
-        torch.tensor(subject.judged.target_array),
+        torch.tensor(subject.evaluated.target_array),
         head.answers,
-        groups=subject.judged.groups,
+        groups=subject.evaluated.groups,
         told_by=last_token(solved_for),
     )
     return replace(solved_for, unknown=unknown)

@@ -65,7 +65,7 @@ class Evidence(NamedTuple):
     """Images of the test."""
 
 
-class Judge:
+class ReferenceComparison:
     """Compares candidates with a reference on N images."""
 
     def __init__(self, reference: Tensor, truth: np.ndarray, groups: np.ndarray | None = None):
@@ -77,7 +77,7 @@ class Judge:
         self.answers = reference.argmax(1).numpy()
         self.right = self.answers == truth
 
-    def judged(self, logits: Tensor) -> Evidence:
+    def of(self, logits: Tensor) -> Evidence:
         """The evidence about a candidate with these logits, (N, K)."""
         answers = logits.argmax(1).numpy()
         right = answers == self.truth

@@ -26,7 +26,7 @@ from vitkit.apps.faster.bodies import (
 from vitkit.apps.faster.losses import SAME, Loss
 from vitkit.apps.faster.pareto import Point
 from vitkit.apps.faster.subjects import Known, SearchSubject
-from vitkit.exporting import Contender, Turns, is_worth_measuring, measure
+from vitkit.exporting import Implementation, Turns, is_worth_measuring, measure
 from vitkit.runtimes import Weights
 from vitkit.system.console.progress import bar
 from vitkit.system.errors import Unsupported
@@ -100,7 +100,7 @@ class Speeds:
         self.wanted = wanted
         self.full = whole(subject.classifier)
         self.files = files
-        self.contenders: dict[Variant, tuple[Contender, float]] = {}
+        self.implementations: dict[Variant, tuple[Implementation, float]] = {}
         self.left_out: list[str] = []
         self.known = known
 
@@ -211,14 +211,14 @@ class Speeds:
         for candidate in bar("preparing")(list(named.values()), len(named)):
             is_whole = candidate.shape == self.full  # the reference: never left out
             is_late = opened_until is not None and time.monotonic() > opened_until
-            if is_late and not is_whole and candidate not in self.contenders:
+            if is_late and not is_whole and candidate not in self.implementations:
                 self.left_out.append(self.name(candidate))
                 continue
             self._open(candidate)
             present.append(candidate)
         are_all = len(present) == len(named)
         if race is None or not are_all:
-            megabytes = {candidate: self.contenders[candidate][1] for candidate in present}
+            megabytes = {candidate: self.implementations[candidate][1] for candidate in present}
             race = Race(present[0], {candidate: [] for candidate in present}, megabytes)
 
         # Measure in turns
@@ -231,8 +231,8 @@ class Speeds:
             order = present
             if turn % 2:  # the order alternates
                 order = present[::-1]
-            contenders = [self.contenders[candidate][0] for candidate in order]
-            for candidate, speed in zip(order, measure(contenders, black, plan), strict=True):
+            implementations = [self.implementations[candidate][0] for candidate in order]
+            for candidate, speed in zip(order, measure(implementations, black, plan), strict=True):
                 race.seconds[candidate].append(1 / speed.images_per_second[self.wanted.batch])
             if are_all:
                 self._keep(race, named, facts)
@@ -259,21 +259,21 @@ class Speeds:
     def _open(self, candidate: Variant) -> None:
         """Open the runtime of a candidate. A head of its own is all-zero here, which does not change the
         speed."""
-        if candidate in self.contenders:
+        if candidate in self.implementations:
             return
         arithmetic, shape = candidate
         reads = reading_of(self.subject.classifier, shape, len(self.subject.fitted))
         model = model_of(self.subject.classifier, shape, reads)
-        folder = self.files / str(len(self.contenders))
+        folder = self.files / str(len(self.implementations))
         trial = calibration(self.subject, CALIBRATED)
         runtime, megabytes = opened(model, arithmetic, shape.merge, folder, trial)
         generator = np.random.default_rng(0)
         size = (self.wanted.batch, 3, *shape.image)
         images = generator.integers(0, 256, size, dtype=np.uint8)
-        contender = Contender(
+        implementation = Implementation(
             str(arithmetic), arithmetic.precision, lambda _: runtime.logits(images)
         )
-        self.contenders[candidate] = (contender, megabytes)
+        self.implementations[candidate] = (implementation, megabytes)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from vitkit.apps.faster.heads import check_own, head_of
 from vitkit.apps.faster.losses import (
     SAME,
     Evidence,
-    Judge,
+    ReferenceComparison,
     independent,
     is_ordering,
     loss_of,
@@ -73,7 +73,7 @@ class Found:
     """The candidate of each point, by name."""
     exact: Arithmetic
     """The runtime and precision of the reference predictions."""
-    judged: dict[str, Evidence]
+    evaluated: dict[str, Evidence]
     """Evidence by name of a point; without points that compute the same numbers as the reference."""
     independent: float
     """The share of images that count as independent; below 1 for images in groups."""
@@ -81,10 +81,10 @@ class Found:
     def needed(self, point: Point, lose: float) -> int | None:
         """Number of images that could show that a point loses less than the share `lose`; None if
         it seems to lose that much or more, or if its loss is 0."""
-        judged = self.judged.get(point.name)
-        if judged is None:
+        evaluated = self.evaluated.get(point.name)
+        if evaluated is None:
             return None
-        return needed(judged, lose, self.independent)
+        return needed(evaluated, lose, self.independent)
 
 
 def search(subject: SearchSubject, wanted: SearchGoal) -> Found:
@@ -109,10 +109,10 @@ def _search_with(subject: SearchSubject, wanted: SearchGoal, known: Known, speed
     full = whole(subject.classifier)
     bodies = _bodies(subject, arithmetics, exact)
     until = began + FOR_STATES * wanted.seconds
-    judged, left_out = _evaluate_all(subject, known, bodies, exact, until)
-    images = len(subject.judged)
-    share = independent(images, subject.judged.groups)
-    losses = {candidate: loss_of(evidence, share) for candidate, evidence in judged.items()}
+    evaluated, left_out = _evaluate_all(subject, known, bodies, exact, until)
+    images = len(subject.evaluated)
+    share = independent(images, subject.evaluated.groups)
+    losses = {candidate: loss_of(evidence, share) for candidate, evidence in evaluated.items()}
     losses[Variant(exact, full)] = SAME
 
     # 3. The speeds
@@ -124,11 +124,11 @@ def _search_with(subject: SearchSubject, wanted: SearchGoal, known: Known, speed
         tuple(sorted(points, key=lambda point: -point.milliseconds)),
         images,
         subject.where,
-        int((~is_ordering(images, subject.judged.groups)).sum()),
+        int((~is_ordering(images, subject.evaluated.groups)).sum()),
         wanted.batch,
         tuple(left_out) + tuple(speeds.left_out),
     )
-    by_name = {speeds.name(candidate): each for candidate, each in judged.items()}
+    by_name = {speeds.name(candidate): each for candidate, each in evaluated.items()}
     return Found(line, candidates, exact, by_name, share)
 
 
@@ -165,11 +165,11 @@ def _evaluate_all(
     """The evidence about every shape of every backbone, until the time is up; and descriptions of
     what was left out. The first backbone is evaluated in any case."""
     full = whole(subject.classifier)
-    judge = None
-    judged: dict[Variant, Evidence] = {}
+    comparison = None
+    evaluated: dict[Variant, Evidence] = {}
     left_out = []
     for body, of_body in bar("evaluating")(bodies, len(bodies)):
-        if judged and time.monotonic() > until:
+        if evaluated and time.monotonic() > until:
             what = Shape(body.image, full.blocks, body.merge).text(full)
             left_out.append(f"{body.arithmetic}, {what}")
             continue
@@ -177,22 +177,24 @@ def _evaluate_all(
             candidate = Variant(body.arithmetic, shape)
             if candidate == Variant(exact, full):
                 continue
-            if candidate.key not in known.judged:
-                judge = judge or _comparison(subject, bodies[0][0], exact)
+            if candidate.key not in known.evidence:
+                comparison = comparison or _comparison(subject, bodies[0][0], exact)
                 head = head_of(subject, body, shape, exact)
-                known.judged[candidate.key] = judge.judged(head.answers)
-            evidence = known.judged[candidate.key]
-            judged[candidate] = evidence
+                known.evidence[candidate.key] = comparison.of(head.answers)
+            evidence = known.evidence[candidate.key]
+            evaluated[candidate] = evidence
             if evidence.lost - evidence.won > HOPELESS * evidence.images:
                 break
         known.keep()
-    return judged, left_out
+    return evaluated, left_out
 
 
-def _comparison(subject: SearchSubject, body: Body, exact: Arithmetic) -> Judge:
+def _comparison(subject: SearchSubject, body: Body, exact: Arithmetic) -> ReferenceComparison:
     """The comparison with the predictions of the whole model. Raises VitkitError if the run's model was
     changed after the run."""
     full = whole(subject.classifier)
     reference = head_of(subject, body, full, exact)
-    check_own(subject, reference, body.read(body.states(subject.judged), full, reference.reads))
-    return Judge(reference.answers, subject.judged.target_array, subject.judged.groups)
+    check_own(subject, reference, body.read(body.states(subject.evaluated), full, reference.reads))
+    return ReferenceComparison(
+        reference.answers, subject.evaluated.target_array, subject.evaluated.groups
+    )

@@ -34,7 +34,7 @@ from vitkit.weights import Classifier
 
 # Largest number of images with leave-one-out predictions; of more, other images suffice
 LEFT_OUT = 20_000
-JUDGED = 5_000  # largest number of images for evaluating candidates
+EVALUATED = 5_000  # largest number of images for evaluating candidates
 FITTED = 2_000  # largest number of images for fitting heads of models without a closed-form head
 CALIBRATED = 100  # calibration images for the ranges of int8
 FEWEST = 20  # smallest number of images for evaluating candidates
@@ -45,10 +45,10 @@ class SearchSubject:
     """A classifier, and the images of a search."""
 
     classifier: Classifier
-    judged: Source
+    evaluated: Source
     """The images for evaluating candidates, with class numbers of the classifier as targets."""
     fitted: Source
-    """The images for fitting heads and for calibrating int8; equal to `judged` with leave-one-out
+    """The images for fitting heads and for calibrating int8; equal to `evaluated` with leave-one-out
     predictions."""
     asked: Probing | None
     """The probing task of closed-form heads, if the classifier has one; None if heads are distilled from
@@ -68,7 +68,7 @@ class SearchSubject:
 
     def digest(self) -> str:
         """A digest that identifies the images."""
-        return f"{fingerprint(self.judged)} {fingerprint(self.fitted)} {self.is_left_out}"
+        return f"{fingerprint(self.evaluated)} {fingerprint(self.fitted)} {self.is_left_out}"
 
 
 def of_run(classifier: Classifier, run_dir: Path, typed: Sequence[str] = ()) -> SearchSubject:
@@ -106,12 +106,12 @@ def of_run(classifier: Classifier, run_dir: Path, typed: Sequence[str] = ()) -> 
             "others, sorted into folders of their classes, with `data`"
         )
     with _with_advice():
-        judged = open_part(run, parts[0])
+        evaluated = open_part(run, parts[0])
         train = open_part(run, "train")
-    _check_target(judged, str(run_dir))
-    judged = _spread(judged, JUDGED)
-    where = f"{len(judged):,} images that {run_dir} has not learned from ({parts[0]})"
-    return SearchSubject(classifier, judged, _spread(train, FITTED), None, where)
+    _check_target(evaluated, str(run_dir))
+    evaluated = _spread(evaluated, EVALUATED)
+    where = f"{len(evaluated):,} images that {run_dir} has not learned from ({parts[0]})"
+    return SearchSubject(classifier, evaluated, _spread(train, FITTED), None, where)
 
 
 @contextmanager
@@ -134,22 +134,22 @@ def of_data(classifier: Classifier, data: str, run_dir: Path | None = None) -> S
     fitting, and the others are for evaluation. Raises VitkitError for images without classes, or
     with none of the model's classes.
     """
-    judged = source_at(data, typed=True)
-    _check_target(judged, data)
+    evaluated = source_at(data, typed=True)
+    _check_target(evaluated, data)
     learned = None
     if run_dir is not None:
         learned = _learned_by(run_dir, data)
     if run_dir is not None and learned is not None:
-        judged = _unseen(judged, learned, data, run_dir)
+        evaluated = _unseen(evaluated, learned, data, run_dir)
     else:
         learned = parts_at(data, typed=True).sources.get("train")
-        if learned is not None and np.isin(learned.rows, judged.rows).any():
+        if learned is not None and np.isin(learned.rows, evaluated.rows).any():
             learned = None
     if learned is None:
-        learned, judged = _halves(judged)
-    judged = _spread(_in_classes_of(judged, classifier, data), JUDGED)
-    where = f"{len(judged):,} images of {data}"
-    return SearchSubject(classifier, judged, _spread(learned, FITTED), None, where)
+        learned, evaluated = _halves(evaluated)
+    evaluated = _spread(_in_classes_of(evaluated, classifier, data), EVALUATED)
+    where = f"{len(evaluated):,} images of {data}"
+    return SearchSubject(classifier, evaluated, _spread(learned, FITTED), None, where)
 
 
 def _learned_by(run_dir: Path, data: str) -> Source | None:
@@ -165,23 +165,23 @@ def _learned_by(run_dir: Path, data: str) -> Source | None:
         return None
 
 
-def _unseen(judged: Source, learned: Source, data: str, run_dir: Path) -> Source:
+def _unseen(evaluated: Source, learned: Source, data: str, run_dir: Path) -> Source:
     """The images that are not among those that a run has learned from, compared by content; logs how many
     are left out. Raises VitkitError if too few are left."""
     reading = bar("comparing with what was learned")
     seen = {digest_of(learned[i][0]) for i in reading(range(len(learned)), len(learned))}
-    unseen = [i for i in range(len(judged)) if digest_of(judged[i][0]) not in seen]
-    if len(unseen) == len(judged):
-        return judged
+    unseen = [i for i in range(len(evaluated)) if digest_of(evaluated[i][0]) not in seen]
+    if len(unseen) == len(evaluated):
+        return evaluated
     if len(unseen) < FEWEST:
         raise BadData(
-            f"{run_dir} has learned from {len(judged) - len(unseen):,} of the {len(judged):,} images of "
+            f"{run_dir} has learned from {len(evaluated) - len(unseen):,} of the {len(evaluated):,} images of "
             f"{data}, and {FEWEST} others are needed at least"
         )
     say(
-        f"left out: {len(judged) - len(unseen):,} images of {data}, from which {run_dir} has learned"
+        f"left out: {len(evaluated) - len(unseen):,} images of {data}, from which {run_dir} has learned"
     )
-    return subset(judged, unseen)
+    return subset(evaluated, unseen)
 
 
 def _halves(source: Source) -> tuple[Source, Source]:
@@ -239,19 +239,19 @@ class Known:
             :16
         ]
         self.file = folder_of(subject.classifier) / f"faster-{digest}-3.json"  # 3: format version
-        self.judged: dict[str, Evidence] = {}
+        self.evidence: dict[str, Evidence] = {}
         self.races: dict[str, dict] = {}
         with suppress(OSError, ValueError, KeyError, TypeError):
             values = parse_json(self.file.read_text())
             check_types(values, {"judged": dict, "races": dict})
-            judged = {key: record_of(Evidence, each) for key, each in values["judged"].items()}
-            self.judged, self.races = judged, values["races"]
+            evidence = {key: record_of(Evidence, each) for key, each in values["judged"].items()}
+            self.evidence, self.races = evidence, values["races"]
 
     def keep(self) -> None:
         """Write the file; if that is impossible, only logs a message."""
         try:
             self.file.parent.mkdir(parents=True, exist_ok=True)
-            judged = {key: evidence._asdict() for key, evidence in self.judged.items()}
-            write_json(self.file, {"judged": judged, "races": self.races})
+            of_each = {key: each._asdict() for key, each in self.evidence.items()}
+            write_json(self.file, {"judged": of_each, "races": self.races})
         except OSError as error:
             say(f"what was measured is not kept for the next time: {error}")

@@ -63,18 +63,20 @@ def write(subject: SearchSubject, found: Found, point: Point, output: Path) -> C
     arithmetic, shape = found.candidates[point.name]
     body = Body(subject, arithmetic, shape.image, shape.merge)
     head = head_of(subject, body, shape, found.exact)
-    x = body.read(body.states(subject.judged), shape, head.reads)
+    x = body.read(body.states(subject.evaluated), shape, head.reads)
     classifier = with_head(subject, shape, head, x)
     if point.loss.at_most == 0:  # the same numbers up to rounding, so it is the model itself
         classifier = subject.classifier
         head = replace(head, weight=None, bias=None)
     origin = classifier.origin | {"faster": point.name}
     classifier = replace(classifier, origin=origin).to(CPU)
-    tried = np.linspace(0, len(subject.judged) - 1, min(TRIED, len(subject.judged))).astype(int)
+    tried = np.linspace(0, len(subject.evaluated) - 1, min(TRIED, len(subject.evaluated))).astype(
+        int
+    )
     expected = activate_array(head.logits(classifier, x[tried]).numpy(), classifier.activation)
-    labels = subject.judged.labels
+    labels = subject.evaluated.labels
     items = DataSetItems(
-        subset(subject.judged, tried), dict(zip(labels, labels, strict=True))
+        subset(subject.evaluated, tried), dict(zip(labels, labels, strict=True))
     ).items()
 
     # The file

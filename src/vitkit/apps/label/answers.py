@@ -16,8 +16,8 @@ from typing import Literal, NamedTuple
 from vitkit.system.errors import BadRun
 from vitkit.system.storage.files import parse_json, whole
 from vitkit.system.storage.records import record_of, value_of
-from vitkit.training import LABELS
 
+LABELS = "labels.csv"  # the table of the answers
 JOURNAL = "answers.jsonl"
 LONGEST = 200  # longest name of a class, characters
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from vitkit.apps.label.answers import Answer, CurrentAnswers, DifferentLabels, Journal
 from vitkit.apps.label.questions import GivenOut, Question
-from vitkit.apps.label.sitting import Decision, SittingProgress, class_name
+from vitkit.apps.label.session import Decision, LabelProgress, class_name
 from vitkit.curation.corrections import LEAVE_OUT, RELABEL
 from vitkit.system.errors import BadSettings
 from vitkit.system.storage.files import write_whole
@@ -158,7 +158,7 @@ class Checking:
         with self._lock:
             return self.answers.differences()
 
-    def progress(self) -> SittingProgress:
+    def progress(self) -> LabelProgress:
         """The progress; its classes are the new ones of images that were moved."""
         with self._lock:
             counts = Counter(label for _, label in self._other_classes())
@@ -166,7 +166,7 @@ class Checking:
             # The journal may have decisions about images that the current review does not name
             aside = {name: said for name, said in aside.items() if name in self._checks}
             decided = len({*self.answers.labels, *aside} & self._checks.keys())
-            return SittingProgress(
+            return LabelProgress(
                 photographs=len(self._checks),
                 seen=len(self._checks),
                 labelled=decided,

@@ -7,18 +7,20 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from vitkit.apps.label.sitting import PHOTOGRAPHS
+from vitkit.apps.label.answers import LABELS
+from vitkit.apps.label.session import PHOTOGRAPHS
 from vitkit.system.console.messages import say
 from vitkit.system.console.text import printable
 from vitkit.system.errors import BadRun
 from vitkit.system.storage.files import parse_json, write_json
-from vitkit.training import LABELS, RUNS, SITTING, Occupied, locked, run_name
+from vitkit.training import RUNS, Occupied, locked, run_name
 
+RECORD = "sitting.json"  # in the directory: the folder of the images, and the process
 _OPEN: set[Path] = set()  # the session directories that this process has open
 _CHANGING = threading.Lock()
 
 
-def folder_of_sitting(root: Path, kind: str) -> Path:
+def session_directory(root: Path, kind: str) -> Path:
     """The directory for labelling or checking a folder; another folder with the same name gets
     another directory."""
     name = run_name(str(root), kind)
@@ -45,7 +47,7 @@ def folder_of_sitting(root: Path, kind: str) -> Path:
 def _about(folder: Path) -> dict:
     """The record of a session in its directory; empty if there is none."""
     try:
-        values = parse_json((folder / SITTING).read_text("utf-8"))
+        values = parse_json((folder / RECORD).read_text("utf-8"))
     except (OSError, ValueError):
         return {}
     return values if isinstance(values, dict) else {}
@@ -74,7 +76,7 @@ def _locked_in_process(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def open_for_one(folder: Path, root: Path) -> Iterator[None]:
-    """Lock the directory of a sitting, which is created if it does not exist. Raises Occupied if
+    """Lock the directory of a session, which is created if it does not exist. Raises Occupied if
     another process uses it."""
     with ExitStack() as stack:
         try:
@@ -96,7 +98,7 @@ def _who_labels(folder: Path) -> str:
     return f" (process {about['process']} on {printable(str(about.get('machine', '')))})"
 
 
-def record_sitting(folder: Path, root: Path, check: bool) -> None:
+def record_session(folder: Path, root: Path, check: bool) -> None:
     """Record in the directory which folder its labels belong to, and make a link to that folder. Raises
     VitkitError for a directory with other content."""
     about = _about(folder)
@@ -126,7 +128,7 @@ def record_sitting(folder: Path, root: Path, check: bool) -> None:
         "process": os.getpid(),
         "machine": platform.node(),
     }
-    write_json(folder / SITTING, about)
+    write_json(folder / RECORD, about)
     link = folder / PHOTOGRAPHS
     if link.is_symlink() and link.resolve() != root.resolve():
         link.unlink()

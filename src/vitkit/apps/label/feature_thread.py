@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 
-from vitkit.apps.label.sitting import Sitting
+from vitkit.apps.label.session import LabelSession
 from vitkit.data import limit_for_good
 from vitkit.evaluation import backbone_digest
 from vitkit.system.console.messages import log_bug, reason
@@ -36,7 +36,7 @@ class FeatureThread(threading.Thread):
 
     def __init__(
         self,
-        sitting: Sitting,
+        session: LabelSession,
         classifier: Classifier,
         root: Path,
         precision: Precision,
@@ -45,7 +45,7 @@ class FeatureThread(threading.Thread):
         """classifier: on its device, for inference. root: the folder of the images. find: returns
         the names of the images in it."""
         super().__init__(name="features", daemon=True)
-        self.sitting = sitting
+        self.session = session
         self.classifier = classifier
         self.root = root
         self.precision = precision
@@ -79,19 +79,19 @@ class FeatureThread(threading.Thread):
 
     def take_up(self) -> None:
         """Load the cached features of images that have not changed since."""
-        before = _read(self.sitting.folder / FILE, self._digest, self.precision)
+        before = _read(self.session.folder / FILE, self._digest, self.precision)
         names = [name for name, state in before.states.items() if state == _state(self.root / name)]
-        there = set(self.sitting.unseen())
+        there = set(self.session.unseen())
         names = [name for name in names if name in there]
         if names:
             rows = {name: row for row, name in enumerate(before.states)}
             self._seen_as |= {name: before.states[name] for name in names}
-            self.sitting.see(names, before.features[[rows[name] for name in names]])
+            self.session.see(names, before.features[[rows[name] for name in names]])
         self._kept = len(names)
 
     def _step(self, pool: ThreadPoolExecutor) -> None:
         """Process the next batch of images; or, if there are none, wait, and scan the folder."""
-        names = self.sitting.unseen(AT_ONCE)
+        names = self.session.unseen(AT_ONCE)
         if not names:
             self._keep()
             self._ended.wait(LOOKS_AGAIN)
@@ -117,8 +117,8 @@ class FeatureThread(threading.Thread):
                 self._mark_unreadable(name, states[name], "the model gives NaN or infinity for it")
             fine = np.isfinite(x).all(1)
             self._seen_as |= {name: states[name] for name in seen}
-            self.sitting.see([seen[row] for row in np.flatnonzero(fine)], x[fine])
-        if self.sitting.seen() > KEPT_AFTER * max(self._kept, 500):
+            self.session.see([seen[row] for row in np.flatnonzero(fine)], x[fine])
+        if self.session.seen() > KEPT_AFTER * max(self._kept, 500):
             self._keep()
 
     def _prepared(self, name: str) -> torch.Tensor | str:
@@ -143,25 +143,25 @@ class FeatureThread(threading.Thread):
             self.problem = f"{error}; it is looked for again"
             return
         self.problem = ""
-        known = self.sitting.names()
-        self.sitting.arrive(names)
+        known = self.session.names()
+        self.session.arrive(names)
         for name in set(known) - set(names):
             self._mark_unreadable(name, None, "it is not there any more")
         there = set(names)
-        for name in self.sitting.unreadable():
+        for name in self.session.unreadable():
             state = _state(self.root / name)
             if name in there and self._lost_as.setdefault(name, state) != state:
                 del self._lost_as[name]
-                self.sitting.recover(name)
+                self.session.recover(name)
 
     def _mark_unreadable(self, name: str, state: list[int] | None, problem: str) -> None:
         """Record that an image is unreadable, with the state of its file."""
         self._lost_as[name] = state
-        self.sitting.lose(name, problem)
+        self.session.lose(name, problem)
 
     def _keep(self) -> None:
         """Write the cache. If the disk is full, the features will be computed again next time."""
-        names, x = self.sitting.features()
+        names, x = self.session.features()
         if len(names) == self._kept:
             return
         # A file may have changed since it was read, so its state from then is stored
@@ -171,7 +171,7 @@ class FeatureThread(threading.Thread):
             "precision": self.precision,
             "photographs": json.dumps(states),
         }
-        with suppress(OSError), whole(self.sitting.folder / FILE) as new:
+        with suppress(OSError), whole(self.session.folder / FILE) as new:
             write_safetensors(new, {"features": torch.from_numpy(x)}, metadata)
             self._kept = len(names)
 

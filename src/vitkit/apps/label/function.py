@@ -11,12 +11,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Unpack
 
+from vitkit.apps.label.answers import LABELS
 from vitkit.apps.label.checking import Check, Checking
-from vitkit.apps.label.directory import folder_of_sitting, open_for_one, record_sitting
+from vitkit.apps.label.directory import open_for_one, record_session, session_directory
 from vitkit.apps.label.feature_thread import FeatureThread
 from vitkit.apps.label.http import Operations, application, sentences
 from vitkit.apps.label.saving import save_model, sort_into
-from vitkit.apps.label.sitting import Sitting, SittingProgress
+from vitkit.apps.label.session import LabelProgress, LabelSession
 from vitkit.data import Source, find_images, heading_of_list, note_left_out, splits_at
 from vitkit.evaluation import Finding, look_through
 from vitkit.recipes import choose_pretrained
@@ -30,7 +31,7 @@ from vitkit.system.functions.steps import IMAGES, MODEL, step
 from vitkit.system.functions.types import DataLike, DeviceLike, PathLike, Several
 from vitkit.system.machine import PrecisionChoice, pick_device
 from vitkit.system.storage.files import check_can_be_made, remove_unfinished
-from vitkit.training import LABELS, RUNS, tidied
+from vitkit.training import RUNS, tidied
 from vitkit.web import announce_page, check_installed, page_socket, serve_page
 from vitkit.weights import (
     Classifier,
@@ -46,7 +47,7 @@ from vitkit.weights import (
 MINUTES = 2.0  # fine-tuning time assumed when a model is chosen, as in `vitkit.finetune`
 
 
-class Session(NamedTuple):
+class LabelCall(NamedTuple):
     """The arguments of a labelling session, for naming the call that continues it."""
 
     photographs: str
@@ -64,12 +65,12 @@ class Session(NamedTuple):
 class Labelled(Rows, MadeModel):
     """The images that were labelled on the page."""
 
-    session: Session
+    call: LabelCall
     path: Path
     """The table of labels, with the columns path, label, kind of question and person."""
     model: Path | None
     """The directory of the model, if one was written."""
-    progress: SittingProgress
+    progress: LabelProgress
     unreadable: tuple[str, ...]
 
     @property
@@ -102,17 +103,17 @@ class Labelled(Rows, MadeModel):
             yield f"model: {self.model}; next: {step('predict', self.model, IMAGES)}"
         if sum(count > 0 for _, count in progress.classes) > 1:
             yield f"a better model of the same labels: {step('finetune', self.path)}"
-        yield f"to go on labelling: {self.session.again()}"
+        yield f"to go on labelling: {self.call.again()}"
 
 
 @dataclass(frozen=True, repr=False)
 class Checked(Rows):
     """The decisions about images that already had classes."""
 
-    session: Session
+    call: LabelCall
     path: Path
     """The list of the images to change."""
-    progress: SittingProgress
+    progress: LabelProgress
 
     def rows(self) -> list[dict]:
         """One row per new class of images that were moved from another class."""
@@ -128,9 +129,9 @@ class Checked(Rows):
         )
         if moved or progress.set_aside:
             yield f"list: {self.path}"
-            yield _how_to_use_the_list(self.session.photographs, self.path)
+            yield _how_to_use_the_list(self.call.photographs, self.path)
         if progress.labelled < progress.photographs:
-            yield f"to go on: {self.session.again(check=True)}"
+            yield f"to go on: {self.call.again(check=True)}"
 
 
 class FeatureModel(NamedTuple):
@@ -221,7 +222,7 @@ def label(
     looking = FeatureModel(photographs, model, hints_of(overrides), precision, device)
     _check(photographs, classes, check, sort_into)
     root = Path(tidied(photographs))
-    folder = workdir or folder_of_sitting(root, "check" if check else "labels")
+    folder = workdir or session_directory(root, "check" if check else "labels")
     names, left_out = find_images(root)
     if not names:
         raise BadSettings(f"{root} holds no photographs")
@@ -231,18 +232,18 @@ def label(
     def find() -> list[str]:
         return _photographs(root, (folder, RUNS, sort_into))
 
-    session = Session(photographs, workdir, model)
+    call = LabelCall(photographs, workdir, model)
     with (
         closing(page_socket(host, port)) as listener,
         open_for_one(folder, root),
     ):
         page = Page(listener, host, port, open)
-        record_sitting(folder, root, check)
+        record_session(folder, root, check)
         if check:
-            return _checked(session, folder, root, looking, page)
+            return _checked(call, folder, root, looking, page)
         remove_unfinished(folder)
-        sitting = Sitting(find(), folder, classes)
-        return _labelled(session, sitting, root, find, looking, sort_into, page)
+        session = LabelSession(find(), folder, classes)
+        return _labelled(call, session, root, find, looking, sort_into, page)
 
 
 def _check(
@@ -274,8 +275,8 @@ def _photographs(root: Path, ours: tuple[Path | None, ...]) -> list[str]:
 
 
 def _labelled(
-    session: Session,
-    sitting: Sitting,
+    call: LabelCall,
+    session: LabelSession,
     root: Path,
     find: Callable[[], list[str]],
     looking: FeatureModel,
@@ -288,7 +289,7 @@ def _labelled(
     classifier, _ = adopt(loaded, labels=("0", "1"), new_head=True)
     precision = pick_precision(looking.precision, device)
     feature_thread = FeatureThread(
-        sitting, classifier.to(device).for_inference(), root, precision, find
+        session, classifier.to(device).for_inference(), root, precision, find
     )
     feature_thread.take_up()
     written: list[Path] = []
@@ -296,7 +297,7 @@ def _labelled(
 
     def finish(links: bool) -> list[str]:
         with one_at_a_time:
-            made = save_model(sitting, classifier, root, precision, name)
+            made = save_model(session, classifier, root, precision, name)
             written.append(made.path)
             said = [f"{made.path} has learned from {counted(made.photographs, 'photograph')}"]
             if made.unseen:
@@ -304,25 +305,25 @@ def _labelled(
             for metric in made.metrics[:1]:
                 said.append(f"{metric.text()} of them are classified correctly in cross-validation")
             if links or sorted_into is not None:
-                said.append(sort_into(sitting, root, sorted_into or sitting.folder / "sorted"))
-            labels = sitting.folder / LABELS
+                said.append(sort_into(session, root, sorted_into or session.folder / "sorted"))
+            labels = session.folder / LABELS
             said.append(f"Next: {step('predict', made.path, IMAGES)}")
             said.append(f"A better model of the same labels: {step('finetune', labels)}")
             return said
 
     feature_thread.start()
     try:
-        _serve(page, Operations(sitting, root, finish, lambda: feature_thread.problem))
+        _serve(page, Operations(session, root, finish, lambda: feature_thread.problem))
     finally:
         with suppress(KeyboardInterrupt):
             feature_thread.end()
-    unreadable = tuple(sitting.unreadable())
+    unreadable = tuple(session.unreadable())
     model = written[-1] if written else None
-    return Labelled(session, sitting.folder / LABELS, model, sitting.progress(), unreadable)
+    return Labelled(call, session.folder / LABELS, model, session.progress(), unreadable)
 
 
 def _checked(
-    session: Session, folder: Path, root: Path, looking: FeatureModel, page: Page
+    call: LabelCall, folder: Path, root: Path, looking: FeatureModel, page: Page
 ) -> Checked:
     """Serve the page with a review's findings until it is ended, and return the decisions."""
     splits = splits_at(str(root))
@@ -341,11 +342,11 @@ def _checked(
         checking.write()
         if checking.problem:
             raise BadSettings(checking.problem)
-        purpose = _how_to_use_the_list(session.photographs, checking.file)
+        purpose = _how_to_use_the_list(call.photographs, checking.file)
         return [f"wrote {checking.file}", purpose]
 
     _serve(page, Operations(checking, Path(), finish, lambda: ""))
-    return Checked(session, checking.file, checking.progress())
+    return Checked(call, checking.file, checking.progress())
 
 
 def _checks(parts: dict[str, Source], findings: list[Finding]) -> list[Check]:

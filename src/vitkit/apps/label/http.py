@@ -21,7 +21,7 @@ from PIL import Image
 from vitkit.apps.label.answers import Answer
 from vitkit.apps.label.checking import Checking
 from vitkit.apps.label.questions import Question
-from vitkit.apps.label.sitting import MORE, Sitting, SittingProgress
+from vitkit.apps.label.session import MORE, LabelProgress, LabelSession
 from vitkit.data import open_image, picture_to_look_at
 from vitkit.system.console.text import printable, printable_name
 from vitkit.system.errors import BadImage, VitkitError
@@ -42,7 +42,7 @@ NAME = 40  # longest name of a person, characters
 class Operations:
     """The operations that the page of a labelling session needs."""
 
-    sitting: Sitting | Checking
+    session: LabelSession | Checking
     root: Path
     """The folder of the images."""
     finish: Callable[[bool], list[str]]
@@ -64,12 +64,12 @@ def application(table: Operations) -> "Starlette":
     def photograph(request: "Request") -> Response:
         name = request.query_params.get("name", "")
         size = SIZES[-1] if request.query_params.get("size") == "large" else SIZES[0]
-        if not table.sitting.has(name):
+        if not table.session.has(name):
             return Response("there is no such photograph", 404)
         try:
             data = _jpeg(table.root / name, size)
         except (BadImage, OSError) as error:
-            table.sitting.lose(name, str(error))
+            table.session.lose(name, str(error))
             return Response("it cannot be read", 404)
         return Response(data, media_type="image/jpeg", headers={"Cache-Control": "max-age=600"})
 
@@ -121,12 +121,12 @@ def _answer(table: Operations, by: str, values: dict) -> dict:
         raise Wrong("an answer needs the number of a question, and a class")
     if not isinstance(others, list) or not all(isinstance(name, str) for name in others):
         raise Wrong("`others`, the photographs that do not belong, is a list of names")
-    answer = table.sitting.say(by, number, decision, label, others)
+    answer = table.session.say(by, number, decision, label, others)
     return _next(table, by) | {"said": _words(answer)}
 
 
 def _undo(table: Operations, by: str, values: dict) -> dict:
-    answer = table.sitting.undo(by)
+    answer = table.session.undo(by)
     words = "there is nothing to take back"
     if answer is not None:
         words = f"taken back: {_words(answer)}"
@@ -137,7 +137,7 @@ def _rename(table: Operations, by: str, values: dict) -> dict:
     old, new = values.get("old"), values.get("new")
     if not isinstance(old, str) or not isinstance(new, str):
         raise Wrong("a class is renamed from one name to another")
-    answer = table.sitting.rename(by, old, new)
+    answer = table.session.rename(by, old, new)
     return _next(table, by) | {"said": _words(answer)}
 
 
@@ -180,8 +180,8 @@ def _person(values: dict) -> str:
 
 def _next(table: Operations, by: str) -> dict:
     """The next question, and the classes."""
-    question = table.sitting.ask(by)
-    return {"question": _question_values(question), "classes": table.sitting.classes()}
+    question = table.session.ask(by)
+    return {"question": _question_values(question), "classes": table.session.classes()}
 
 
 def _question_values(question: Question | None) -> dict | None:
@@ -217,29 +217,29 @@ def _words(answer: Answer) -> str:
 
 
 def _progress(table: Operations) -> dict:
-    progress = table.sitting.progress()
+    progress = table.session.progress()
     return {
-        "checks": isinstance(table.sitting, Checking),
+        "checks": isinstance(table.session, Checking),
         "photographs": progress.photographs,
         "seen": progress.seen,
         "labelled": progress.labelled,
         "aside": progress.set_aside,
         "unreadable": [
             f"{printable_name(name)}: {printable(problem)}"
-            for name, problem in table.sitting.unreadable().items()
+            for name, problem in table.session.unreadable().items()
         ],
         "classes": [{"label": label, "count": count} for label, count in progress.classes],
         "sentences": sentences(progress),
         "differences": [
             f"{printable_name(each.photograph)}: {each.labels[0].label} ({each.labels[0].by}) or "
             f"{each.labels[1].label} ({each.labels[1].by})"
-            for each in table.sitting.differences()
+            for each in table.session.differences()
         ],
-        "problem": table.problem() or table.sitting.problem,
+        "problem": table.problem() or table.session.problem,
     }
 
 
-def sentences(progress: SittingProgress) -> list[str]:
+def sentences(progress: LabelProgress) -> list[str]:
     """Sentences about the accuracy of the model, and the gain from more labels."""
     said = []
     estimate = progress.estimate

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vitkit.apps.label.sitting import Sitting
+from vitkit.apps.label.session import LabelSession
 from vitkit.evaluation import (
     Memory,
     Metric,
@@ -38,18 +38,18 @@ class TakenHome(NamedTuple):
 
 
 def save_model(
-    sitting: Sitting, classifier: Classifier, root: Path, precision: Precision, origin: str
+    session: LabelSession, classifier: Classifier, root: Path, precision: Precision, origin: str
 ) -> TakenHome:
     """Write the model of all labelled images. origin: the name of the pre-trained model.
 
     Raises VitkitError for fewer than two classes, OSError.
     """
-    labels = sitting.labels()
+    labels = session.labels()
     if len(set(labels.values())) < 2:
         raise BadSettings(
             "a model needs two classes or more; label photographs of another class first"
         )
-    names, x = sitting.features()
+    names, x = session.features()
     examples = []
     rows = []
     for row, name in enumerate(names):
@@ -73,16 +73,16 @@ def save_model(
         "head": f"linear probe of labelled photographs, temperature {fitted.temperature:.3g}",
         "metrics": {metric.name: metric.text() for metric in metrics},
     }
-    folder = sitting.folder / MODEL
+    folder = session.folder / MODEL
     save_taught(folder, replace(fresh, origin=facts), memory, fitted)
     return TakenHome(folder, len(rows), len(labels) - len(rows), metrics)
 
 
-def sort_into(sitting: Sitting, root: Path, folder: Path) -> str:
+def sort_into(session: LabelSession, root: Path, folder: Path) -> str:
     """Make a link to each labelled image in the folder of its class; returns a sentence about the result.
     Links from earlier calls stay, even if an image has another class now. Raises OSError."""
     # The journal is untrusted: names that are not images of this folder are ignored
-    labels = {name: label for name, label in sitting.labels().items() if sitting.has(name)}
+    labels = {name: label for name, label in session.labels().items() if session.has(name)}
     sorter = Sorter(folder, sorted(set(labels.values())), 0.0)
     for name, label in sorted(labels.items()):
         if (root / name).exists():

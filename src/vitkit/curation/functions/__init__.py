@@ -1,1 +1,1 @@
-"""The functions of the commands that look after data."""
+"""The functions of the commands that maintain data sets."""

@@ -1,4 +1,4 @@
-"""What to do next with a data set."""
+"""The command to suggest after work on a data set."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ from vitkit.system.functions.steps import step
 
 
 def training_step(source: Path | str, target: str) -> str:
-    """The training on a data set whose targets are of this kind, as the next step."""
+    """The command that trains on a data set. target: kind of its targets."""
     if target == "none":
         return step("train", "mae.B16", data__source=source)
     if target == "number":

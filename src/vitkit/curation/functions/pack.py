@@ -1,4 +1,4 @@
-"""A data set written as shards."""
+"""The function that writes a data set as shards."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from vitkit.system.functions.results import Result
 from vitkit.system.functions.types import DataLike, Messages, PathLike
 from vitkit.system.machine import cpus
 
-LISTED = 10  # images left out that are printed
+LISTED = 10  # printed names of images that were left out
 
 
 @dataclass(frozen=True, repr=False)
@@ -30,12 +30,12 @@ class PackedData(Result):
     path: Path
     """The directory of the shards."""
     packed: Packed
-    """What was written, and what was left out."""
+    """Counts of the images that were written, and a list of those that were left out."""
     images: int
-    """How many images the data set has."""
+    """Number of images in the data set."""
     target_kind: str
     ok_if_unreadable: bool = False
-    """Whether images that could not be read leave the exit status at 0."""
+    """Whether the exit status is 0 even if images could not be read."""
 
     @property
     def status(self) -> int:
@@ -43,7 +43,7 @@ class PackedData(Result):
         return status_of(len(self.packed.left_out), self.ok_if_unreadable)
 
     def shown(self) -> Iterator[str]:
-        """The output: the number of images that were written, and the images that were not."""
+        """The output: the number of images that were written, and those that were left out."""
         packed = self.packed
         sentence = (
             f"{packed.written:,} of {self.images:,} images in {self.path}, "
@@ -104,7 +104,7 @@ def pack(
     """
     packing = Packing(format, shard, side, quality, shuffle)
     parts, notes, unlearned = parts_at(source, columns, typed=True)
-    if unlearned:  # shards declare their classes: nothing could tell it of them any more
+    if unlearned:  # shards list all classes as learned ones: the difference would be lost
         raise BadData(f"{unlearned}; rename or remove it")
     for note in notes:
         say(note)

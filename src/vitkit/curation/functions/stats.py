@@ -1,4 +1,4 @@
-"""What is in a data set, and what is wrong with it."""
+"""The function that prints the statistics of a data set, and its problems."""
 
 from __future__ import annotations
 
@@ -49,28 +49,27 @@ from vitkit.system.storage.files import check_replaceable
 
 DRAWN = 40  # pairs of near-duplicates on a sheet
 Pairs = dict[tuple[str, str], list[Pair]]
-"""For the names of two parts: pairs of an image in the first and its near-duplicate in the
-second."""
+"""For the names of two parts: pairs of an image in the first and its near-duplicate in the second."""
 
 
 @dataclass(frozen=True, repr=False)
 class Statistics(Rows):
-    """What is in a data set, and what is wrong with it."""
+    """The statistics of a data set, and its problems."""
 
     splits: Splits
     """The data set."""
     description: dict
-    """Everything that was seen, as plain values: "target", "classes", "parts" and "pairs"."""
+    """All statistics as plain values: "target", "classes", "parts" and "pairs"."""
     same_classes: tuple[str, ...]
-    """The parts that have the data set's own classes, as another data set's test part may not."""
+    """The parts that have the data set's classes; the test part of another data set may have others."""
     notes: tuple[str, ...]
-    """What was written, in sentences."""
+    """Sentences about the files that were written."""
     next_step: str
-    """What to do next."""
+    """The command to run next."""
     json: bool = False
-    """Whether it is printed as JSON."""
+    """Whether the output is JSON."""
     ok_if_unreadable: bool = False
-    """Whether images that could not be read leave the exit status at 0."""
+    """Whether the exit status is 0 even if images could not be read."""
 
     @property
     def status(self) -> int:
@@ -143,7 +142,7 @@ def stats(
         BadData: If a data set cannot be read, or has no training images to compare.
         BadSettings: If a file cannot be written.
     """
-    # Which parts there are
+    # Find the parts
     splits = splits_at(source, columns, split_seed, groups, True, typed=True)
     parts = _parts(splits, test)
     if "train" not in parts and (exclude or test):
@@ -157,42 +156,42 @@ def stats(
     if sheet:
         check_sheet(sheet)
 
-    # Look at every image once, and compare the parts
+    # Measure every image, and compare the parts
     if workers < 0:
         workers = cpus()
     surveys = {}
     for name, part in parts.items():
-        surveys[name] = survey(part, workers, bar(f"looking at {name}"))
+        surveys[name] = survey(part, workers, bar(f"reading {name}"))
     pairs = {}
     for first, second in _compared(list(parts)):
         pairs[first, second] = near_duplicates(surveys[first], surveys[second])
 
-    # Write what was asked for
+    # Write the requested files
     notes = []
     if exclude:
         count = _write_list(exclude, surveys, pairs)
         notes.append(f"wrote {count:,} training images to leave out into {exclude}")
     if sheet and any(pairs.values()):
         notes.append(f"wrote {_draw(sheet, surveys, pairs)}")
-    if json:  # standard output is for the JSON alone
+    if json:  # standard output contains only the JSON
         for note in notes:
             say(note)
     description = describe(surveys, pairs, splits.labels)
     same_classes = tuple(name for name, part in parts.items() if part.labels == splits.labels)
 
-    # What to do next
-    asked: dict[str, object] = {}  # what decides the parts
+    # Choose the next command
+    split_settings: dict[str, object] = {}  # settings that affect the parts
     if split_seed:
-        asked["split_seed"] = split_seed
+        split_settings["split_seed"] = split_seed
     if groups != "auto":
-        asked["groups"] = groups
+        split_settings["groups"] = groups
     if exclude:
-        of_data = {f"data__{name}": value for name, value in asked.items()}
+        of_data = {f"data__{name}": value for name, value in split_settings.items()}
         next_step = step("train", RECIPE, data__source=source, **of_data, data__exclude=exclude)
     elif any(duplicates for (part, _), duplicates in pairs.items() if part == "train"):
         if test:
-            asked = {"test": test, **asked}
-        to_list = step("stats", source, **asked, exclude=FILE)
+            split_settings = {"test": test, **split_settings}
+        to_list = step("stats", source, **split_settings, exclude=FILE)
         next_step = f"{to_list} lists them for {step('train', data__exclude=FILE)}"
     else:
         next_step = training_step(source, splits.target_kind)
@@ -202,8 +201,8 @@ def stats(
 
 
 def _parts(splits: Splits, test: str) -> dict[str, Source]:
-    """The parts of the data set by name, and the test part of another data set, if one is given, under
-    that one's name."""
+    """The parts of the data set by name, and the test part of another data set, if given, under the name
+    of that data set."""
     parts = splits.sources
     if test:
         name = test
@@ -214,8 +213,8 @@ def _parts(splits: Splits, test: str) -> dict[str, Source]:
 
 
 def _compared(names: list[str]) -> list[tuple[str, str]]:
-    """Which parts to compare: those of the data set with each other, and train with the other data
-    set's test part."""
+    """The pairs of parts to compare: those of the data set with each other, and train with the test part
+    of the other data set."""
     own = ("train", "val", "test")
     pairs = [("train", "val"), ("train", "test"), ("val", "test")]
     pairs += [("train", name) for name in names if name not in own]
@@ -223,7 +222,7 @@ def _compared(names: list[str]) -> list[tuple[str, str]]:
 
 
 def describe(surveys: dict[str, Survey], pairs: Pairs, labels: tuple[str, ...]) -> dict:
-    """All statistics as plain values, for `json`."""
+    """All statistics as plain values."""
     described_pairs = []
     for (first, second), duplicates in pairs.items():
         described = _describe_pairs(surveys[first], surveys[second], duplicates)
@@ -237,11 +236,11 @@ def describe(surveys: dict[str, Survey], pairs: Pairs, labels: tuple[str, ...]) 
 
 
 def _describe_part(survey: Survey) -> dict:
-    """One part: how much there is, of which size, and what is wrong with it."""
+    """The statistics of one part."""
     source = survey.source
     sides = survey.sizes[survey.good]
 
-    # Examples whose files are the same, and how often their classes are not
+    # Groups of identical files, and how many of them have different classes
     same_files = []
     contradictions = 0
     for group in identical_files(survey):
@@ -268,7 +267,7 @@ def _describe_part(survey: Survey) -> dict:
 
 
 def _describe_pairs(first: Survey, second: Survey, duplicates: list[Pair]) -> dict:
-    """What two parts have in common."""
+    """The duplicates between two parts."""
     pairs = []
     for pair in duplicates:
         name = first.source.name(pair.first)
@@ -282,29 +281,29 @@ def _describe_pairs(first: Survey, second: Survey, duplicates: list[Pair]) -> di
 
 
 def _three(values: np.ndarray, kind: type = int) -> list:
-    """Smallest, median and largest; zeros if there are no values."""
+    """Minimum, median and maximum; zeros if there are no values."""
     if not len(values):
         return [0, 0, 0]
     return [kind(values.min()), kind(np.median(values)), kind(values.max())]
 
 
 def _write_list(path: Path, surveys: dict[str, Survey], pairs: Pairs) -> int:
-    """Write a list of the training images that look like a held-out one, each with a reason;
-    returns how many there are."""
+    """Write a list of the training images that look like a held-out image, each with the reason. Returns
+    their number."""
     reasons: dict[int, str] = {}
     for (part, held_out), duplicates in pairs.items():
         if part != "train":
             continue
         for pair in duplicates:
             name = surveys[held_out].source.name(pair.second)
-            # An image may be like several; the first reason is enough
+            # An image may look like several; the first reason is enough
             reasons.setdefault(pair.first, f"{same_or_like(pair.bits)} {name}")
     write_list(path, surveys["train"].source, reasons)
     return len(reasons)
 
 
 def _draw(path: Path, surveys: dict[str, Survey], pairs: Pairs) -> Path:
-    """Draw pairs side by side, the least alike first: those are the ones to check."""
+    """Draw pairs side by side, the least similar ones first, since these are most in need of a check."""
     rows: list[tuple[Pair, Source, Source]] = []
     for names, duplicates in pairs.items():
         sources = [surveys[name].source for name in names]
@@ -321,18 +320,18 @@ def _draw(path: Path, surveys: dict[str, Survey], pairs: Pairs) -> Path:
 
 
 def _square(source: Source, index: int) -> np.ndarray:
-    """An image at 96 x 96 pixels, uint8 (96, 96, 3)."""
+    """An image as a square, uint8 (96, 96, 3)."""
     image = open_image(source[index][0], source.name(index))
     photograph = open_image(picture_for_people(image), image.name)
     return Preprocessing(size=(96, 96))(photograph).permute(1, 2, 0).numpy()
 
 
-SHOWN = 20  # classes whose counts are printed; of more classes, the largest and the smallest
+SHOWN = 20  # classes whose counts are printed; if there are more, the largest and the smallest
 LISTED = 10  # broken images and duplicates that are printed
 
 
 def tables(description: dict, same_classes: Sequence[str]) -> Iterator[str | Table]:
-    """A description for people. same_classes: the parts that have the data set's own classes."""
+    """The description as tables and sentences. same_classes: the parts that have the data set's classes."""
     yield _parts_table(description)
     if description["classes"]:
         yield _classes_table(description, same_classes)
@@ -354,7 +353,7 @@ def _parts_table(description: dict) -> Table:
 
 
 def _column(part: dict, description: dict) -> dict[str, str]:
-    """The values of a part, by their titles, which are the same for all parts."""
+    """The values of a part, by titles, which are the same for all parts."""
     target = description["target"]
     copies = sum(len(group) - 1 for group in part["same files"])
     formats = [f"{count:,} {kind}" for kind, count in part["formats"].items()]
@@ -380,7 +379,8 @@ def _column(part: dict, description: dict) -> dict[str, str]:
 
 
 def _classes_table(description: dict, same_classes: Sequence[str]) -> Table:
-    """A table of how many images each class has, the largest first; of many classes, both ends."""
+    """A table of the number of images per class, the largest first; if there are many classes, of the
+    largest and the smallest."""
     labels = description["classes"]
     counts_of = {name: description["parts"][name]["classes"] for name in same_classes}
     first_part = next(iter(counts_of.values()))
@@ -399,13 +399,13 @@ def _classes_table(description: dict, same_classes: Sequence[str]) -> Table:
 
 
 def _pairs(pair: dict) -> Iterator[str]:
-    """What two parts have in common, and the first images of it by name."""
+    """The duplicates between two parts: their number, and the names of the first."""
     first, second = pair["parts"]
     same = pair["same"]
-    alike = len(pair["pairs"]) - same
+    similar = len(pair["pairs"]) - same
     yield (
         f"{first} and {second}: files in both: {same:,}; "
-        f"near-duplicates in {first} of an image in {second}: {alike:,}"
+        f"near-duplicates in {first} of an image in {second}: {similar:,}"
     )
     for name, other, bits, count in pair["pairs"][:LISTED]:
         sentence = f"{name} is {same_or_like(bits)} {other}"
@@ -420,8 +420,7 @@ def _pairs(pair: dict) -> Iterator[str]:
 
 
 def same_or_like(bits: int) -> str:
-    """The similarity, in words, of two images whose fingerprints differ in this many bits; -1 is
-    the same file."""
+    """The similarity of two images in words. bits: as in a Pair."""
     if bits < 0:
         return "the same as"
     return "like"

@@ -1,16 +1,15 @@
-"""What is done to colours: by torchvision, jitter, its RandAugment and erasing; and the RandAugment
-of Google's models.
+"""Changes of colours: torchvision's jitter, RandAugment and erasing; and Google's RandAugment.
 
-torchvision draws from PyTorch's global generator, which is seeded for each draw, and left as it
-was.
+torchvision draws from PyTorch's global generator. It is seeded for each draw, and its state is
+restored afterwards.
 
-Google's is RandAugment as AugReg had it, from the TPU's AutoAugment code: 16 operations, on a scale
-of 10 that may be exceeded. Slips of the published code are kept, for the published models saw them.
-Contrast is about a grey of h w / 256 (196 at 224 x 224) where the image's mean was meant. Posterize
-keeps the more, the larger the magnitude: all, at 20. Solarize's threshold is stored in eight bits,
-so that 256, at 10, is 0 and every value is turned around. Beside TensorFlow's results, colour and
-sharpness differ by up to three levels (they round at other places), a shear in the few rows that
-lie between two pixels.
+Google's RandAugment is that of AugReg, from the TPU's AutoAugment code: 16 operations, on a scale
+of 10 that may be exceeded. The errors of the published code are kept, because the published models
+were trained with them. Contrast is about a grey of h w / 256 (196 at 224 x 224) where the image's
+mean was meant. Posterize keeps more bits, not fewer, the larger the magnitude: all at 20. Solarize
+stores its threshold in eight bits, so a threshold of 256, at magnitude 10, becomes 0 and inverts
+every value. Results differ from TensorFlow's by up to three levels for colour and sharpness, which
+round at other places, and for a shear in the few rows that lie between two pixels.
 
 Legend: h w pixels.
 """
@@ -28,8 +27,14 @@ from torchvision.transforms.v2 import functional as F
 
 from vitkit.data.images.pixels import Box
 
-ADJUSTMENTS = ("brightness", "contrast", "saturation", "hue")  # as torchvision numbers them
-GREY = 128  # what an operation of Google's uncovers
+# In the order of torchvision's numbers
+ADJUSTMENTS = (
+    "brightness",
+    "contrast",
+    "saturation",
+    "hue",
+)
+GREY = 128  # level of the pixels that an operation of Google's RandAugment uncovers
 
 Value = float | int | tuple[int, int, int] | None
 
@@ -38,9 +43,10 @@ class Colours(NamedTuple):
     """The drawn values of a colour jitter."""
 
     order: tuple[int, ...]
-    """Which of ADJUSTMENTS comes first, second and so on, by number."""
+    """Numbers of ADJUSTMENTS in the order in which they are applied."""
     amounts: tuple[float | None, ...]
-    """Factors of the first three, part of the colour circle for the hue; None leaves one out."""
+    """Factors of brightness, contrast and saturation, and the shift of the hue as a share of the colour
+    circle; None leaves an adjustment out."""
 
     def __call__(self, image: Tensor) -> Tensor:
         """uint8 (3, h, w) -> uint8 (3, h, w)."""
@@ -52,7 +58,10 @@ class Colours(NamedTuple):
 
 
 def draw_colours(strengths: tuple[float, float, float, float], seed: int) -> Colours:
-    """A jitter of at most these strengths, by ADJUSTMENTS."""
+    """Draw a jitter.
+
+    strengths: largest change of each of ADJUSTMENTS.
+    """
     with _seeded(seed):
         drawn = v2.ColorJitter(*strengths).make_params([])
     order = drawn["fn_idx"].tolist()
@@ -61,7 +70,7 @@ def draw_colours(strengths: tuple[float, float, float, float], seed: int) -> Col
 
 
 class Policy(NamedTuple):
-    """torchvision's RandAugment, which draws while it is applied: what was drawn is its seed."""
+    """torchvision's RandAugment. It draws while it is applied, so its seed represents what is drawn."""
 
     layers: int
     magnitude: int
@@ -74,8 +83,10 @@ class Policy(NamedTuple):
 
 
 def draw_erased(share: float, size: tuple[int, int], seed: int) -> Box | None:
-    """A rectangle of 2 to 33 % of an image of `size` (h, w), for a share of the images; None for
-    the others."""
+    """Draw the rectangle to erase, 2 to 33 % of an image of `size` (h, w); None for an image without.
+
+    share: probability of a rectangle.
+    """
     with _seeded(seed):
         if torch.rand(1) >= share:
             return None
@@ -88,8 +99,7 @@ def draw_erased(share: float, size: tuple[int, int], seed: int) -> Box | None:
 
 @contextmanager
 def _seeded(seed: int) -> Iterator[None]:
-    """PyTorch's global generator, of the CPU, begins with this seed inside, and goes on as before
-    outside."""
+    """Seed PyTorch's global CPU generator inside the context, and restore its state afterwards."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         yield
@@ -104,7 +114,7 @@ class Operation(NamedTuple):
     name: str
     """One of OPERATIONS."""
     value: Value
-    """What its kind draws: degrees, a factor, pixels ..."""
+    """What its Kind draws: degrees, a factor, pixels, or None."""
 
     def __call__(self, image: Tensor) -> Tensor:
         """uint8 (3, h, w) -> uint8 (3, h, w)."""
@@ -114,11 +124,10 @@ class Operation(NamedTuple):
 def draw_operations(
     layers: int, magnitude: int, size: tuple[int, int], generator: torch.Generator
 ) -> tuple[Operation, ...]:
-    """`layers` operations, one after another, each drawn from all of them and always applied, at
-    one magnitude.
+    """Draw `layers` operations uniformly, with replacement, all with one magnitude.
 
-    magnitude: 0 to 20, AugReg's largest; above 22 posterize has no meaning, and 0 is not without
-    effect.
+    magnitude: 0 to 20, AugReg's largest. Posterize is not defined above 22. Magnitude 0 changes images
+    too.
     size: (h, w) of the images.
     """
     names = list(OPERATIONS)
@@ -131,28 +140,28 @@ def draw_operations(
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of operation: how it is drawn, and how it is applied."""
+    """A kind of operation: how its value is drawn, and how it is applied."""
 
     draw: Callable[[float, tuple[int, int], torch.Generator], Any]
-    """(level, (h, w), generator) -> its value. The level is the magnitude over 10."""
+    """(level, (h, w), generator) -> the operation's value. The level is a tenth of the magnitude."""
     apply: Callable[[Tensor, Any], Tensor]
-    """(uint8 (3, h, w), its value) -> uint8 (3, h, w)"""
+    """(uint8 (3, h, w), the operation's value) -> uint8 (3, h, w)."""
 
 
-# What is drawn for an operation
+# How the value of an operation is drawn
 
 
 def no_value(level: float, *_) -> None:
-    """For operations without a value."""
+    """Draw nothing: for operations without a value."""
 
 
 def of_level(value: Callable[[float], Any]) -> Callable:
-    """A function of the level alone: nothing is drawn."""
+    """Compute the value from the level alone, without drawing anything."""
     return lambda level, *_: value(level)
 
 
 def either_sign(most: float) -> Callable:
-    """A value that grows with the level, up to `most` at level 1; its sign is drawn."""
+    """Draw the sign of a value that grows with the level, up to `most` at level 1."""
 
     def draw(level: float, size: tuple[int, int], generator: torch.Generator) -> float:
         negative = torch.rand((), generator=generator) >= 0.5
@@ -162,30 +171,30 @@ def either_sign(most: float) -> Callable:
 
 
 def square(level: float, size: tuple[int, int], generator: torch.Generator) -> tuple[int, int, int]:
-    """A centre (y, x) anywhere, and half the side: 40 pixels at level 1."""
+    """Draw a square: a centre (y, x) anywhere in the image, and half the side, 40 pixels at level 1."""
     y = int(torch.randint(size[0], (), generator=generator))
     x = int(torch.randint(size[1], (), generator=generator))
     return y, x, int(40 * level)
 
 
-# What operations do: uint8 (3, h, w) and a value -> uint8 (3, h, w)
+# The operations: uint8 (3, h, w) and a value -> uint8 (3, h, w)
 
 
 def solarize_add(image: Tensor, addition: int) -> Tensor:
-    """Brightens the darker half of the values."""
+    """Brighten the darker half of the values."""
     brightened = (image.int() + addition).clamp(max=255).byte()
     return torch.where(image < 128, brightened, image)
 
 
 def contrast(image: Tensor, factor: float) -> Tensor:
-    """Distances from the grey of h w / 256, times a factor."""
+    """Multiply each value's distance from the grey h w / 256 by a factor."""
     grey = min(image[0].numel() // 256, 255)
     return (grey + factor * (image.float() - grey)).clamp(0, 255).byte()
 
 
-def cutout(image: Tensor, at: tuple[int, int, int]) -> Tensor:
-    """A square is grey, of which a part may lie outside: (centre y, centre x, half a side)."""
-    y, x, half = at
+def cutout(image: Tensor, square: tuple[int, int, int]) -> Tensor:
+    """Fill a square with grey: (centre y, centre x, half a side). A part of it may lie outside."""
+    y, x, half = square
     image = image.clone()
     image[:, max(y - half, 0) : y + half, max(x - half, 0) : x + half] = GREY
     return image
@@ -194,15 +203,14 @@ def cutout(image: Tensor, at: tuple[int, int, int]) -> Tensor:
 def affine(
     image: Tensor, x: float = 0.0, y: float = 0.0, shear_x: float = 0.0, shear_y: float = 0.0
 ) -> Tensor:
-    """Shifted by pixels, or sheared around the middle of the first pixel; the nearest pixel's
-    value."""
+    """Shift by pixels, or shear around the centre of the first pixel, with the nearest pixel's value."""
     angles = [degrees(atan(shear_x)), degrees(atan(shear_y))]
     return F.affine(image, 0.0, [x, y], 1.0, angles, fill=GREY, center=[0.5, 0.5])
 
 
-# A factor; 1 changes nothing, and is that of a magnitude of 5.
+# A factor that is 1, and so changes nothing, at magnitude 5
 ENHANCEMENT = of_level(lambda level: 1.8 * level + 0.1)
-# Name: its value, what it does. The order counts: operations are drawn by their number.
+# Name: how its value is drawn, and what it does. Operations are drawn by number, so their order matters.
 OPERATIONS: dict[str, Kind] = {
     "AutoContrast": Kind(no_value, lambda image, _: F.autocontrast(image)),
     "Equalize": Kind(no_value, lambda image, _: F.equalize(image)),

@@ -1,8 +1,8 @@
 """An augmentation of one image: drawn first, as a small value, then applied.
 
-What is drawn depends on the image's size alone, so it is known before a pixel is decoded, can be
-looked at, and applies to whatever else belongs to the image: `apply_geometry` moves a mask as it
-moves the image.
+What is drawn depends only on the image's size, so it is known before a pixel is decoded, can be
+inspected, and can be applied to everything that belongs to the image: `apply_geometry` moves a mask
+as it moves the image.
 
 Legend: C channels, h w pixels of what the model gets.
 """
@@ -41,12 +41,11 @@ class Draw(NamedTuple):
     """What a crop keeps: of the upright image for "inception", of the resized square for
     "resize_crop", of the padded image for "pad_crop"; None for "none"."""
     flip: bool = False
-    """Whether it is mirrored, left to right, after the crop."""
+    """Whether the image is mirrored, left to right, after the crop."""
     colour_changes: tuple[ColourChange, ...] = ()
-    """In this order: from colours.py: Colours, then Operation (Google's RandAugment) or Policy
-    (torchvision's)."""
+    """Colour jitter (Colours), then RandAugment (Operation for Google's, Policy for torchvision's)."""
     erased: Box | None = None
-    """The rectangle that is filled at the end."""
+    """The rectangle that is erased at the end; None for none."""
 
 
 def augment(
@@ -55,13 +54,13 @@ def augment(
     preprocessing: Preprocessing,
     random: np.random.Generator,
 ) -> Tensor:
-    """A picture as (C, h, w), uint8 or float32, augmented. Only the part that an Inception crop
-    keeps is decoded. Raises BadImage.
+    """Augment a picture: (C, h, w), uint8 or float32. Raises BadImage.
 
-    `augmentation` must fit the preprocessing.
+    Of an Inception crop only the part that it keeps is decoded. The augmentation must fit the
+    preprocessing (`check_fits`).
     """
     size = None
-    if augmentation.crop == "inception":  # no other crop needs it, and it may take a decode
+    if augmentation.crop == "inception":  # other crops do not need it, and it may require a decode
         size = picture.size
     drawn = draw(size, augmentation, preprocessing, random)
     return apply(drawn, picture, augmentation, preprocessing)
@@ -75,18 +74,18 @@ def draw(
 ) -> Draw:
     """Draw the random changes of an image.
 
-    size: its height and width in pixels; None will do if the crop is not an Inception crop.
-    random: every random choice comes from it, in this order: crop, flip, and a seed for each of
-    colour jitter, RandAugment and erasing that is switched on.
+    size: height and width of the image in pixels; only an Inception crop needs it.
+    random: source of all random choices, in this order: crop, flip, and a seed for each of colour
+        jitter, RandAugment and erasing that is switched on.
     """
-    # Which pixels are where.
+    # Geometry
     box = _draw_box(size, augmentation, preprocessing.size, random)
     flip = augmentation.flip and random.random() < 0.5
     if not augmentation.changes_colours:
         return Draw(box, flip)
 
-    # What colours they have. Imported here, as torchvision's transforms take their time and most
-    # runs need none.
+    # Colours. Imported here because torchvision's transforms take long to import and most runs do not
+    # need them.
     from vitkit.data.augmentation.colours import Policy, draw_colours, draw_erased, draw_operations
 
     changes: list[ColourChange] = []
@@ -110,7 +109,7 @@ def _draw_box(
     crop_size: tuple[int, int],
     random: np.random.Generator,
 ) -> Box | None:
-    """What the crop keeps, as in Draw.box."""
+    """Draw the box that the crop keeps (Draw.box)."""
     if augmentation.crop == "inception":
         assert size is not None, "an Inception crop depends on the image's size"
         return inception_box(*size, augmentation.area, random)
@@ -130,7 +129,7 @@ def _seed(random: np.random.Generator) -> int:
 def apply(
     drawn: Draw, picture: Picture, augmentation: Augmentation, preprocessing: Preprocessing
 ) -> Tensor:
-    """A picture as (C, h, w), with the drawn changes. Raises BadImage."""
+    """Apply the drawn changes to a picture: (C, h, w). Raises BadImage."""
     image = apply_geometry(drawn, picture, augmentation, preprocessing)
     return apply_colours(drawn, image, preprocessing)
 
@@ -144,8 +143,7 @@ def apply_geometry(
 ) -> Tensor:
     """Crop, resize and flip: a picture as (C, h, w). Raises BadImage.
 
-    interpolation: used instead of the image's for something that belongs to it: "nearest" for a
-    mask of the image's size.
+    interpolation: replaces the interpolation of the settings; "nearest" for a mask of the image's size.
     """
     size = preprocessing.size
     kernel = interpolation or augmentation.interpolation or preprocessing.interpolation
@@ -173,10 +171,12 @@ def apply_geometry(
 
 
 def apply_colours(drawn: Draw, image: Tensor, preprocessing: Preprocessing) -> Tensor:
-    """Colours and RandAugment, which are for uint8 (3, h, w) or grey, and erasing:
-    (C, h, w) -> (C, h, w)."""
+    """Apply the drawn colour changes, then erase: (C, h, w) -> (C, h, w).
+
+    Colour changes need uint8 values and 1 or 3 channels.
+    """
     for change in drawn.colour_changes:
-        channels = len(image)  # of grey, all three stay the same
+        channels = len(image)  # a grey image is expanded, and its three channels stay equal
         image = change(image.expand(3, -1, -1).contiguous())[:channels]
     if drawn.erased is not None:
         fill = torch.tensor(preprocessing.mean)[:, None, None]  # (C, 1, 1)
@@ -195,7 +195,7 @@ def _crop(image: Tensor, box: Box) -> Tensor:
 
 
 def _reduction(box: Box, size: tuple[int, int], augmentation: Augmentation) -> int:
-    """The largest reduction that leaves a box at least as many pixels as it is then resized to."""
+    """The largest reduction that leaves a box at least as many pixels as it is resized to."""
     if not augmentation.reduced_decode:
         return 1
     _, _, height, width = box
@@ -206,12 +206,12 @@ def _reduction(box: Box, size: tuple[int, int], augmentation: Augmentation) -> i
 
 
 def preload(augmentation: Augmentation) -> None:
-    """Import what an augmentation needs: once here, rather than in every worker."""
+    """Import the modules that an augmentation needs here, once, instead of in every worker."""
     if augmentation.changes_colours:
         import vitkit.data.augmentation.colours  # noqa: F401
 
 
-# Where a training crop lies
+# Position of a training crop
 
 
 def inception_box(
@@ -220,24 +220,24 @@ def inception_box(
     """The crop of TensorFlow's sample_distorted_bounding_box, with which the paper's models were
     trained.
 
-    An aspect ratio is drawn uniformly, then a height: uniformly among those for which the area lies
-    within its bounds, as shares of the image, and the width within the image. So it is the side
-    that is uniform, not the area. After 100 attempts without a fit it is the whole image.
+    The aspect ratio is drawn uniformly. Then the height is drawn uniformly from those heights for which
+    the area lies within its bounds, as shares of the image, and the width within the image. So the
+    height is uniform, not the area. After 100 attempts without a fit the crop is the whole image.
     """
     low = area[0] * height * width
     high = area[1] * height * width
     for _ in range(ATTEMPTS):
-        # A shape, and the heights that it may have.
+        # An aspect ratio, and the heights that are possible with it
         aspect = random.uniform(*ASPECT)
         tallest = round((high / aspect) ** 0.5)
-        if round(tallest * aspect) > width:  # then the width limits it
+        if round(tallest * aspect) > width:  # the image's width limits the height
             tallest = int((width + 0.5 - 1e-7) / aspect)
             if round(tallest * aspect) > width:
                 tallest -= 1
         tallest = min(tallest, height)
         shortest = min(round((low / aspect) ** 0.5), tallest)
 
-        # A height. If rounding put the area just outside, a pixel more or less may mend that.
+        # A height. If rounding moved the area just out of its bounds, one pixel may correct it.
         h = shortest + int(random.integers(tallest - shortest + 1))
         if h * round(h * aspect) < low:
             h += 1
@@ -245,8 +245,8 @@ def inception_box(
             h -= 1
         w = round(h * aspect)
 
-        # A position, if it fits. As in the original, a crop smaller than the image never touches
-        # its last row or column.
+        # A position, if the box fits. As in the original, a crop smaller than the image never touches its
+        # last row or column.
         fits = low <= h * w <= high and 0 < h <= height and 0 < w <= width
         if not fits:
             continue
@@ -261,7 +261,7 @@ def inception_box(
 
 
 def random_box(height: int, width: int, size: tuple[int, int], random: np.random.Generator) -> Box:
-    """A box of the given size, anywhere with equal chance."""
+    """A box of the given size at a uniformly drawn position."""
     top = int(random.integers(height - size[0] + 1))
     left = int(random.integers(width - size[1] + 1))
     return top, left, *size

@@ -1,10 +1,11 @@
-"""Mixup and CutMix: two images in one, and the target in the same shares.
+"""Mixup and CutMix: an image and its target are combined with those of a partner, in equal shares.
 
 They run on the device, batch by batch.
 
-Neighbours are mixed in pairs: example 2i of a batch with 2i + 1, which the shuffle made neighbours,
-each in a proportion of its own. So an even part of a batch has all it needs: micro-batches and
-ranks change nothing. What is drawn for an example depends on its key alone.
+Example 2i of a batch is mixed with example 2i + 1, which the shuffle made its neighbour; each
+example has a share of its own. So every part of a batch with an even number of examples can be
+mixed alone, and the result does not depend on micro-batches or ranks. The random numbers of an
+example depend only on its key.
 
 Legend: B batch, C channels, K classes.
 """
@@ -21,21 +22,20 @@ from vitkit.system.errors import BadSettings
 _GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)
 _FIRST = 0xBF58476D1CE4E5B9 - (1 << 64)
 _SECOND = 0x94D049BB133111EB - (1 << 64)
-_INTERVALS = 4096  # of a quantile function, which is taken to be straight in each
+_INTERVALS = 4096  # of a quantile function, interpolated linearly in each
 
 
 def mix(
     images: Tensor, targets: Tensor, keys: Tensor, mixup: float = 0.0, cutmix: float = 0.0
 ) -> tuple[Tensor, Tensor]:
-    """Images (B, C, H, W) and their targets (B, K), mixed.
+    """Mix images (B, C, H, W) and their targets (B, K).
 
-    Mixup (Zhang et al., 2018) blends whole images. CutMix (Yun et al., 2019) puts a box of the
-    partner into the image; the box is clipped by the border, and the target follows the pixels that
-    are there. If both are on, either is used for an example at even chances.
+    Mixup (Zhang et al., 2018) blends whole images. CutMix (Yun et al., 2019) puts a box of the partner
+    into the image; the image's border clips the box, and the target follows the remaining area. If both
+    are on, each example uses either with equal probability.
 
-    keys: int64 (B,), of which an example's random numbers are functions.
-    mixup, cutmix: alpha of the Beta(alpha, alpha) distribution that an example's own share is drawn
-    from; 0 is off.
+    keys: int64 (B,). The random numbers of an example are a function of its key.
+    mixup, cutmix: alpha of the distribution Beta(alpha, alpha) of an example's own share; 0 is off.
     Raises VitkitError for an odd B.
     """
     if len(images) % 2:
@@ -46,9 +46,9 @@ def mix(
         )
     if not mixup and not cutmix:
         return images, targets
-    draws = uniforms(keys, 4)  # which way, share, and the box's centre
+    draws = uniforms(keys, 4)  # mixup or cutmix, the share, and the box's centre
 
-    # How much of itself every pixel keeps, and with it the target: (B, 1, 1, 1) or (B, 1, H, W).
+    # Share of itself that each pixel keeps, (B, 1, 1, 1) or (B, 1, H, W), and the target's share
     if mixup:
         blend = _beta(draws[:, 1], mixup).view(-1, 1, 1, 1)
         keep = blend
@@ -63,7 +63,7 @@ def mix(
         keep = torch.where(blended, blend, outside_box)
         share = torch.where(blended, blend, outside_share)
 
-    # The rest is the partner's.
+    # The rest is the partner's
     keep = keep.to(images)
     share = share.view(-1, 1).to(targets)
     mixed_images = keep * images + (1 - keep) * _partners(images)
@@ -74,12 +74,12 @@ def mix(
 def uniforms(keys: Tensor, count: int, purpose: int = 0) -> Tensor:
     """Keys int64 (B,) -> float32 (B, count), uniform between 0 and 1.
 
-    They are a function of the key and the purpose alone, the same on every device; other purposes
-    have other numbers. SplitMix64, started at the key; its upper 24 bits.
+    They are a function of the key and the purpose alone, and equal on every device. Each purpose has its
+    own numbers. The generator is SplitMix64, started at the key; its upper 24 bits are used.
     """
-    start = (purpose * _FIRST + (1 << 63)) % (1 << 64) - (1 << 63)  # as int64 would overflow
+    start = (purpose * _FIRST + (1 << 63)) % (1 << 64) - (1 << 63)  # wrapped as int64 overflows
     numbers = torch.arange(1, count + 1, device=keys.device)
-    bits = keys[:, None] + start + numbers * _GOLDEN  # overflows, as it should
+    bits = keys[:, None] + start + numbers * _GOLDEN  # the overflow is part of the generator
     bits = (bits ^ _shifted(bits, 30)) * _FIRST
     bits = (bits ^ _shifted(bits, 27)) * _SECOND
     bits = bits ^ _shifted(bits, 31)
@@ -97,9 +97,9 @@ def _partners(values: Tensor) -> Tensor:
 
 
 def _outside_box(draws: Tensor, alpha: float, size: torch.Size) -> Tensor:
-    """Which pixels lie outside of a box: float (B, 1, H, W), of ones and zeros.
+    """A mask of the pixels outside a box: float (B, 1, H, W), 1 outside and 0 inside.
 
-    The box has the image's shape, and an area that is drawn, before it is clipped by the border.
+    The box has the aspect ratio of the image. Its area is drawn before the border clips it.
     """
     area = 1 - _beta(draws[:, 1], alpha)  # as a share of the image's
     half_side = area.sqrt() / 2
@@ -110,8 +110,8 @@ def _outside_box(draws: Tensor, alpha: float, size: torch.Size) -> Tensor:
 
 
 def _near(centre: Tensor, distance: Tensor, length: int) -> Tensor:
-    """(B,) shares of an axis -> bool (B, length): which of its pixels lie at most a distance away
-    from the centre."""
+    """(B,) centres and distances, as shares of an axis -> bool (B, length): which pixels of the axis lie
+    at most a distance away from the centre."""
     centre = (centre * length).floor()[:, None]
     distance = (distance * length).floor()[:, None]
     pixel = torch.arange(length, device=centre.device)
@@ -119,17 +119,17 @@ def _near(centre: Tensor, distance: Tensor, length: int) -> Tensor:
 
 
 def _beta(uniform: Tensor, alpha: float) -> Tensor:
-    """Uniform numbers -> as many of the Beta(alpha, alpha) distribution, in the same order."""
+    """Map uniform numbers to numbers distributed as Beta(alpha, alpha), by its quantile function."""
     table = torch.from_numpy(_quantiles(alpha)).to(uniform.device, non_blocking=True)
     position = uniform * _INTERVALS
-    low = position.long().clamp(max=_INTERVALS - 1)  # the interval that it lies in
+    low = position.long().clamp(max=_INTERVALS - 1)  # the interval that the position lies in
     return torch.lerp(table[low], table[low + 1], position - low)
 
 
 @lru_cache(maxsize=8)
 def _quantiles(alpha: float) -> np.ndarray:
-    """The quantile function of Beta(alpha, alpha) at even steps from 0 to 1: float32 (_INTERVALS +
-    1,)."""
+    """The quantile function of Beta(alpha, alpha) at equal steps from 0 to 1: float32
+    (_INTERVALS + 1,)."""
     from scipy.special import betaincinv
 
     return betaincinv(alpha, alpha, np.linspace(0, 1, _INTERVALS + 1)).astype(np.float32)

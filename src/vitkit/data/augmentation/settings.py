@@ -1,5 +1,4 @@
-"""What a training image goes through instead of the Preprocessing's rule, as settings; draws.py
-carries it out."""
+"""Settings of the augmentation of training images; draws.py applies them."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from vitkit.system.errors import BadSettings
 from vitkit.system.values import check_settings
 
 CROPS = ("inception", "resize_crop", "pad_crop", "none")
-MAGNITUDES = {"torchvision": 30, "google": 20}  # the largest of each RandAugment
+MAGNITUDES = {"torchvision": 30, "google": 20}  # largest magnitude of each RandAugment
 MAX_LAYERS = 16  # of RandAugment
 
 
@@ -113,8 +112,7 @@ class Augmentation:
 
 
 def check_fits(augmentation: Augmentation, preprocessing: Preprocessing) -> None:
-    """Raises VitkitError if the two cannot go together, and if it has not been decided yet what an
-    augmentation does."""
+    """Raises VitkitError if the two cannot be combined, or if `augmentation.auto` is not resolved yet."""
     if augmentation.auto:
         raise BadSettings("the augmentation is auto: a run decides first what the classes survive")
     is_photograph = preprocessing.channels in (1, 3) and preprocessing.values == "uint8"
@@ -134,8 +132,8 @@ def check_fits(augmentation: Augmentation, preprocessing: Preprocessing) -> None
 
 
 def square_before_crop(side: int) -> int:
-    """The side of the square that BiT resizes an image to before a random crop of this side: 160
-    for 128, 448 for 384."""
+    """The side of the square to which BiT resizes an image before a random crop of this side: 160 for
+    128, 448 for 384."""
     if side < 160:
         return side * 160 // 128
     return side * 448 // 384

@@ -22,8 +22,8 @@ from vitkit.data.sources.tables import Columns, Table
 from vitkit.system.errors import BadData
 from vitkit.system.storage.files import nearest, refuse_special
 
-# Each reads what a path, an address or a name stands for, or returns None if that is of another
-# kind. The first that can read it does: a folder of shards is not a folder of images.
+# Each reads the data set at a path, an address or a name, or returns None if it is of another kind.
+# The order matters, because the first that reads it wins: a folder of shards is not read as images.
 FORMATS: tuple[Callable[[str, Columns], Table | None], ...] = (
     read_digits,
     read_hub,
@@ -37,8 +37,7 @@ DATA_SUFFIXES = (*MANIFEST_SUFFIXES, *SHARDED)  # of files that are data sets
 
 
 def read_table(where: str, columns: Columns) -> Table:
-    """A data set of any kind, as a table. Raises VitkitError, in one sentence, if it does not exist
-    or is malformed."""
+    """Read a data set of any kind as a table. Raises VitkitError if it does not exist or is malformed."""
     refuse_special(Path(where))
     selection = read_selection(where, columns)
     if selection is not None:

@@ -1,5 +1,4 @@
-"""Folders of images: the class of an image is the folder it lies in; without class folders the
-images are unlabelled."""
+"""Folders of images. The class of an image is its folder; without class folders images are unlabelled."""
 
 import os
 from collections import Counter
@@ -14,13 +13,14 @@ from vitkit.data.sources.targets import RowLabels, as_row_labels
 from vitkit.system.console.text import some
 from vitkit.system.errors import BadData
 
-# Of the formats that images/pictures.py reads.
+# Suffixes of the formats that images/pictures.py reads
 IMAGE_SUFFIXES = set(
     ".jpg .jpeg .jpe .jfif .mpo .png .apng .gif .bmp .dib .webp .tif .tiff .ppm .pgm .pbm .pnm "
     ".jp2 .j2k .j2c .jpc .jpx .avif .heic .heif .hif .ico .qoi .sgi .rgb .rgba .bw .pcx".split()
 )
-ARRAYS = ".npy"  # images only where there are no others: beside those they are masks and features
-# Folders that systems and network drives make for themselves: thumbnails, waste, earlier versions.
+# Arrays are images only where there are no other images: beside images they are masks and features
+ARRAYS = ".npy"
+# Folders that operating systems and network drives create: thumbnails, deleted files, snapshots
 SYSTEM_FOLDERS = frozenset(
     name.casefold()
     for name in (
@@ -44,16 +44,16 @@ SYSTEM_FOLDERS = frozenset(
 
 
 def is_hidden(folder: str) -> bool:
-    """Whether a folder of this name is no part of a data set: hidden, or a system's own."""
+    """Whether a folder of this name is no part of a data set: a hidden or a system folder."""
     return folder.startswith(".") or folder.casefold() in SYSTEM_FOLDERS
 
 
 def find_images(root: Path | str) -> tuple[list[str], Counter]:
-    """Every image below a folder, as sorted relative names with "/", and what was left out: kind ->
-    how many.
+    """Find every image below a folder.
 
-    Links are followed, each folder once, by its own name if it has one here. Raises VitkitError for a
-    folder that may not be read.
+    Returns the sorted names relative to the folder, with "/", and how many of each kind were left out.
+    Links are followed. Each folder is read once, by its own name if it lies below `root`. Raises
+    VitkitError for a folder that may not be read.
     """
     names = []
     arrays = []
@@ -63,16 +63,16 @@ def find_images(root: Path | str) -> tuple[list[str], Counter]:
     def fail(error: OSError):
         raise BadData(f"{error.filename} cannot be read: {error.strerror}") from error
 
-    starts = [str(root)]  # and the links that are found on the way
+    starts = [str(root)]  # grows by each link to a folder
     for start in starts:
         for folder, inner, files in os.walk(start, onerror=fail):
-            # A link may lead back up, or to a folder that was visited
+            # A link may lead back up, or to a folder that was already visited
             state = Path(folder).stat()
             if (state.st_dev, state.st_ino) in visited:
                 if folder == start:
                     link = Path(folder).relative_to(root).as_posix()
                     left_out[f"links to a folder that is read already ({link})"] += 1
-                inner.clear()  # which os.walk goes into
+                inner.clear()  # so that os.walk does not descend
                 continue
             visited.add((state.st_dev, state.st_ino))
             for name in list(inner):
@@ -84,7 +84,7 @@ def find_images(root: Path | str) -> tuple[list[str], Counter]:
                     starts.append(os.path.join(folder, name))  # noqa: PTH118 as os.walk joins
                     inner.remove(name)
 
-            # Its files, by their names below the root.
+            # Images among the folder's files, by their names below the root
             prefix = "" if folder == str(root) else f"{Path(folder).relative_to(root).as_posix()}/"
             for name in files:
                 suffix = os.path.splitext(name)[1].lower()  # noqa: PTH122 pathlib takes longer
@@ -103,7 +103,7 @@ def find_images(root: Path | str) -> tuple[list[str], Counter]:
 
 
 def folder_of_images(root: Path) -> str:
-    """The first folder in this one that images lie in or below; "" if there is none."""
+    """The first folder in `root` with images in or below it; "" if there is none."""
     for folder in sorted(root.glob("[!.]*/")):
         if not folder.is_dir() or is_hidden(folder.name):
             continue
@@ -115,20 +115,21 @@ def folder_of_images(root: Path) -> str:
 
 
 def read_folder(where: str, columns: Columns) -> Table | None:
-    """The table of a folder of images; None if this is not a folder.
+    """The table of a folder of images; None if `where` is not a folder.
 
-    What the folders are is seen from the tree (layout.py), or said by `columns.level`:
+    The roles of folders follow from the tree (layout.py), unless `columns.level` gives the level of the
+    classes:
 
         CLASS/IMAGE               classes, no parts
         train/CLASS/IMAGE         parts, with classes in each
-        CLASS/train/IMAGE         the same
+        CLASS/train/IMAGE         parts, with classes in each
         train/IMAGE               parts, unlabelled
         IMAGE                     no parts, unlabelled
 
-    Folders may lie deeper below these; images that lie less deep are counted in the notes. With the
-    target "none", folders of classes are not read as such. Raises VitkitError for a folder without
-    images, for a folder beside train, val and test that is none of them, and for a tree that may be
-    meant in several ways.
+    Further folders may lie below these; images that lie above the class folders are left out and
+    counted in the notes. With the target "none", folders are not read as classes. Raises VitkitError
+    for a folder without images, for a folder beside train, val and test that is none of them, and for
+    an ambiguous tree.
     """
     root = Path(where)
     if not root.is_dir():
@@ -147,7 +148,7 @@ def read_folder(where: str, columns: Columns) -> Table | None:
             f"expected {expected}/CLASS/IMAGE"
         )
 
-    # Images that lie deep enough belong to the data set.
+    # Images that lie deep enough belong to the data set
     inside = []
     for i, part in enumerate(layout.parts):
         if part is not None and (layout.labels[i] is not None or not labelled):
@@ -158,7 +159,7 @@ def read_folder(where: str, columns: Columns) -> Table | None:
             outside = "images outside every class folder"
         left_out[outside] = len(paths) - len(inside)
 
-    # Their labels, and what the user should know.
+    # Their labels, and notes for the user
     notes = (*note_left_out(left_out), *layout.notes)
     row_labels: RowLabels = None
     if labelled:
@@ -176,7 +177,7 @@ def read_folder(where: str, columns: Columns) -> Table | None:
 
 
 def _empty_folders(root: Path, full: set[Folders]) -> list[str]:
-    """The folders beside class folders that hold no image, in order: they are no class.
+    """The sorted folders beside class folders that hold no image, and so are no class.
 
     full: the class folders that hold images, from the root.
     """
@@ -184,7 +185,7 @@ def _empty_folders(root: Path, full: set[Folders]) -> list[str]:
     for above in {folders[:-1] for folders in full}:
         for path in root.joinpath(*above).iterdir():
             folders = (*above, path.name)
-            is_own = path.is_dir() and not path.is_symlink() and not is_hidden(path.name)
-            if is_own and folders not in full:
+            is_folder = path.is_dir() and not path.is_symlink() and not is_hidden(path.name)
+            if is_folder and folders not in full:
                 empty.append("/".join(folders))
     return sorted(empty)

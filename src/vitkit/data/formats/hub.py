@@ -1,5 +1,5 @@
-"""Data sets of the Hugging Face hub, by name or from a directory that `datasets` wrote
-(memory-mapped, random access); and what its parquet files have in common with them."""
+"""Data sets of the Hugging Face hub, by name or from a directory that `datasets` wrote: memory-mapped,
+with random access. Parquet files use some of its functions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,9 +28,9 @@ from vitkit.data.sources.targets import Lists, as_row_labels, concatenate_values
 from vitkit.system.errors import BadData, BadImage, VitkitError
 from vitkit.system.storage.files import parse_json
 
-MOST_FLAGS = 5  # different values of a column of zeros and ones: with -1, NaN and null
-SAMPLE = 10_000  # rows that tell most other columns, such as captions
-SAVED = ("dataset_dict.json", "state.json")  # what save_to_disk leaves in a directory
+MOST_FLAGS = 5  # distinct values of a column of zeros and ones: 0, 1, -1, NaN and null
+SAMPLE = 10_000  # rows that suffice to exclude most other columns, such as captions
+SAVED = ("dataset_dict.json", "state.json")  # files that save_to_disk writes into a directory
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +39,7 @@ class HubRows(Store):
 
     title: str
     tables: tuple[Any, ...]
-    """datasets.Dataset"""
+    """Each a datasets.Dataset."""
     column: str
     ranges: RowRanges
     """The rows of each table."""
@@ -71,7 +71,7 @@ class HubRows(Store):
         return [table.data.nbytes for table in self.tables]
 
     def _file(self, path: str, row: int) -> bytes:
-        """A file that a row names; only one of the hub's own downloads, as a table may name any
+        """Read a file that a row names. It must lie in the hub's own cache, because a table may name any
         file of this machine."""
         from datasets import config
 
@@ -86,9 +86,12 @@ class HubRows(Store):
 
 
 def read_hub(where: str, columns: Columns) -> Table | None:
-    """ "hf:NAME", "hf:NAME@REVISION" or "hf:NAME:CONFIG", downloaded once or taken from the cache;
-    or a saved directory. Returns None for anything else. Raises VitkitError if there is no such data
-    set, the network is missing, or columns cannot be found."""
+    """Read "hf:NAME", "hf:NAME@REVISION" or "hf:NAME:CONFIG", downloaded once and cached, or a directory
+    that `save_to_disk` wrote.
+
+    Returns None for anything else. Raises VitkitError if the data set does not exist, the network fails,
+    or columns cannot be found.
+    """
     if not where.startswith(HUB) and not any((Path(where) / name).is_file() for name in SAVED):
         return None
     try:
@@ -96,7 +99,7 @@ def read_hub(where: str, columns: Columns) -> Table | None:
     except ImportError:
         raise BadData(f"to read {where}: pip install 'vitkit[hf]'") from None
 
-    # The splits that are parts; all of them if none is called so.
+    # The splits that are parts; all splits if none has the name of a part
     splits = {name: split for name, split in _load(datasets, where).items() if len(split)}
     if not splits:
         raise BadData(f"{where} has no rows")
@@ -107,7 +110,7 @@ def read_hub(where: str, columns: Columns) -> Table | None:
         notes = (f"left out: the splits {', '.join(others)}, which are none of {', '.join(PARTS)}",)
         splits = {name: split for name, split in splits.items() if name not in others}
 
-    # Which columns matter.
+    # The columns of images, labels and groups
     first = next(iter(splits.values()))
     features = first.features.to_dict()
     names = list(features)
@@ -117,7 +120,7 @@ def read_hub(where: str, columns: Columns) -> Table | None:
     except VitkitError as error:
         raise BadData(f"{where}: {error}") from None
 
-    # Images as they were stored.
+    # Images stay encoded
     if _holds(features[image], "Image"):
         encoded = datasets.Image(decode=False)
         splits = {name: split.cast_column(image, encoded) for name, split in splits.items()}
@@ -136,14 +139,14 @@ def read_hub(where: str, columns: Columns) -> Table | None:
         found = []
         for split in splits.values():
             arrow = split.with_format("arrow")
-            of_split = {}
+            values_of = {}
             for name in flags.columns:
                 column = arrow[name][:]
                 if flags.are_named:
-                    of_split[name] = column.to_pylist()
+                    values_of[name] = column.to_pylist()
                 elif flags_in(column[:SAMPLE]) is not None:
-                    of_split[name] = flags_in(column)
-            found.append({name: each for name, each in of_split.items() if each is not None})
+                    values_of[name] = flags_in(column)
+            found.append({name: each for name, each in values_of.items() if each is not None})
         indicators = indicators_of(flags, found, columns.target)
         if indicators is not None:
             notes += indicators.notes
@@ -158,7 +161,7 @@ def read_hub(where: str, columns: Columns) -> Table | None:
 
 
 def _load(datasets, where: str) -> dict[str, Any]:
-    """Split -> Dataset."""
+    """Load a data set: split -> datasets.Dataset."""
     try:
         if not where.startswith(HUB):
             _check_saved(Path(where))
@@ -167,7 +170,7 @@ def _load(datasets, where: str) -> dict[str, Any]:
             name, _, config = where.removeprefix(HUB).partition(":")
             name, _, revision = name.partition("@")
             loaded = datasets.load_dataset(name, config or None, revision=revision or None)
-    except Exception as error:  # of the hub, the network, the disk, pyarrow
+    except Exception as error:  # any error of the hub, the network, the disk or pyarrow
         reason = (str(error) or type(error).__name__).strip().splitlines()[0]
         raise BadData(f"{where} cannot be opened: {reason}") from error
     if isinstance(loaded, dict):
@@ -176,10 +179,13 @@ def _load(datasets, where: str) -> dict[str, Any]:
 
 
 def _check_saved(folder: Path) -> None:
-    """Raises VitkitError if the JSON of a saved directory names a file or a folder outside of it, which
-    `datasets` would open. OSError."""
+    """Check the JSON of a saved directory, because `datasets` opens every file that it names.
+
+    Raises VitkitError if it names a file or a folder outside of the directory, OSError if it cannot be
+    read.
+    """
     of_all = folder / "dataset_dict.json"
-    folders = [folder]  # which `datasets` may read although there is a file of all parts
+    folders = [folder]  # `datasets` may read it although there is a dataset_dict.json
     if of_all.is_file():
         folders += [folder / name for name in _names_in(of_all, "splits")]
     for each in folders:
@@ -188,8 +194,8 @@ def _check_saved(folder: Path) -> None:
 
 
 def _names_in(file: Path, key: str) -> list[str]:
-    """The names of files or folders in the JSON of a saved directory. Raises VitkitError for one that
-    leads out of the JSON's own folder; OSError."""
+    """The names of files or folders in the JSON of a saved directory. Raises VitkitError for a name that
+    leads out of the directory, OSError if the JSON cannot be read."""
     names = []
     for entry in dict(parse_json(file.read_bytes()))[key]:
         name = entry["filename"] if isinstance(entry, dict) else entry
@@ -197,14 +203,14 @@ def _names_in(file: Path, key: str) -> list[str]:
     return names
 
 
-# Columns of arrow tables, and how `datasets` describes them: here and in parquet files
+# Columns of arrow tables and their descriptions by `datasets`, for the hub and for parquet files
 
 
 def find_columns(names: list[str], features: dict, columns: Columns) -> tuple[str, str | None]:
-    """The columns of the images and of the labels, the latter None if there is none, or one for each
-    class. Raises VitkitError if the images cannot be found.
+    """Find the columns of images and of labels. The latter is None if there is none, or if each class
+    has a column of its own. Raises VitkitError if the column of images cannot be found.
 
-    features: how `datasets` describes some of the columns.
+    features: descriptions of some columns by `datasets`.
     """
     images = [name for name in names if _holds(features.get(name), "Image")]
     classes = [name for name in names if _holds(features.get(name), "ClassLabel")]
@@ -218,7 +224,7 @@ def find_columns(names: list[str], features: dict, columns: Columns) -> tuple[st
 
 
 def may_hold_flags(kind) -> bool:
-    """Whether a column of an arrow type may be one of zeros and ones without being named."""
+    """Whether a column of an arrow type may hold zeros and ones although the user did not name it."""
     import pyarrow.types as types
 
     is_number = types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind)
@@ -226,7 +232,7 @@ def may_hold_flags(kind) -> bool:
 
 
 def flags_in(column) -> list | None:
-    """The values of an arrow column that may be one of zeros and ones; None for another."""
+    """The values of an arrow column that may hold zeros and ones; None for another column."""
     import pyarrow.compute as pc
 
     if not may_hold_flags(column.type) or len(pc.unique(column)) > MOST_FLAGS:
@@ -240,8 +246,11 @@ def indicators_of(
     target: str,
     first_rows: np.ndarray | None = None,
 ) -> Indicators | None:
-    """What columns of zeros and ones say of a table in several parts, each {column: values}; None if there
-    are none. target, first_rows: as Flags.found has them."""
+    """The targets in columns of zeros and ones; None if there are no such columns.
+
+    parts: parts of the table, each {column: values}.
+    target, first_rows: see `Flags.found`.
+    """
     names = [name for name in flags.columns if all(name in part for part in parts)]
     flags.columns = {name: flags.columns[name] for name in names}
     for part in parts:
@@ -251,8 +260,7 @@ def indicators_of(
 
 
 def column_labels(column) -> np.ndarray | Lists | list:
-    """The labels in an arrow column, for `as_row_labels`: an array of numbers, Lists of numbers, or
-    Python values."""
+    """The labels in an arrow column, for `as_row_labels`: an array of numbers, Lists, or Python values."""
     import pyarrow as pa
 
     if isinstance(column, pa.ChunkedArray):
@@ -281,19 +289,19 @@ def _fits_int64(kind) -> bool:
 
 
 def _array(column, dtype: type) -> np.ndarray:
-    """A column of numbers, none missing, as an array.
+    """Convert a column of numbers without missing values to an array.
 
-    Through DLPack: pyarrow's own conversion would import pandas, if it is there, which takes a
-    third of a second and loses a Ctrl-C that comes then.
+    Uses DLPack, because pyarrow's own conversion imports pandas if it is installed, which takes a third
+    of a second and ignores Ctrl-C meanwhile.
     """
     return np.from_dlpack(column).astype(dtype)
 
 
 def class_names(feature) -> tuple[str, ...] | None:
-    """Names of the classes, from how `datasets` describes a column of one class or of a list of
-    them; None without any.
+    """Names of the classes, from the description by `datasets` of a column that holds a class or a list
+    of classes; None if it has no names.
 
-    A list is described as {"feature": what it holds}, and was by older versions as [what it holds].
+    A list is described as {"feature": DESCRIPTION}, and by older versions as [DESCRIPTION].
     """
     if isinstance(feature, list):
         return class_names(feature[0]) if feature else None
@@ -308,7 +316,7 @@ def class_names(feature) -> tuple[str, ...] | None:
 
 
 def _holds(feature, kind: str) -> bool:
-    """Whether a described column is of a kind ("Image", "ClassLabel"), or a list of it."""
+    """Whether a description is of a kind ("Image", "ClassLabel"), or of a list of that kind."""
     if isinstance(feature, list):
         return bool(feature) and _holds(feature[0], kind)
     if not isinstance(feature, dict):

@@ -1,11 +1,13 @@
-"""Indices of tar shards, kept: in the cache, and beside the shards.
+"""Indices of tar shards, stored in the cache and beside the shards.
 
-An index is made by reading a shard from its beginning to its end (tar_shard.py), and kept in the cache.
-Several ranks make each index once, and hand it round. `vitkit data pack` writes it beside the shard as
-well (NAME.tar.index), so that shards elsewhere need not be read for it.
+To index a shard it is read from its beginning to its end (tar_shard.py). The index is stored in the
+cache. If several ranks open the same shards, each index is made once and shared. `vitkit data pack`
+also writes the index beside the shard (NAME.tar.index), so remote shards can be opened without
+reading them.
 
-Such an index counts only if it is one of the shard beside it, by its size and a digest of its ends, on
-this machine also by its time, and if every image lies in the shard. Else the shard is read.
+An index beside a shard is used only if it matches the shard by size, by a digest of its ends and, on
+this machine, by its modification time, and if every image lies within the shard. Otherwise the shard
+is read.
 """
 
 import hashlib
@@ -30,20 +32,20 @@ from vitkit.system.processes import sharing
 from vitkit.system.storage import remote
 from vitkit.system.storage.files import cache_dir, parse_json, write_whole
 
-FORMAT = 5  # version of an index file; an index of another version is rebuilt
-BESIDE = ".index"  # the ending of an index beside its shard
-EDGE = 2 * tarfile.RECORDSIZE  # bytes of each end of a shard by which an index knows it
+FORMAT = 5  # version of index files; an index of another version is rebuilt
+BESIDE = ".index"  # suffix that the name of an index adds to that of its shard
+EDGE = 2 * tarfile.RECORDSIZE  # bytes at each end of a shard that identify it in its index
 
 
 def indices_of(shards: Sequence[str], columns: Columns) -> list[Index]:
-    """The index of each shard, which is made if it is not in the cache. Raises VitkitError for a shard
-    that is damaged, OSError if it cannot be read."""
+    """The index of each shard; indices that are not in the cache are made. Raises VitkitError for a
+    damaged shard, OSError for one that cannot be read."""
     paths = {shard: _cache_path(shard, columns) for shard in shards}
     indices = {shard: _read_cached(path) for shard, path in paths.items()}
     missing = [shard for shard in shards if indices[shard] is None]
     task = partial(_index_shard, columns)
     items = [(shard, paths[shard]) for shard in missing]
-    made = _made_among_ranks(task, items)
+    made = _make_among_ranks(task, items)
     if sharing.ranks_sharing() == 1:
         made = in_order(task, items, _workers(len(items)))
     for _ in bar("indexing shards")(made, len(missing)):
@@ -60,12 +62,12 @@ def indices_of(shards: Sequence[str], columns: Columns) -> list[Index]:
 
 
 Item = tuple[str, Path]
-"""A shard, and where its index is kept in the cache."""
+"""A shard, and the path of its index in the cache."""
 
 
-def _made_among_ranks(task, items: Sequence[Item]) -> Iterator[None]:
-    """Make the index of every shard, where other ranks may do it at the same time: each takes a shard
-    that nobody has begun, and then another."""
+def _make_among_ranks(task, items: Sequence[Item]) -> Iterator[None]:
+    """Make the index of every shard together with other ranks: each rank repeatedly takes a shard that
+    no rank has begun."""
     workers = _workers(len(items) // sharing.ranks_sharing())
     own = []
     others = []
@@ -78,19 +80,19 @@ def _made_among_ranks(task, items: Sequence[Item]) -> Iterator[None]:
             else:
                 others.append(item)
 
-    given = 0
+    shared = 0
     try:
-        # None is taken before a process is free for it: it may be for another rank
+        # ahead=1: a shard is claimed only when a process is free, as another rank may be free earlier
         for _ in in_order(task, not_begun(), workers, ahead=1):
-            path = own[given][1]
+            path = own[shared][1]
             sharing.give(path.name, path.read_bytes())
-            given += 1
+            shared += 1
             yield
     finally:
-        for _, path in own[given:]:  # so that nobody waits for what has failed
+        for _, path in own[shared:]:  # so that no rank waits for an index that failed
             sharing.give(path.name, None)
 
-    # What the others have made, into our cache, unless they share it
+    # Indices of the other ranks, written to this rank's cache unless the ranks share one
     since = time.monotonic()
     for shard, path in others:
         data = sharing.take(path.name, since)
@@ -105,15 +107,14 @@ def _made_among_ranks(task, items: Sequence[Item]) -> Iterator[None]:
 
 
 def _workers(shards: int) -> int:
-    """Number of processes that index the shards, besides this one."""
+    """Number of processes that index shards, in addition to this one."""
     if shards <= 1:
         return 0
     return min(cpus(), shards)
 
 
 def _index_shard(columns: Columns, item: Item) -> None:
-    """Find the index beside a shard, or read the shard from its beginning to its end, and write it to
-    the cache."""
+    """Write the index of a shard to the cache: the one beside the shard, or one made by reading it."""
     shard, path = item
     index = _read_beside(shard, columns)
     if index is None:
@@ -131,13 +132,13 @@ def _cache_path(file: str, columns: Columns) -> Path:
 
 
 def _write_cached(path: Path, data: bytes) -> None:
-    """Write an index to the cache, whole or not at all."""
+    """Write an index to the cache, completely or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, data)
 
 
 def _read_cached(path: Path) -> Index | None:
-    """An index from the cache; None if it is not there, or of a shard that has changed since."""
+    """An index from the cache; None if it is not there or cannot be read."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -151,15 +152,15 @@ def _read_cached(path: Path) -> Index | None:
 
 
 def _as_bytes(index: Index, more: dict[str, np.ndarray] | None = None) -> bytes:
-    """An index as the bytes of a safetensors file; with more arrays."""
+    """An index as the bytes of a safetensors file, with further arrays."""
     from safetensors.numpy import save
 
-    # Each label is written once, and its number for every example.
+    # Each label is stored once, and for every example the number of its label
     unique_labels = sorted(set(index.labels))
     number_of = {label: i for i, label in enumerate(unique_labels)}
     codes = np.array([number_of[label] for label in index.labels], dtype=np.int32)
     arrays = {"offsets": index.offsets, "sizes": index.sizes, "codes": codes, **(more or {})}
-    # Strings are tensors of bytes: millions are too many for the header.
+    # Strings are stored as tensors of bytes, because millions of them do not fit in the header
     for name, strings in (("names", index.names), ("labels", Names.of(unique_labels))):
         arrays[name] = np.frombuffer(strings.block, np.uint8)
         arrays[f"{name}.ends"] = strings.ends
@@ -178,7 +179,7 @@ def _from_arrays(arrays: dict[str, np.ndarray], left_out: Counter) -> Index:
 
 
 def write_index(shard: Path) -> None:
-    """Write the index of a shard of this machine beside it. Raises OSError."""
+    """Write the index of a local shard beside it. Raises OSError."""
     index = read_index(str(shard), Columns())
     size = shard.stat().st_size
     known_by = {"bytes": np.array([size], np.int64), "ends": _digest_of_ends(str(shard), size)}
@@ -191,8 +192,8 @@ def index_beside(shard: Path) -> Path:
 
 
 def _read_beside(shard: str, columns: Columns) -> Index | None:
-    """The index beside a shard; None if there is none of this very shard, or if other columns are
-    asked for than it has."""
+    """The index beside a shard; None if there is none, if it does not match the shard, or if `columns`
+    ask for columns that it was not made for."""
     from safetensors import SafetensorError
     from safetensors.numpy import load
 
@@ -205,7 +206,7 @@ def _read_beside(shard: str, columns: Columns) -> Index | None:
     try:
         if not remote.exists(path) or _is_older(path, shard):
             return None
-        # No index is as large as its shard, which has a block for each name and each label
+        # An index is never larger than its shard, which has a block for each name and each label
         size = remote.size_of(shard)
         size_of_index = remote.size_of(path)
         if size_of_index > size:
@@ -216,7 +217,7 @@ def _read_beside(shard: str, columns: Columns) -> Index | None:
             return None
         index = _from_arrays(arrays, Counter())
     except (SafetensorError, KeyError, ValueError, TypeError, OSError):
-        # Some servers answer oddly to what they do not have; the shard is enough
+        # Some servers answer requests for missing files with other content; the shard suffices
         return None
     if columns.target == "none":
         return index._replace(labels=[NO_LABEL] * len(index.labels))
@@ -224,8 +225,8 @@ def _read_beside(shard: str, columns: Columns) -> Index | None:
 
 
 def _is_older(path: str, shard: str) -> bool:
-    """Whether a file of this machine was written before its shard. Of addresses it is False: who uploads
-    several at a time ends with the largest."""
+    """Whether a local file was written before its shard. False for addresses: an upload of several files
+    at the same time finishes the largest last."""
     if remote.is_address(path):
         return False
     return Path(path).stat().st_mtime_ns < Path(shard).stat().st_mtime_ns
@@ -239,41 +240,41 @@ def _digest_of_ends(shard: str, size: int) -> np.ndarray:
 
 
 def _check(arrays: dict[str, np.ndarray], size: int) -> None:
-    """Raises VitkitError, or KeyError, unless these are the arrays of an index of a shard of so many
-    bytes, and every image lies in it."""
+    """Raises VitkitError or KeyError unless these are the arrays of an index of a shard of `size` bytes,
+    with every image in it."""
     types = {
         **dict.fromkeys(("offsets", "sizes", "bytes", "names.ends", "labels.ends"), np.int64),
         **dict.fromkeys(("names", "labels", "ends"), np.uint8),
         "codes": np.int32,
     }
     if any(arrays[name].dtype != kind or arrays[name].ndim != 1 for name, kind in types.items()):
-        raise BadData("these are other arrays")
+        raise BadData("its arrays have other types or shapes")
     if arrays["bytes"].tolist() != [size]:
-        raise BadData("it is of a shard of another size")
+        raise BadData("it belongs to a shard of another size")
 
-    # Images one after the other, each behind the block of its name
+    # Images follow one another, each preceded by the block of its name
     offsets = arrays["offsets"]
     sizes = arrays["sizes"]
     count = len(offsets)
     if not len(sizes) == len(arrays["codes"]) == len(arrays["names.ends"]) == count:
-        raise BadData("it has not equally many of all")
+        raise BadData("its arrays have different lengths")
     if count:
         in_bounds = (sizes >= 0) & (sizes <= min(MAX_FILE, size)) & (offsets <= size)
         if not in_bounds.all() or offsets[0] < tarfile.BLOCKSIZE:
             raise BadData("an image lies outside of the shard")
         ends = offsets + sizes
         if ends[-1] > size or (ends[:-1] + tarfile.BLOCKSIZE > offsets[1:]).any():
-            raise BadData("an image lies in another one")
+            raise BadData("two images overlap")
 
     # Names and labels
     for name in ("names", "labels"):
         bounds = np.append(0, arrays[f"{name}.ends"])
         if (bounds[:-1] > bounds[1:]).any() or bounds[-1] != len(arrays[name]):
-            raise BadData(f"its {name} are not one after the other")
+            raise BadData(f"its {name} are not in order")
     codes = arrays["codes"]
     if count and not 0 <= codes.min() <= codes.max() < len(arrays["labels.ends"]):
-        raise BadData("it has no such label")
+        raise BadData("it has a label number without a label")
     labels = Names(arrays["labels"].tobytes(), arrays["labels.ends"])
     for i in range(len(labels)):
         if not is_label(parse_json(labels[i])):
-            raise BadData(f"{labels[i]} is no label")
+            raise BadData(f"{labels[i]} is not a label")

@@ -1,7 +1,7 @@
-"""Which folders of a tree are the classes, and which are parts or say nothing about an image.
+"""Roles of the folders in a tree of images: classes, parts, and folders without a meaning.
 
-Trees are seldom ambiguous. Where one is, its user is asked: a wrong table of classes would train without a
-complaint.
+Few trees are ambiguous. An ambiguous one is refused with a question to the user, because a model would
+train on a wrong table of classes without any error.
 """
 
 import re
@@ -14,21 +14,21 @@ from vitkit.system.console.text import some
 from vitkit.system.errors import BadData
 
 Folders = tuple[str, ...]
-"""The names of the folders that an image lies in, from the one above."""
+"""Names of the folders that an image lies in, from the outermost to the innermost."""
 
-# Folders that hold the images of a data set, or of a part, and are no class of it.
+# Folders that hold the images of a data set, or of a part, and are no class
 CONTAINERS = frozenset(
     "data dataset datasets files image images img imgs jpeg jpegimages jpeg_images jpg photo photos "
     "pic pics picture pictures png raw rgb".split()
 )
-# Folders beside those that hold not images but what belongs to each of them.
+# Folders of annotations of the images, which lie beside the folders of images
 BESIDE = frozenset(
     "annotation annotations depth depths gt ground_truth groundtruth label labels mask masks seg "
     "segmentation segmentations segmentationclass segmentationobject trimap trimaps".split()
 )
-STRAY = 0.1  # share of the images that may lie beside the folders that hold the others
-# Other names of parts, as in training_set, test-images, seg_train and val2017. A class may be called so
-# ("bullet train"): these count only where there is a part to train on and one to measure on.
+STRAY = 0.1  # largest share of images that may lie beside the folders of the other images
+# Longer names of parts, as in training_set, test-images, seg_train and val2017. A class may have such a
+# name ("bullet train"), so they count only if there is a part to train on and one to measure on.
 _LONG_PART = re.compile(
     rf"(?:.*[-_ ])?(?P<part>{'|'.join(PARTS)}|eval|evaluation)"
     r"(?:[-_ ]?(?:set|data|dataset|images|imgs|img|photos|split))?[-_ ]?\d*",
@@ -37,7 +37,7 @@ _LONG_PART = re.compile(
 
 
 class Layout(NamedTuple):
-    """What the folders of N images are."""
+    """Roles of the folders of N images."""
 
     labels: list[str | None]
     """The class of each image; None for one that lies in no class folder."""
@@ -45,27 +45,27 @@ class Layout(NamedTuple):
     """The part of each image: "train", "val" or "test"; "" if there are no parts; None for an image outside
     every part."""
     class_folders: set[Folders]
-    """Where the class folders are, from the root; empty if images have no class."""
+    """The class folders, as paths from the root; empty if images have no class."""
     notes: tuple[str, ...]
-    """What the user should know."""
+    """Notes for the user."""
 
 
 def layout_of(root: Path, paths: Sequence[Folders], labelled: bool, level: int | None) -> Layout:
-    """What the folders are, as the names say it; with a `level`, as it says.
+    """Find the roles of folders: by their names, or by `level` if it is given.
 
     labelled: whether folders may be classes.
-    level: how many folders down the class folders are, counted from `root`; None to see it from the tree.
+    level: how many folders below `root` the class folders are; None to find it from the tree.
 
-    Raises VitkitError for a tree that may be meant in several ways, with what to type for each, and for a
-    level that no image lies at.
+    Raises VitkitError for an ambiguous tree, with the setting for each meaning, and for a level without
+    images.
     """
     if level is not None and labelled:
         return _at_level(root, paths, level)
     rest = _without_containers(root.resolve().name, paths)
-    notes = _check_beside(root, paths, rest, labelled)
+    notes = _check_mask_folders(root, paths, rest, labelled)
     swapped = False
-    divided = _divided(rest, labelled)
-    if not divided and labelled and _classes_of_parts(rest):
+    divided = _parts_by_folder(rest, labelled)
+    if not divided and labelled and _classes_hold_parts(rest):
         _refuse_several_data_sets(root, rest, paths)
         swapped = True
         rest = [(path[1], path[0], *path[2:]) if len(path) > 1 else path for path in rest]
@@ -76,14 +76,14 @@ def layout_of(root: Path, paths: Sequence[Folders], labelled: bool, level: int |
         _check_parts(root, rest, divided)
         parts = [divided.get(path[0]) if path else None for path in rest]
         rest = _within_parts(rest)
-        notes += _check_beside(root, paths, rest, labelled)
+        notes += _check_mask_folders(root, paths, rest, labelled)
 
     if not labelled or not any(rest):
         return Layout([None] * len(paths), parts, set(), tuple(notes))
-    lie_deeper = _lie_deeper(rest)
-    if lie_deeper:
-        _refuse_another_level(root, paths, rest)
-    notes += _about_deeper(rest, lie_deeper)
+    are_deeper = _are_deeper(rest)
+    if are_deeper:
+        _refuse_ambiguous_level(root, paths, rest)
+    notes += _note_on_deeper(rest, are_deeper)
     labels = [path[0] if path else None for path in rest]
     class_folders = set()
     for path, below in zip(paths, rest, strict=True):
@@ -94,7 +94,8 @@ def layout_of(root: Path, paths: Sequence[Folders], labelled: bool, level: int |
 
 
 def _at_level(root: Path, paths: Sequence[Folders], level: int) -> Layout:
-    """The class folders at this level; a folder above that says the part of all images is a part."""
+    """The layout with class folders at this level. A level above them is the parts if all of its folders
+    have names of parts."""
     if not isinstance(level, int) or level < 1:
         raise BadData(f"`columns.level` is {level!r}; it is 1 for {root.name}/CLASS/IMAGE, or more")
     inside = [path for path in paths if len(path) >= level]
@@ -120,12 +121,12 @@ def _at_level(root: Path, paths: Sequence[Folders], level: int) -> Layout:
     return Layout(labels, parts, {path[:level] for path in inside}, ())
 
 
-# Folders that say nothing
+# Folders without a meaning
 
 
 def _without_containers(parent: str, paths: Sequence[Folders]) -> list[Folders]:
-    """The folders below those that hold all images, as far as these say nothing: data/images/cat is cat.
-    Images outside of them lie in no folder."""
+    """Remove the leading folders that hold all images and have no meaning: data/images/cat becomes cat.
+    Images outside of them get no folder."""
     inside = [path for path in paths if path]
     tops = {path[0] for path in inside}
     if len(tops) != 1:
@@ -134,14 +135,14 @@ def _without_containers(parent: str, paths: Sequence[Folders]) -> list[Folders]:
     below = [path[1:] for path in inside]
     is_copy = top.casefold() == parent.casefold() and any(below)  # training_set/training_set/cat
     # archive/dataset/train/cat
-    has_parts = len(_divided(_without_containers(top, below), labelled=True)) > 1
+    has_parts = len(_parts_by_folder(_without_containers(top, below), labelled=True)) > 1
     if top.casefold() not in CONTAINERS and not is_copy and not has_parts:
         return list(paths)
     return _without_containers(top, [path[1:] for path in paths])
 
 
 def _within_parts(paths: Sequence[Folders]) -> list[Folders]:
-    """The folders of each image below its part, without those that say nothing."""
+    """The folders of each image below its part, without those that have no meaning."""
     rest: list[Folders] = [()] * len(paths)
     for part in {path[0] for path in paths if path}:
         members = [i for i, path in enumerate(paths) if path and path[0] == part]
@@ -154,8 +155,8 @@ def _within_parts(paths: Sequence[Folders]) -> list[Folders]:
 # Parts
 
 
-def _divided(paths: Sequence[Folders], labelled: bool) -> dict[str, str]:
-    """The part that each of the first folders stands for; {} if the first folders are not parts."""
+def _parts_by_folder(paths: Sequence[Folders], labelled: bool) -> dict[str, str]:
+    """The part that each first folder represents; {} if the first folders are not parts."""
     tops = sorted({path[0] for path in paths if path})
     deep = {path[0] for path in paths if len(path) > 1}
     plain = {top: PARTS[top.lower()] for top in tops if top.lower() in PARTS}
@@ -172,8 +173,8 @@ def _divided(paths: Sequence[Folders], labelled: bool) -> dict[str, str]:
 
 
 def _check_parts(root: Path, paths: Sequence[Folders], divided: dict[str, str]) -> None:
-    """Raises VitkitError for folders beside train, val and test that are none of them, and for one part
-    under two names."""
+    """Raises VitkitError for folders beside train, val and test that are none of them, and for a part with
+    two names."""
     others = sorted({path[0] for path in paths if path} - divided.keys())
     if others:
         known = some(sorted(divided))
@@ -191,8 +192,8 @@ def _check_parts(root: Path, paths: Sequence[Folders], divided: dict[str, str]) 
             )
 
 
-def _classes_of_parts(paths: Sequence[Folders]) -> bool:
-    """Whether below each of the first folders there are parts and nothing else: cat/train, cat/test."""
+def _classes_hold_parts(paths: Sequence[Folders]) -> bool:
+    """Whether below each first folder there are parts and nothing else: cat/train, cat/test."""
     inside = [path for path in paths if path]
     if not inside or any(len(path) == 1 for path in inside):
         return False
@@ -203,7 +204,7 @@ def _classes_of_parts(paths: Sequence[Folders]) -> bool:
 def _refuse_several_data_sets(
     root: Path, paths: Sequence[Folders], whole: Sequence[Folders]
 ) -> None:
-    """Raises VitkitError if the first folders are data sets with parts of their own, as folds are."""
+    """Raises VitkitError if the first folders are data sets with parts of their own, such as folds."""
     deep = [i for i, path in enumerate(paths) if len(path) > 2]
     if not deep:
         return
@@ -219,11 +220,11 @@ def _refuse_several_data_sets(
 # Classes
 
 
-def _check_beside(
+def _check_mask_folders(
     root: Path, paths: Sequence[Folders], rest: Sequence[Folders], labelled: bool
 ) -> list[str]:
-    """Raises VitkitError for folders of images beside folders of their masks, as images/ and labels/, which
-    would be classes; a note, if folders are no classes."""
+    """Raises VitkitError for a folder of images beside folders of their masks, as images/ and labels/,
+    because these would become classes. Returns a note instead if folders are no classes."""
     tops = sorted({path[0] for path in rest if path})
     images = [top for top in tops if top.casefold() in CONTAINERS]
     beside = [top for top in tops if top.casefold() in BESIDE]
@@ -236,7 +237,7 @@ def _check_beside(
     folder = root.joinpath(*paths[first][:level])
     given = f"give {folder}, or move {some(beside)} elsewhere"
     if any(path[: level - 1] != paths[first][: level - 1] for path in paths if len(path) >= level):
-        given = f"move {some(beside)} elsewhere"  # there are several folders of images, one a part
+        given = f"move {some(beside)} elsewhere"  # each part has its own folder of images
     raise BadData(
         f"{root} holds {images[0]} and beside it {some(beside)}, which seem to belong to each of the "
         f"images, as masks do: if so, {given}; if {some(tops)} are the classes, "
@@ -244,31 +245,32 @@ def _check_beside(
     )
 
 
-def _lie_deeper(rest: Sequence[Folders]) -> bool:
-    """Whether hardly any image lies in its class folder itself: few of all, or not more than one for each
-    of these folders, such as its cover."""
+def _are_deeper(rest: Sequence[Folders]) -> bool:
+    """Whether few images lie directly in their class folder: a small share of all, or at most one for each
+    class folder, such as its cover."""
     inside = [path for path in rest if path]
     tops = {path[0] for path in inside}
     stray = sum(len(path) == 1 for path in inside)
     return stray < STRAY * len(inside) or (stray <= len(tops) and 2 * stray < len(inside))
 
 
-def _refuse_another_level(root: Path, paths: Sequence[Folders], rest: Sequence[Folders]) -> None:
-    """Raises VitkitError if the folders below the first ones may be the classes: if there is a single
-    first folder with several below, or if below most first folders there are the same names.
+def _refuse_ambiguous_level(root: Path, paths: Sequence[Folders], rest: Sequence[Folders]) -> None:
+    """Raises VitkitError if the folders below the first ones may be the classes: if there is a single first
+    folder with several below, or if most first folders hold folders of the same names.
 
-    Folders between that hold all others and say nothing, as in 2022/images/cat, are passed over.
+    Folders in between that hold all others and have no meaning, as in 2022/images/cat, are skipped.
 
-    paths: all folders of each image. rest: those of them from the class on.
+    paths: all folders of each image.
+    rest: those of them from the class on.
     """
     inside = [i for i, path in enumerate(rest) if len(path) > 1]
     tops = sorted({rest[i][0] for i in inside})
-    inner: dict[int, Folders] = {}  # of each image, from the folder on that may be the class
+    inner: dict[int, Folders] = {}  # by image: its folders, from the possible class folder on
     for top in tops:
         members = [i for i in inside if rest[i][0] == top]
         folders = _without_containers(top, [rest[i][1:] for i in members])
         if len(tops) == 1:
-            folders = _from_fork(folders)
+            folders = _from_first_branch(folders)
         inner.update(zip(members, folders, strict=True))
     inside = [i for i in inside if inner[i]]
     below: dict[str, set[str]] = {}
@@ -282,19 +284,19 @@ def _refuse_another_level(root: Path, paths: Sequence[Folders], rest: Sequence[F
     for inner_names in below.values():
         for name in {name.casefold() for name in inner_names}:
             times[name] += 1
-    telling = sorted(names.keys() - CONTAINERS)
-    again = [names[name] for name in telling if times[name] > 1]
+    informative = sorted(names.keys() - CONTAINERS)
+    shared_names = [names[name] for name in informative if times[name] > 1]
 
-    # What to type for each meaning
+    # The setting for each meaning
     first = inside[0]
     level = len(paths[first]) - len(rest[first]) + 1
     folder = root.joinpath(*_above(paths[first], inner[first]))
     levels = {len(paths[i]) - len(inner[i]) + 1 for i in inside}
-    inner_level = ""  # unless the classes lie at several
+    inner_level = ""  # stays empty if the classes lie at several levels
     if len(levels) == 1:
         inner_level = f"`data.columns.level={levels.pop()}`"
-    if len(tops) == 1 and len(telling) > 1:
-        listed = some([names[name] for name in telling])
+    if len(tops) == 1 and len(informative) > 1:
+        listed = some([names[name] for name in informative])
         given = f"give {folder}"
         if level > 1 and inner_level:
             given = inner_level
@@ -302,18 +304,18 @@ def _refuse_another_level(root: Path, paths: Sequence[Folders], rest: Sequence[F
             f"{root} holds one folder, {tops[0]}, and below it {listed}: if these are the classes, "
             f"{given}; if {tops[0]} is the only class, `data.columns.level={level}`"
         )
-    if len(tops) > 1 and 2 * len(again) >= len(telling) > 0:
+    if len(tops) > 1 and 2 * len(shared_names) >= len(informative) > 0:
         given = f"give one folder, such as {folder}"
         if inner_level:
             given = f"{inner_level}, or {given}"
         raise BadData(
-            f"{root} holds {some(tops)}, with folders of the same names below ({some(again)}): if "
+            f"{root} holds {some(tops)}, with folders of the same names below ({some(shared_names)}): if "
             f"these are the classes, {given}; if {some(tops)} are, `data.columns.level={level}`"
         )
 
 
-def _from_fork(paths: Sequence[Folders]) -> list[Folders]:
-    """The folders of each image below those that hold all others; all of them if they never divide."""
+def _from_first_branch(paths: Sequence[Folders]) -> list[Folders]:
+    """The folders of each image from the first level with several folders on; all if there is none."""
     below = list(paths)
     while len({path[0] for path in below if path}) == 1:
         below = [path[1:] for path in below]
@@ -322,12 +324,12 @@ def _from_fork(paths: Sequence[Folders]) -> list[Folders]:
     return below
 
 
-def _about_deeper(rest: Sequence[Folders], lie_deeper: bool) -> list[str]:
-    """A note on images that lie deeper than in their class folder, if most do or if they lie in several
+def _note_on_deeper(rest: Sequence[Folders], are_deeper: bool) -> list[str]:
+    """A note on images that lie deeper than their class folder, if most do or if they lie in several
     folders, which might be classes."""
     tops = sorted({path[0] for path in rest if path})
     inner = {path[1] for path in rest if len(path) > 1 and path[1].casefold() not in CONTAINERS}
-    if not inner or (len(inner) == 1 and not lie_deeper):
+    if not inner or (len(inner) == 1 and not are_deeper):
         return []
     return [
         f"classes are {some(tops)}; the folders inside ({some(sorted(inner))}) are not: "
@@ -336,5 +338,5 @@ def _about_deeper(rest: Sequence[Folders], lie_deeper: bool) -> list[str]:
 
 
 def _above(path: Folders, rest: Folders) -> Folders:
-    """The folders of an image above those that are left."""
+    """The folders of an image above `rest`, its last folders."""
     return path[: len(path) - len(rest)]

@@ -1,15 +1,15 @@
 """Text files that list images: manifests, the lists of VTAB-1k, and selections.
 
-NAME.csv, .tsv, .jsonl   a row for each image: its path, its label, and maybe the part it belongs to
+NAME.csv, .tsv, .jsonl   a row for each image: its path, its label, and optionally its part
 
 train800.txt  val200.txt  test.txt
-                         "PATH NUMBER" a line: PATH starts from their folder, NUMBER is the class
+                         lines "PATH NUMBER": PATH is relative to their folder, NUMBER is the class
 
-NAME.selection.json      some images of another data set, with classes and parts of their own: how a
-                         suite makes a task of an original data set without copying an image:
-                         {"images": what is read, "labels": names of the classes,
+NAME.selection.json      some images of another data set, with their own classes and parts. A suite
+                         writes one to make a task of a data set without copying images:
+                         {"images": the other data set, "labels": names of the classes,
                           "parts": {"train": {"rows": [...], "classes": [...]}, "test": ...}}
-                         What is read lies below its folder, unless a suite of this user wrote the file.
+                         The other data set lies below its folder, unless this user's suite wrote the file.
 """
 
 import csv
@@ -53,14 +53,14 @@ from vitkit.system.storage.remote import is_pattern
 
 MANIFEST_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson")
 SUFFIX = ".selection.json"
-# The list of each part. The first row whose files are all there is read: the union of train and val
-# is taken only if it comes alone.
+# The list of each part. The first row of which all files exist is read, so the union of train and val
+# is read only where they are not separate.
 LISTS = (
     {"train": "train800.txt", "val": "val200.txt", "test": "test.txt"},
     {"train": "train800val200.txt", "test": "test.txt"},
 )
-# A relative path that cannot lead out of its folder. Most are, and a regular expression is quicker
-# than pathlib.
+# A relative path that cannot lead out of its folder. Most paths match, and a regular expression is
+# faster than pathlib.
 _NAME = r"[^./\\:\0][^/\\:\0]*"
 PLAIN_PATH = re.compile(rf"{_NAME}(?:/{_NAME})*")
 
@@ -68,9 +68,8 @@ PLAIN_PATH = re.compile(rf"{_NAME}(?:/{_NAME})*")
 def read_manifest(where: str, columns: Columns) -> Table | None:
     """The table of a manifest.
 
-    Paths in it start from its own folder, or are absolute; all must lead to files in that folder:
-    a manifest is a file that people pass on, and must not be able to name other files of the
-    reader's.
+    Paths are relative to the folder of the manifest, or absolute. All must lead to files below that
+    folder, because manifests are passed on and must not be able to name other files of the reader's.
 
     Returns None if this is not a manifest. Raises VitkitError, with the row, if it is malformed.
     """
@@ -80,7 +79,7 @@ def read_manifest(where: str, columns: Columns) -> Table | None:
     try:
         json_lines = path.suffix.lower() in (".jsonl", ".ndjson")
         if json_lines:
-            # A line may leave out what is unknown or does not apply
+            # An object may omit what is unknown or does not apply
             present = list(dict.fromkeys(chain.from_iterable(_json_rows(path))))
             return _table(path, _json_rows(path), columns, present)
         return _table(path, _csv_rows(path), columns)
@@ -95,7 +94,7 @@ def read_manifest(where: str, columns: Columns) -> Table | None:
 def _table(
     path: Path, rows: Iterator[dict], columns: Columns, present: Sequence[str] | None = None
 ) -> Table:
-    """The table of a manifest's rows. present: all columns, if the first row may lack some.
+    """The table of a manifest's rows. present: all columns, if the first row may omit some.
 
     Of every row only path, label, split and group stay in memory: dictionaries of millions of rows would
     be gigabytes.
@@ -104,7 +103,7 @@ def _table(
     if first is None:
         raise BadData(f"{path} has no rows")
 
-    # Which columns matter.
+    # The columns of the image, label, part and group
     if present is None:
         present = list(first)
     try:
@@ -122,11 +121,11 @@ def _table(
         if label is None:
             flags = Flags.among(columns, present, (image, group, split, valid), str(path))
             if not flags.columns:
-                label_column(columns, present)  # which refuses what is needed and missing
+                label_column(columns, present)  # raises if a label column is needed and missing
     except VitkitError as error:
         raise BadData(f"{path}: {error}") from None
 
-    # What they hold.
+    # The values of these columns
     names = []
     values = []
     splits = []
@@ -154,7 +153,7 @@ def _table(
             f"paths start there"
         )
 
-    # The files, their parts and their labels.
+    # The parts and groups of the rows
     parts = np.full(len(names), "", dtype=object)
     if split is not None:
         parts = as_parts(splits, str(path))
@@ -169,7 +168,7 @@ def _table(
     if group is not None:
         row_groups = np.array(groups, dtype=object)
 
-    # Rows of one image, each with one of its classes
+    # Rows of the same image, each with one of its classes
     all_names = names
     first_rows = first_rows_of(names)
     joined_at = None
@@ -205,14 +204,15 @@ def _table(
 
 
 def _hashable(value):
-    """Converts a list or an object of JSON to its text; returns any other value unchanged."""
+    """Convert a list or an object of JSON to its text; return any other value unchanged."""
     if isinstance(value, list | dict):
         return str(value)
     return value
 
 
 def _interned(value):
-    """Interns a text, so that one that occurs a million times is in memory once; returns other values unchanged."""
+    """Intern a string, so that one that occurs a million times is in memory once; return other values
+    unchanged."""
     if isinstance(value, str):
         return sys.intern(value)
     return value
@@ -259,19 +259,19 @@ def _json_rows(path: Path) -> Iterator[dict]:
 
 
 def relative_path(text, base: Path, where: str) -> str:
-    """A path from the manifest's folder, however it is written: relative or absolute, with or
-    without "..". Raises VitkitError for one that lies elsewhere."""
+    """A path relative to the manifest's folder, whether it was relative or absolute, with or without
+    "..". Raises VitkitError for one that leads out of the folder."""
     if isinstance(text, str) and text.isascii() and PLAIN_PATH.fullmatch(text):
         return text
     if isinstance(text, str):
         try:
             os.fsencode(text)
-        except UnicodeEncodeError:  # half of a surrogate pair, as JSON can hold it
+        except UnicodeEncodeError:  # half of a surrogate pair, which JSON may contain
             raise BadData(f"{where} has a path that no file can have: {text!r}") from None
     if not isinstance(text, str) or not text or "\0" in text:
         raise BadData(f"{where} has no usable path: {text!r}")
     if "\\" in text and not (base / text).exists():
-        text = text.replace("\\", "/")  # as Windows writes it
+        text = text.replace("\\", "/")  # written on Windows
     folder = PurePath(os.path.normpath(base.absolute()))
     path = PurePath(os.path.normpath(folder / text))
     if not path.is_relative_to(folder):
@@ -331,18 +331,18 @@ def _read_list(path: Path, names: list[str], values: list[str]) -> None:
 
 
 def read_selection(where: str, columns: Columns) -> dict | None:
-    """The values of a selection, of which "images" says what it selects from; None if this is not a
-    selection. Raises VitkitError for a file that is malformed."""
+    """The values of a selection; its "images" is the data set that it selects from. None if the file is no
+    selection. Raises VitkitError for a malformed one."""
     if not where.endswith(SUFFIX) or not Path(where).is_file():
         return None
     if columns != Columns():
-        raise BadData(f"{where} says itself what its classes are; leave out `data.columns`")
+        raise BadData(f"{where} defines its own classes; leave out `data.columns`")
     try:
         values = parse_json(Path(where).read_text("utf-8"))
     except (OSError, ValueError) as error:
         raise BadData(f"{where} cannot be read: {error}") from None
     if not isinstance(values, dict) or {"images", "labels", "parts"} - values.keys():
-        raise BadData(f"{where} is no selection; it needs images, labels and parts")
+        raise BadData(f"{where} is not a selection; it needs images, labels and parts")
     if not isinstance(values["parts"], dict):
         raise BadData(f"{where} has parts that are not an object")
     images = values["images"]
@@ -354,12 +354,12 @@ def read_selection(where: str, columns: Columns) -> dict | None:
 def images_of_selection(where: str, selection: dict) -> str:
     """The name of the data set that a selection selects from.
 
-    In a file that `write_selection` wrote for this user it is any name. Any other file may be a
-    stranger's, as a manifest may: its name is a path that starts from its own folder and stays below it.
-    Raises VitkitError for another one.
+    If `write_selection` wrote the file for this user, the name may be any. Any other file may come from a
+    stranger, like a manifest: its name must be a path that is relative to its folder and stays below it.
+    Raises VitkitError for any other name.
     """
     images = selection["images"]
-    if _seal(Path(where).read_bytes()).exists():
+    if _marker(Path(where).read_bytes()).exists():
         return images
     folder = Path(where).parent
     remedy = (
@@ -372,14 +372,14 @@ def images_of_selection(where: str, selection: dict) -> str:
     return str(folder / relative_path(images, folder, where))
 
 
-def _seal(content: bytes) -> Path:
-    """The file in the cache that says that this user wrote a selection of this content."""
+def _marker(content: bytes) -> Path:
+    """The empty file in the cache that exists if this user wrote a selection with this content."""
     return cache_dir() / "selections" / hashlib.sha256(content).hexdigest()
 
 
 def select(where: str, selection: dict, table: Table) -> Table:
-    """The table of the images that a selection names, out of all of them. Raises VitkitError for a
-    file that is malformed, or names rows that do not exist."""
+    """The table of the images that a selection names. table: the table of all images. Raises VitkitError
+    for a file that is malformed or names rows that do not exist."""
     count = len(table.parts)
     labels = selection["labels"]
     if not isinstance(labels, list) or not all(isinstance(name, str) for name in labels):
@@ -402,7 +402,8 @@ def select(where: str, selection: dict, table: Table) -> Table:
 
 
 def _whole_numbers(where: str, part: str, key: str, chosen: dict, limit: int) -> np.ndarray:
-    """int64 (N,). Raises VitkitError for anything but whole numbers from 0 to limit - 1."""
+    """A list of the selection as int64 (N,). Raises VitkitError unless it holds whole numbers from 0 to
+    limit - 1."""
     values = None
     if isinstance(chosen, dict):
         values = chosen.get(key)
@@ -424,8 +425,11 @@ def write_selection(
     rows: dict[str, np.ndarray],
     classes: dict[str, np.ndarray],
 ) -> None:
-    """Write a selection, and remember in the cache that this user wrote it. rows, classes: by part,
-    int64 (N,), which rows of the data set they are, and their classes. Raises OSError."""
+    """Write a selection, and record in the cache that this user wrote it. Raises OSError.
+
+    rows: numbers of rows of the data set, by part, int64 (N,).
+    classes: their classes, by part, int64 (N,).
+    """
     parts = {}
     for part in rows:
         parts[part] = {"rows": rows[part].tolist(), "classes": classes[part].tolist()}
@@ -433,6 +437,6 @@ def write_selection(
     content = json.dumps(values).encode()
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, content)
-    seal = _seal(content)
-    seal.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(seal, b"")
+    marker = _marker(content)
+    marker.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(marker, b"")

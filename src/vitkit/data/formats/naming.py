@@ -1,5 +1,5 @@
-"""Names of files as tables have them, and as the files are called: tables come from systems where the case
-of letters does not matter, and some leave out what follows the last dot.
+"""Find files whose names differ from those in a table: tables come from systems that ignore the case
+of letters, and some omit the suffix.
 """
 
 import os
@@ -8,12 +8,12 @@ from pathlib import Path
 
 from vitkit.data.formats.folder import IMAGE_SUFFIXES
 
-LOOKED_AT = 1000  # files, spread evenly, that are looked for before folders are listed
+LOOKED_AT = 1000  # number of names, spread evenly, that are checked before folders are listed
 
 
 def existing_names(root: Path, names: Sequence[str]) -> list[str]:
-    """These relative names, each as its file is called if that is unambiguous: in another case of letters,
-    or, for a name without a suffix of images, with one. Names without such a file stay as they are.
+    """Replace each relative name by that of its file if only one file matches: a name in another case of
+    letters, or with a suffix of images that is missing here. Names without such a file stay unchanged.
 
     Folders are listed only if one of LOOKED_AT names is missing.
     """
@@ -36,10 +36,10 @@ class _Folders:
     def __init__(self, root: Path):
         self.root = root
         self.listed: dict[str, dict[str, list[str]]] = {}
-        """By folder: the files of each name in small letters, with and without suffix."""
+        """By folder: its entries by name in lower case, with and without suffix."""
 
     def resolve(self, name: str) -> str:
-        """The relative name of the file that is meant; `name` itself if there is none, or several."""
+        """The relative name of the file that `name` means; `name` itself if there is none, or several."""
         folder = ""
         *above, last = name.split("/")
         for part in above:
@@ -52,7 +52,7 @@ class _Folders:
         return folder + found
 
     def _find(self, folder: str, name: str, with_suffixes: bool) -> str | None:
-        """The entry of a folder that is called so, or the only one that may be meant; else None."""
+        """The entry of a folder with this name, or the only one that matches it; otherwise None."""
         if folder not in self.listed:
             self.listed[folder] = self._list(folder)
         entries = self.listed[folder]

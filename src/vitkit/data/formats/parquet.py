@@ -46,15 +46,15 @@ from vitkit.system.storage import remote
 from vitkit.system.storage.addresses import shown_address
 from vitkit.system.storage.files import cache_dir, parse_json, write_whole
 
-INFLATION = 100  # times its bytes on the disk, the memory that a column of images may take
-SMALL = 1 << 24  # bytes or rows that nobody needs to worry about
+INFLATION = 100  # largest accepted ratio of a column's size in memory to its size on disk
+SMALL = 1 << 24  # bytes or rows that are always accepted
 
 
 @dataclass(frozen=True, eq=False)
 class ParquetRows:
     """The image column of parquet files.
 
-    Row groups that have been read stay in memory, within a bound.
+    Row groups that have been read are cached, within a limit.
 
     Legend: G row groups of all files.
     """
@@ -62,21 +62,21 @@ class ParquetRows:
     files: tuple[str, ...]
     column: str
     file_groups: RowRanges
-    """The groups of each file."""
+    """Row groups of each file."""
     group_ranges: RowRanges
-    """The rows of each group."""
+    """Rows of each row group."""
     file_ranges: RowRanges
-    """The rows of each file."""
+    """Rows of each file."""
     sizes: np.ndarray
-    """(G,): bytes of the column in each group."""
+    """(G,): bytes of the column in each row group."""
     titles: Sequence[str]
-    """What to call each file."""
+    """Name of each file in messages."""
     cache: ChunkCache
     """Arrow arrays by group."""
 
     def read(self, row: int) -> bytes:
-        """The image's bytes: those in the row, or those of the file that it names. Raises BadImage for a
-        row that has none, or a file that is damaged there."""
+        """The image's bytes, from the row or from the file that it names. Raises BadImage if the row has no
+        image, or if the file is damaged there."""
         group, group_row = self.group_ranges.locate(row)
         data = self.cache.get(group, self._load)[group_row].as_py()
         path = data
@@ -88,11 +88,11 @@ class ParquetRows:
         empty = f"{self.name(row)} has no image: column {self.column!r} is empty there"
         if not path:
             raise BadImage(empty)
-        return self._beside(row, path, empty)
+        return self._read_named_file(row, path, empty)
 
-    def _beside(self, row: int, path: str, empty: str) -> bytes:
-        """The image at a path that starts from the folder of the row's file. Raises BadImage for one that
-        leads elsewhere, and if there is none."""
+    def _read_named_file(self, row: int, path: str, empty: str) -> bytes:
+        """The image at a path relative to the folder of the row's file. Raises BadImage for a path that leads
+        out of it, and if there is no file."""
         file, _ = self.file_ranges.locate(row)
         if remote.is_address(self.files[file]):
             raise BadImage(f"{empty}, but for a path, and paths are not read at an address")
@@ -113,14 +113,14 @@ class ParquetRows:
         return f"{self.name(row)} {self.sizes[self.group_ranges.tables(row)]}"
 
     def chunks(self, rows: np.ndarray) -> tuple[np.ndarray, int] | None:
-        """The row group of each row, unless all of them stay in memory."""
+        """The row group of each row, unless all row groups fit in memory."""
         return self.cache.windows(self.group_ranges.tables(rows))
 
     def keeping(self, chunks: int) -> "ParquetRows":
         return replace(self, cache=self.cache.keeping(chunks))
 
     def prepare(self, rows: np.ndarray) -> None:
-        """Read what these rows need, if all of it fits in memory."""
+        """Read the row groups of these rows, if all fit in memory."""
         self.cache.fill(self.group_ranges.tables(rows), self._load)
 
     def _load(self, group: int):
@@ -136,46 +136,46 @@ class ParquetRows:
                 return rows.column(0)
         except (pa.ArrowException, OSError) as error:
             if remote.is_address(path) and isinstance(error, OSError):
-                raise  # the network fails, which is no damage
+                raise  # a failure of the network, not damage
             raise BadImage(
                 f"{shown_address(path)} is damaged: {str(error).splitlines()[0]}"
             ) from error
 
 
 class _File(NamedTuple):
-    """What a parquet file says of itself, and its labels."""
+    """The metadata of a parquet file, and its labels."""
 
     schema: tuple[str, str | None, tuple[str, ...] | None]
-    """The columns of the images and of the labels, and the names of the classes, if there are any: the
-    same in all files of a data set."""
+    """The columns of the images and of the labels, and the names of the classes, if there are any. Equal
+    in all files of a data set."""
     labels: Values
-    """One for every row, as `as_row_labels` takes them; empty without a label column."""
+    """The label of every row, for `as_row_labels`; empty without a label column."""
     splits: list[str]
-    """The part of every row; empty without such a column."""
+    """The part of every row; empty without a column "split"."""
     group_rows: list[int]
     """Rows of each row group."""
     group_sizes: list[int]
     """Bytes of the image column in each row group."""
     columns: list[str]
-    """All of them."""
+    """Names of all columns."""
     groups: list
-    """What belongs together, of every row; empty without such a column."""
+    """The group of every row; empty without a column of groups."""
     names: list[str | None]
-    """The path of every image, None for one whose bytes are there; empty if the column of images holds
-    bytes alone."""
+    """The path of every image, None for an image that is stored as bytes; empty if the column of images
+    holds only bytes."""
     flags: dict[str, list]
-    """Columns that may be one of zeros and ones for each class; empty if there is a column of labels."""
+    """The values of each column that may hold zeros and ones; empty if there is a column of labels."""
 
 
 def read_parquet(files: dict[str, str], columns: Columns) -> Table:
     """The table of parquet files, given the part that each belongs to ("" for none).
 
-    Only labels are read now.
+    Only labels are read here, images later.
 
     Class names come from the header that `datasets` leaves in the schema. Raises VitkitError for
     what is missing, malformed, or differs between files.
     """
-    # What the files say, which must be the same of all.
+    # Columns and class names, which must be equal in all files
     opened = _open_all(list(files), columns)
     paths = list(map(Path, files))
     image, label, class_labels = opened[0].schema
@@ -186,7 +186,7 @@ def read_parquet(files: dict[str, str], columns: Columns) -> Table:
                 f"they do not belong to one data set"
             )
 
-    # Where the images lie.
+    # The position of each image
     group_rows = []
     group_sizes = []
     for file in opened:
@@ -207,7 +207,7 @@ def read_parquet(files: dict[str, str], columns: Columns) -> Table:
         cache=ChunkCache(list(files), size, (size, len(group_sizes))),
     )
 
-    # Which part each row belongs to: a column says so, or the file's name.
+    # The part of each row, from a column or from the file's name
     parts_of_files = []
     for file_path, of_file, part, count in zip(
         paths, opened, files.values(), file_rows, strict=True
@@ -218,13 +218,13 @@ def read_parquet(files: dict[str, str], columns: Columns) -> Table:
             parts_of_files.append(np.full(count, part, dtype=object))
     parts = np.concatenate(parts_of_files)
 
-    # Which rows belong together
+    # The group of each row
     groups = None
     if columns.group is not None:
         values = [value for file in opened for value in file.groups]
         groups = np.array([*values, None], dtype=object)[:-1]  # values may be lists
 
-    # Rows of one image: they name the same file
+    # Rows of the same image, which name the same file
     title = ", ".join(path.name for path in paths)
     names: list[str | int] = []
     notes: tuple[str, ...]
@@ -260,7 +260,7 @@ def read_parquet(files: dict[str, str], columns: Columns) -> Table:
 
 
 def _names_of(files: dict[str, str], opened: list[_File]) -> list[str | int]:
-    """What tells the images of all rows apart: the file that each row names, or the row's own number."""
+    """An identity of the image in each row: the file that the row names, or the row's own number."""
     names: list[str | int] = []
     for file, content in zip(files, opened, strict=True):
         folder = os.path.dirname(file)  # noqa: PTH120 it may be an address
@@ -275,16 +275,16 @@ def _names_of(files: dict[str, str], opened: list[_File]) -> list[str | int]:
 
 
 def _flags(columns: Columns, present: list[str], image: str, where: str) -> Flags:
-    """The columns that may be of zeros and ones, one for each class."""
+    """The columns that may hold zeros and ones, one for each class."""
     others = [name for name in present if name.lower() == "split"]
     return Flags.among(columns, present, (image, columns.group, *others), where)
 
 
 def _open_all(files: list[str], columns: Columns) -> list[_File]:
-    """Read all but the images of these files.
+    """Read everything but the images of these files.
 
-    pyarrow ends the process for some damaged metadata, where one bit is enough. So files of this
-    machine that were not seen before, and those of others always, are opened in a child process.
+    Damaged metadata may crash the process in pyarrow; a single bit is enough. So remote files, and
+    local ones that were not opened before, are opened in a child process.
     """
     remembered = _remembered(files, columns)
     if remembered is not None and remembered.exists():
@@ -297,22 +297,22 @@ def _open_all(files: list[str], columns: Columns) -> list[_File]:
             "pyarrow crashes on it; download it again"
         ) from None
     if remembered is not None:
-        with suppress(OSError):  # a cache that cannot be written costs a little time
+        with suppress(OSError):  # without a cache, the files are checked again next time
             remembered.parent.mkdir(parents=True, exist_ok=True)
             write_whole(remembered, b"")
     return opened
 
 
 def _remembered(files: list[str], columns: Columns) -> Path | None:
-    """The file in the cache that says that these files, as they are now, can be opened; None if one
-    of them is an address."""
+    """The file in the cache that exists if these files, unchanged since, were opened before; None if one
+    of them is remote."""
     import pyarrow as pa
 
     if any(map(remote.is_address, files)):
         return None
     try:
         states = [remote.state_of(file) for file in files]
-    except OSError:  # of a file that is not there: opening it will say so
+    except OSError:  # a missing file, which is reported when it is opened
         return None
     digest = hashlib.sha256(
         "\n".join([pa.__version__, str(columns), *states]).encode("utf-8", "surrogateescape")
@@ -321,8 +321,8 @@ def _remembered(files: list[str], columns: Columns) -> Path | None:
 
 
 def _open(file: str, columns: Columns) -> _File:
-    """Read all but the images. Raises VitkitError for a file that is damaged or lacks columns,
-    OSError for an address."""
+    """Read everything but the images of a file. Raises VitkitError for a file that is damaged or lacks
+    columns, OSError for an address that fails."""
     import pyarrow as pa
 
     try:
@@ -358,7 +358,7 @@ def _open(file: str, columns: Columns) -> _File:
                         flags[name] = _flags_in(opened, name)
     except (pa.ArrowException, OSError) as error:
         if remote.is_address(file) and isinstance(error, OSError):
-            raise  # its message says all
+            raise  # its message is complete
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise BadData(f"{file} is not a readable parquet file: {reason}") from None
     except VitkitError as error:
@@ -377,8 +377,8 @@ def _open(file: str, columns: Columns) -> _File:
 
 
 def _flags_in(opened, name: str) -> list | None:
-    """The values of a column that may be one of zeros and ones; None for another. The first row group
-    tells most of the others, such as captions."""
+    """The values of a column that may hold zeros and ones; None for another column. The first row group
+    suffices to exclude most other columns, such as captions."""
     groups = range(opened.metadata.num_row_groups)
     if groups and flags_in(opened.read_row_group(0, columns=[name]).column(0)) is None:
         return None
@@ -386,8 +386,8 @@ def _flags_in(opened, name: str) -> list | None:
 
 
 def _column_size(group, column: str) -> int:
-    """Bytes of a column of images in a row group, whose fields ("image.bytes") are columns of their
-    own. Raises VitkitError for a row group that would take far more memory than it has bytes."""
+    """Bytes of a column of images in a row group. Its fields ("image.bytes") are stored as columns of
+    their own. Raises VitkitError for a row group that would take far more memory than it takes on disk."""
     size = 0
     stored = 0
     for number in range(group.num_columns):
@@ -397,20 +397,20 @@ def _column_size(group, column: str) -> int:
             stored += field.total_compressed_size
     if not 0 <= size <= INFLATION * stored + SMALL:
         raise BadData(
-            f"a row group would take {size:,} bytes of memory, out of {stored:,} on the disk, and "
-            "images hardly compress; the file is damaged or made to harm"
+            f"a row group would take {size:,} bytes of memory, but {stored:,} on disk, and images hardly "
+            "compress; the file is damaged or malicious"
         )
     if not 0 <= group.num_rows <= size + SMALL:
         raise BadData(
-            f"a row group has {group.num_rows:,} rows, and {size:,} bytes of images for all of "
-            "them; the file is damaged or made to harm"
+            f"a row group has {group.num_rows:,} rows, but {size:,} bytes of images for all of them; the "
+            "file is damaged or malicious"
         )
     return size
 
 
 def _features(metadata: dict[bytes, bytes]) -> dict:
-    """The features that `datasets` describes in the schema: column -> description; {} if there are
-    none to read."""
+    """The descriptions of columns by `datasets` in the schema: column -> description; {} if there are
+    none, or if they are malformed."""
     try:
         return dict(parse_json(metadata[b"huggingface"])["info"]["features"])
     except (KeyError, ValueError, TypeError, AttributeError):
@@ -418,8 +418,8 @@ def _features(metadata: dict[bytes, bytes]) -> dict:
 
 
 def _columns(schema, features: dict, columns: Columns) -> tuple[str, str | None]:
-    """The image and the label column. Raises VitkitError if they cannot be found, or hold something
-    else."""
+    """The columns of images and of labels. Raises VitkitError if the column of images cannot be found or
+    has another type."""
     import pyarrow.types as types
 
     image, label = find_columns(schema.names, features, columns)
@@ -437,7 +437,7 @@ def _columns(schema, features: dict, columns: Columns) -> tuple[str, str | None]
 
 
 def _holds_paths(kind) -> bool:
-    """Whether a column of an arrow type holds paths only: text, or {bytes, path} without any bytes."""
+    """Whether a column of an arrow type holds only paths: text, or {bytes, path} where bytes is null."""
     import pyarrow.types as types
 
     if types.is_struct(kind) and kind.get_field_index("path") >= 0:
@@ -449,6 +449,6 @@ def _holds_paths(kind) -> bool:
 
 
 def _paths_in(column) -> list[str | None]:
-    """The path in each row of a column that holds paths only."""
+    """The path in each row of a column that holds only paths."""
     values = column.to_pylist()
     return [value.get("path") if isinstance(value, dict) else value for value in values]

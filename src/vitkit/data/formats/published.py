@@ -1,9 +1,9 @@
-"""Data sets as their authors publish them: the digits that come with scikit-learn, CIFAR-10 and
-CIFAR-100 (the binary version), Oxford-IIIT Pets and Oxford 102 Flowers. Each of the last four is
-the folder that its archives unpack to.
+"""Data sets in the layout of their authors: scikit-learn's digits, CIFAR-10 and CIFAR-100 (the binary
+version), Oxford-IIIT Pets and Oxford 102 Flowers. Each of the last four is the folder that its
+archives unpack to.
 
-CIFAR's Python version is a pickle, which can hold any program: it is not read, and a sentence names
-the binary one.
+CIFAR's Python version is a pickle, which can execute any code. It is refused, and the message names
+the binary version.
 """
 
 import zlib
@@ -20,14 +20,13 @@ from vitkit.data.sources.targets import as_row_labels
 from vitkit.system.errors import BadData
 
 SIDE = 32  # pixels of CIFAR's images
-MAX_BYTES = 1 << 28  # of a file of CIFAR's, the largest of which has 154 million
+MAX_BYTES = 1 << 28  # of a file of CIFAR, the largest of which has 154 million
 
 
 def read_digits(where: str, columns: Columns) -> Table | None:
-    """ "digits", 1,797 of them, handwritten: 8 by 8 pixels, levels 0 to 16 made 0 to 255.
+    """Read "digits": 1,797 handwritten digits of 8 by 8 pixels, with levels 0 to 16 scaled to 0 to 255.
 
-    A fifth, always the same, is the test part. It is the data set of the first run, and of most
-    tests.
+    A fixed fifth is the test part. The first run of the documentation and most tests use this data set.
     """
     if where != "digits":
         return None
@@ -42,13 +41,15 @@ def read_digits(where: str, columns: Columns) -> Table | None:
 
 @cache
 def _digits() -> tuple[np.ndarray, np.ndarray]:
-    """The images of scikit-learn's digits and their labels. They are read from its file, because to import
-    scikit-learn takes longer than some runs; and they stay in memory, because to read compressed text does
-    too."""
+    """The images of scikit-learn's digits and their labels.
+
+    They are read from its file, because importing scikit-learn takes longer than some runs, and cached,
+    because so does reading compressed text.
+    """
     package = find_spec("sklearn")
     assert package is not None and package.origin is not None  # vitkit needs it
     file = Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"
-    if not file.is_file():  # a version that keeps it elsewhere
+    if not file.is_file():  # another version of scikit-learn
         from sklearn.datasets import load_digits
 
         digits = load_digits()
@@ -69,8 +70,8 @@ def read_published(where: str, columns: Columns) -> Table | None:
     pickled = (("batches.meta", "test_batch"), ("meta", "test", "train"))
     if any(all((folder / name).is_file() for name in names) for names in pickled):
         raise BadData(
-            f"{folder} is CIFAR's Python version, which is pickled, and a pickle can run any "
-            "program; get the binary version from https://www.cs.toronto.edu/~kriz/cifar.html"
+            f"{folder} is CIFAR's Python version, which is pickled, and a pickle can execute any "
+            "code; get the binary version from https://www.cs.toronto.edu/~kriz/cifar.html"
         )
     return None
 
@@ -94,7 +95,7 @@ def _cifar100(folder: Path, columns: Columns) -> Table:
 def _cifar(
     folder: Path, files: dict[Path, str], labels: int, names: str, columns: Columns
 ) -> Table:
-    """The records of several files, of which the last of `labels` bytes is the class."""
+    """Read the records of several files, each with `labels` bytes of labels. The last is the class."""
     record = labels + 3 * SIDE * SIDE
     images = []
     classes = []
@@ -103,7 +104,7 @@ def _cifar(
         size = file.stat().st_size
         if not size or size % record or size > MAX_BYTES:
             raise BadData(
-                f"{file} has {size:,} bytes, which are no records of {record:,}; get it again"
+                f"{file} has {size:,} bytes, which is not a number of records of {record:,}; get it again"
             )
         records = np.fromfile(file, np.uint8).reshape(-1, record)
         pixels = records[:, labels:].reshape(-1, 3, SIDE, SIDE).transpose(0, 2, 3, 1)
@@ -116,7 +117,7 @@ def _cifar(
     return Table(store, row_labels, np.array(parts, dtype=object), known, ())
 
 
-# Pets and Flowers: a folder of images, and who is what
+# Pets and Flowers: a folder of images, and files of labels
 
 
 def _pets(folder: Path, columns: Columns) -> Table:
@@ -143,8 +144,8 @@ def _pets(folder: Path, columns: Columns) -> Table:
 
 
 def _flowers(folder: Path, columns: Columns) -> Table:
-    """jpg/image_00001.jpg, imagelabels.mat, setid.mat. The authors name classes by numbers from 1;
-    here they are from 0, as in TensorFlow Datasets."""
+    """jpg/image_00001.jpg, imagelabels.mat, setid.mat. The authors number classes from 1; here they are
+    numbered from 0, as in TensorFlow Datasets."""
     classes = _matrix(folder / "imagelabels.mat", "labels").astype(np.int64) - 1
     parts = np.full(len(classes), None, dtype=object)
     for name, part in {"trnid": "train", "valid": "val", "tstid": "test"}.items():
@@ -166,11 +167,11 @@ def _matrix(path: Path, name: str) -> np.ndarray:
         return loadmat(path, variable_names=[name])[name].reshape(-1)
     except (OSError, LookupError, ValueError, TypeError, MatReadError, zlib.error) as error:
         raise BadData(
-            f"{path} is not the published one: {str(error) or type(error).__name__}"
+            f"{path} is not the published file: {str(error) or type(error).__name__}"
         ) from None
 
 
-# What a folder has to hold to be one of them
+# The files that identify each data set
 LAYOUTS = (
     (("test_batch.bin", "data_batch_1.bin", "batches.meta.txt"), _cifar10),
     (("train.bin", "test.bin", "fine_label_names.txt"), _cifar100),

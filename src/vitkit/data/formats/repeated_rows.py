@@ -1,4 +1,4 @@
-"""Tables with several rows of one image: one for each of its classes, or a mistake.
+"""Tables with several rows of the same image: one for each of its classes, or by mistake.
 
 Legend: N rows.
 """
@@ -13,7 +13,7 @@ from vitkit.system.errors import BadData
 
 
 def first_rows_of(names: list) -> np.ndarray | None:
-    """For each row the first one of the same image, int64 (N,); None if no image has several rows."""
+    """For each row the first row of the same image, int64 (N,); None if no image has several rows."""
     if len(set(names)) == len(names):
         return None
     first: dict = {}
@@ -25,8 +25,8 @@ def check_same(where: str, column: str, values: np.ndarray, first_rows: np.ndarr
     differ = np.flatnonzero(values != values[first_rows])
     if len(differ):
         raise BadData(
-            f"{where} rows {first_rows[differ[0]]} and {differ[0]} are of the same image, and have "
-            f"another {column}; an image belongs to one part"
+            f"{where} rows {first_rows[differ[0]]} and {differ[0]} are of the same image, but have "
+            f"different values of {column}; an image belongs to one part"
         )
 
 
@@ -40,7 +40,7 @@ def listed_values(values: Values) -> list:
 
 
 def answers_of(indicators: Indicators) -> list[str]:
-    """What columns of zeros and ones say of each row, as text."""
+    """The classes that columns of zeros and ones give each row, as text."""
     names = indicators.labels
     answers = []
     for value in listed_values(indicators.row_labels):
@@ -50,13 +50,13 @@ def answers_of(indicators: Indicators) -> list[str]:
 
 
 def repeated(values: list, first_rows: np.ndarray) -> list:
-    """The values of images, in the order of their first rows, for each row again."""
+    """Repeat the value of each image for all of its rows. values: in the order of first rows."""
     images = np.unique(first_rows, return_inverse=True)[1]
     return [values[image] for image in images.tolist()]
 
 
 def joined_rows(values: Values, first_rows: np.ndarray, where: str, columns: Columns) -> list[list]:
-    """The classes of each image, of all its rows."""
+    """The classes of each image, joined from all of its rows."""
     lists = as_row_labels(values, where, "classes", columns.separator)
     assert isinstance(lists, Lists)
     joined: dict[int, dict] = {}
@@ -66,7 +66,7 @@ def joined_rows(values: Values, first_rows: np.ndarray, where: str, columns: Col
 
 
 def about_repeated(names: list, values: list, first_rows: np.ndarray) -> tuple[str, ...]:
-    """A note on images that have several rows with different labels; none if there are no such."""
+    """A note on images that have several rows with different labels; none without such images."""
     differ = [row for row, first in enumerate(first_rows.tolist()) if values[row] != values[first]]
     if not differ:
         return ()
@@ -75,6 +75,6 @@ def about_repeated(names: list, values: list, first_rows: np.ndarray) -> tuple[s
     first = first_rows[row]
     return (
         f"{counted_kind(images, 'images')} in several rows with different labels, such as {names[row]} "
-        f"({values[first]}, {values[row]}): if an image is of several classes, say "
+        f"({values[first]}, {values[row]}): if an image may have several classes, set "
         "`data.columns.target='classes'`, which joins its rows",
     )

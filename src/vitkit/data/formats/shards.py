@@ -1,5 +1,4 @@
-"""Files that are a data set alone or together, on this machine or by address: parquet files and tar
-shards."""
+"""Parquet files and tar shards, local or remote: each is a data set alone, or together with others."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -14,9 +13,9 @@ from vitkit.system.errors import BadData
 from vitkit.system.storage import remote
 from vitkit.system.storage.files import refuse_special
 
-MAX_SHARDS = 100_000  # a larger number in a name is a mistake, or no number of shards
+MAX_SHARDS = 100_000  # a larger number in a name is not a number of shards
 
-# What files of a data set are called, without suffix; only the part is needed.
+# Names of files of a data set, without suffix; only the part is required.
 # NAME-train, NAME-train-000, train-00000-of-00004, train-00000-of-00004-HASH
 _FILE = re.compile(
     r"(?:(?P<name>.+)[-_.])??"
@@ -25,7 +24,7 @@ _FILE = re.compile(
     re.IGNORECASE,
 )
 _SHARD = re.compile(r"(?P<name>.+)[-_](?P<shard>\d+)-of-(?P<shards>\d+)(?:-[0-9a-f]+)?")
-# By suffix: what reads {file: the part it belongs to, or ""} as one table.
+# By suffix: the function that reads {file: its part, or ""} as one table
 SHARDED: dict[str, Callable[[dict[str, str], Columns], Table]] = {
     ".parquet": read_parquet,
     ".tar": read_tars,
@@ -33,9 +32,9 @@ SHARDED: dict[str, Callable[[dict[str, str], Columns], Table]] = {
 
 
 def read_shards(where: str, columns: Columns) -> Table | None:
-    """A file, a folder of files, NAME for NAME-train*.parquet and its siblings, a pattern, or an
-    address of any of these. Returns None if it is none of them. Raises VitkitError for files that do
-    not belong to one data set."""
+    """Read a file, a folder of files, NAME for NAME-train*.parquet and its siblings, a pattern, or an
+    address of any of these. Returns None for anything else. Raises VitkitError for files that do not
+    belong to one data set."""
     path = Path(where)
     if path.is_dir():
         return _read_folder(path, columns)
@@ -46,23 +45,22 @@ def read_shards(where: str, columns: Columns) -> Table | None:
         return read({where: ""}, columns)
     if remote.is_address(where) or remote.is_pattern(where):
         return _read_files(where, remote.expand(where), columns)
-    siblings = _families_in(path.parent).get(path.name)
+    siblings = _data_sets_in(path.parent).get(path.name)
     if not siblings:
         return None
     return _read_files(where, list(siblings), columns)
 
 
 def named_beside(where: str) -> list[str]:
-    """The data sets of several files that lie in the folder where one was looked for."""
-    return sorted(filter(None, _families_in(Path(where).parent)))
+    """The names of data sets of several files in the folder that `where` would lie in."""
+    return sorted(filter(None, _data_sets_in(Path(where).parent)))
 
 
-def _families_in(folder: Path) -> dict[str, dict[str, str]]:
-    """The data sets of several files in a folder, as `_families` has them; {} if there is no such
-    folder."""
+def _data_sets_in(folder: Path) -> dict[str, dict[str, str]]:
+    """The data sets of several files in a folder (`_data_sets`); {} if the folder does not exist."""
     if not folder.is_dir():
         return {}
-    return _families(str(file) for file in _files_in(folder))
+    return _data_sets(str(file) for file in _files_in(folder))
 
 
 def _files_in(folder: Path) -> list[Path]:
@@ -72,9 +70,9 @@ def _files_in(folder: Path) -> list[Path]:
 
 
 def _read_folder(path: Path, columns: Columns) -> Table | None:
-    """The files in a folder, or in "data" below it, as the hub has them; None if there are none."""
+    """Read the files in a folder, or in "data" below it, as on the hub; None if there are none."""
     for folder in (path, path / "data"):
-        named = _families_in(folder)
+        named = _data_sets_in(folder)
         if len(named) > 1:
             names = ", ".join(str(folder / name) for name in sorted(named))
             raise BadData(f"{path} holds several data sets; name one: {names}")
@@ -87,8 +85,8 @@ def _read_folder(path: Path, columns: Columns) -> Table | None:
 
 
 def _read_beside(folder: Path, files: list[str], columns: Columns) -> Table:
-    """These files of a folder. Others of their kind are noted; class folders are refused, as they
-    may be what is meant."""
+    """Read these files of a folder. Other files of the same kind are noted. Class folders beside them
+    are refused, because they may be the data set that the user means."""
     inner = folder_of_images(folder)
     if inner:
         raise BadData(
@@ -99,38 +97,38 @@ def _read_beside(folder: Path, files: list[str], columns: Columns) -> Table:
     others = [file.name for file in _files_in(folder) if str(file) not in files]
     if not others:
         return table
-    note = f"left out, as their names say no part: {some(others)}"
+    note = f"left out, as their names contain no part: {some(others)}"
     return table._replace(notes=(*table.notes, note))
 
 
 def _read_files(where: str, files: list[str], columns: Columns) -> Table:
-    """Files of one kind, each of a part if all their names say so."""
+    """Read files of one kind. They belong to parts if all of their names contain one."""
     files = [file for file in files if remote.suffix(file) in SHARDED]
     kinds = {remote.suffix(file) for file in files}
     if len(kinds) != 1:
         present = " and ".join(sorted(kinds)) or f"no {' or '.join(SHARDED)}"
         raise BadData(f"{where} holds {present} files; expected one kind")
-    named = _families(files)
+    named = _data_sets(files)
     if len(named) > 1:
         raise BadData(f"{where} holds several data sets: {', '.join(sorted(named))}; name one")
     read = SHARDED[kinds.pop()]
     no_parts = dict.fromkeys(files, "")
-    if files == [where]:  # a file that is asked for alone is all there is
+    if files == [where]:  # a single file is complete without its siblings
         return read(no_parts, columns)
     _check_complete(files)
     parts = next(iter(named.values()), {})
-    if len(parts) < len(files):  # a name does not say its part
+    if len(parts) < len(files):  # a name contains no part
         parts = no_parts
     return read(parts, columns)
 
 
-# What the names of files say
+# Parts and numbers in the names of files
 
 
-def _families(files: Iterable[str]) -> dict[str, dict[str, str]]:
-    """The data sets among files that are named by part, by the name that their files share.
+def _data_sets(files: Iterable[str]) -> dict[str, dict[str, str]]:
+    """Group files that are named by part into data sets: {shared name: {file: part}}.
 
-    Each is {file: part}. The name is "" for files like train-000.tar.
+    The shared name of files like train-000.tar is "".
     """
     by_name: dict[str, dict[str, str]] = {}
     for file in sorted(files):
@@ -142,9 +140,9 @@ def _families(files: Iterable[str]) -> dict[str, dict[str, str]]:
 
 
 def _check_complete(files: Iterable[str]) -> None:
-    """Raises VitkitError if a shard of several is missing or is there twice. Without this, half a
-    data set would train without a complaint."""
-    # The shards of each name, by number; two of a number in one folder are one too many.
+    """Raises VitkitError if one of several numbered shards is missing or exists twice. Without this check,
+    half a data set would train without any error."""
+    # The shards of each name, by number. Two of a number in one folder are an error.
     shards: dict[tuple[str, int], dict[int, str]] = {}
     for file in files:
         match = _SHARD.fullmatch(Path(remote.without_query(file)).stem)
@@ -156,7 +154,7 @@ def _check_complete(files: Iterable[str]) -> None:
             name = Path(remote.without_query(file)).name
             raise BadData(f"{other} and {name} are the same shard of {match['name']}; remove one")
 
-    # A number without a shard.
+    # Missing numbers
     for (name, count), by_number in shards.items():
         if count > MAX_SHARDS:
             continue
@@ -170,5 +168,5 @@ def _check_complete(files: Iterable[str]) -> None:
 
 
 def _folder_of(file: str) -> str:
-    """Where a file lies; a signature in its address, which may have a slash, is no part of that."""
+    """The folder of a file. The query of an address, which may contain slashes, is no part of it."""
     return remote.without_query(file).rpartition("/")[0] or "."

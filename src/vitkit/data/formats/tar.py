@@ -1,11 +1,11 @@
-"""Tar shards in the webdataset convention: what belongs to one example is named alike up to the
+"""Tar shards in the webdataset convention: the members of one example have equal names up to the
 first dot.
 
 "n0153/0001.jpg" is an image and "n0153/0001.cls" its class (a number, or a name); a "json" member
-may hold it instead. Of each shard there is an index of where its images begin (index.py), by which
-every image is read on its own, in any order. Nothing is ever unpacked, so a member's name is only a
-name; links, devices and sparse members are no images.
-Names of numbered classes are the lines of a file "classes.txt" beside the shards.
+may hold the class instead. An index of each shard holds the offsets of its images (index.py), so
+images are read individually, in any order. Nothing is unpacked, so the name of a member is never
+used as a path; links, devices and sparse members are no images.
+The lines of a file "classes.txt" beside the shards are the names of numbered classes.
 """
 
 from collections import Counter
@@ -27,34 +27,33 @@ from vitkit.system.storage import remote
 from vitkit.system.storage.files import parse_json
 
 CLASSES = "classes.txt"
-RANGE = 32 << 20  # bytes of a remote shard that are fetched at once
+RANGE = 32 << 20  # bytes of a remote shard that are fetched together
 
 
 @dataclass(frozen=True, eq=False)
 class TarMembers:
     """Images in tar shards, found by their offsets.
 
-    Local ones are read one at a time, remote ones RANGE bytes at once.
+    Local images are read one by one, remote ones in ranges of RANGE bytes.
 
     Legend: N images.
     """
 
     files: tuple[str, ...]
     file: np.ndarray
-    """(N,): which shard."""
+    """(N,): number of the shard."""
     offsets: np.ndarray
-    """(N,): where the image begins in it; ascending in a shard."""
+    """(N,): offset of the image in its shard; ascending in each shard."""
     sizes: np.ndarray
     """(N,): bytes."""
     names: Names
     titles: Sequence[str]
-    """What to call each shard."""
+    """Name of each shard in messages."""
     cache: ChunkCache
-    """Of each range of a remote shard: where its first image begins, and the bytes from there."""
+    """By range of a remote shard: the offset of its first image, and the bytes from there."""
 
     def read(self, row: int) -> bytes:
-        """The image's bytes. Raises BadImage if the shard is shorter than it was, OSError if it
-        cannot be read."""
+        """The image's bytes. Raises BadImage if the shard has become shorter, OSError if it cannot be read."""
         path = self.files[self.file[row]]
         start = int(self.offsets[row])
         size = int(self.sizes[row])
@@ -80,7 +79,7 @@ class TarMembers:
         return f"{self.name(row)} {self.sizes[row]}"
 
     def chunks(self, rows: np.ndarray) -> tuple[np.ndarray, int] | None:
-        """Ranges of remote shards, unless all of them stay in memory; None for local shards."""
+        """The ranges of these rows in remote shards, unless all fit in memory; None for local shards."""
         if not self._remote:
             return None
         return self.cache.windows(self._ranges_of(rows))
@@ -89,7 +88,7 @@ class TarMembers:
         return replace(self, cache=self.cache.keeping(chunks))
 
     def prepare(self, rows: np.ndarray) -> None:
-        """Fetch what these rows need of remote shards, if all of it fits in memory."""
+        """Fetch the ranges of these rows in remote shards, if all fit in memory."""
         if self._remote:
             self.cache.fill(self._ranges_of(rows), self._load)
 
@@ -98,14 +97,14 @@ class TarMembers:
         return any(map(remote.is_address, self.files))
 
     def _ranges_of(self, rows: np.ndarray | int) -> np.ndarray:
-        """The number of the range that an image begins in: the shard's number in the upper 32 bits,
-        and in the lower ones which of its ranges it is."""
+        """The range that an image begins in: the number of the shard in the upper 32 bits, and the number of
+        the range within the shard in the lower 32 bits."""
         return (self.file[rows].astype(np.int64) << 32) + self.offsets[rows] // RANGE
 
     def _load(self, number: int) -> tuple[int, bytes]:
-        """All images that begin in a range."""
+        """Fetch all images that begin in a range: their first offset, and their bytes."""
         file, range_in_file = divmod(number, 1 << 32)
-        # The images of the shard, and of these the first and the last that begin in the range.
+        # The images of the shard, and the first and the last of them that begin in the range
         shard_first, shard_end = np.searchsorted(self.file, [file, file + 1])
         offsets = self.offsets[shard_first:shard_end]
         first = shard_first + np.searchsorted(offsets, range_in_file * RANGE)
@@ -124,7 +123,7 @@ def read_tars(files: dict[str, str], columns: Columns) -> Table:
     shards = list(files)
     indices = indices_of(shards, columns)
 
-    # Where their images lie.
+    # Positions of the images
     counts = [len(index.names) for index in indices]
     if not sum(counts):
         raise BadData(
@@ -141,17 +140,17 @@ def read_tars(files: dict[str, str], columns: Columns) -> Table:
         cache=ChunkCache(shards, sum(int(index.sizes.sum()) for index in indices), (RANGE, 1)),
     )
 
-    # Their parts, and what was left out.
+    # Parts of the images, and what was left out
     parts = np.repeat(np.array(list(files.values()), dtype=object), counts)
     notes = note_left_out(sum((index.left_out for index in indices), Counter()))
 
-    # Their labels: all examples have one, or none has.
+    # Labels: either all examples have one, or none has
     texts = list(chain.from_iterable(index.labels for index in indices))
     values = {text: parse_json(text) for text in set(texts)}
     if set(values) == {NO_LABEL}:
         note = (
-            f"{shards[0]} is unlabelled: no example has a .cls member or a label in .json; if an "
-            "extension or a field of .json holds it, say which with `data.columns.label`"
+            f"{shards[0]} is unlabelled: no example has a .cls member or a label in .json; if another "
+            "extension or field of .json holds it, name it with `data.columns.label`"
         )
         if columns.target not in ("auto", "none"):
             raise BadData(note)
@@ -160,8 +159,8 @@ def read_tars(files: dict[str, str], columns: Columns) -> Table:
         return Table(store, None, parts, None, notes)
     if NO_LABEL in values:
         raise BadData(
-            f"{store.name(texts.index(NO_LABEL))} has no label, and others have one; expected a "
-            ".cls or .json member, or say which extension or field of .json holds it with "
+            f"{store.name(texts.index(NO_LABEL))} has no label, but others have one; expected a "
+            ".cls or .json member, or name the extension or field of .json that holds it with "
             "`data.columns.label`"
         )
     labels = [values[text] for text in texts]
@@ -170,7 +169,7 @@ def read_tars(files: dict[str, str], columns: Columns) -> Table:
 
 
 def _class_names(shard: str) -> tuple[str, ...] | None:
-    """The lines of classes.txt beside a shard, if it is there."""
+    """The lines of classes.txt beside a shard; None if it does not exist."""
     if remote.is_address(shard):
         path = f"{remote.without_query(shard).rpartition('/')[0]}/{CLASSES}"
     else:

@@ -1,4 +1,4 @@
-"""Reading a tar shard from its beginning to its end: where its images begin, and their labels."""
+"""Read a tar shard from its beginning to its end: the offsets of its images, and their labels."""
 
 import json
 import tarfile
@@ -18,7 +18,7 @@ from vitkit.system.storage import remote
 from vitkit.system.storage.files import parse_json
 
 MAX_LABEL = 1 << 20  # bytes of a member that holds a label
-TAIL = tarfile.RECORDSIZE + 2 * tarfile.BLOCKSIZE  # bytes of zeros at a tar file's end, at most
+TAIL = tarfile.RECORDSIZE + 2 * tarfile.BLOCKSIZE  # most bytes of zeros at the end of a tar file
 NO_LABEL = "null"  # the label of an example without one, as JSON
 
 
@@ -26,19 +26,19 @@ class Index(NamedTuple):
     """The N examples of one shard."""
 
     offsets: np.ndarray
-    """int64 (N,): where its image begins in the shard."""
+    """int64 (N,): offset of each image in the shard."""
     sizes: np.ndarray
-    """int64 (N,): bytes of its image."""
+    """int64 (N,): bytes of each image."""
     names: Names
-    """The name of its image."""
+    """Name of each image."""
     labels: list[str]
-    """Its label as JSON; NO_LABEL if it has none."""
+    """Label of each example as JSON; NO_LABEL if it has none."""
     left_out: Counter
-    """What was left out: kind -> how many."""
+    """How many members or examples of each kind were left out."""
 
 
 def read_index(file: str, columns: Columns) -> Index:
-    """Read a shard from its beginning to its end. Raises VitkitError."""
+    """Index a shard by reading it from its beginning to its end. Raises VitkitError."""
     offsets = []
     sizes = []
     names = []
@@ -70,23 +70,26 @@ class _Member(NamedTuple):
     """A file in a shard."""
 
     key: str
-    """Its path up to the first dot of its name: what members of one example have in common."""
+    """Its path up to the first dot of its name, which is equal for all members of an example."""
     extension: str
-    """What follows that dot, in small letters."""
+    """Text after that dot, in lower case."""
     name: str
     """Its whole path."""
     offset: int
-    """Where its content begins."""
+    """Offset of its content in the shard."""
     size: int
     content: bytes
-    """What a small member holds that is not an image; empty for all others."""
+    """Content of a small member that is not an image; empty for all other members."""
 
 
 def _examples(
     key: str, group: list[_Member], columns: Columns, file: str
 ) -> Iterator[tuple[str, dict[str, _Member]]]:
-    """The examples among members that are named alike up to the first dot: one of them, or, if it has no
-    image and all images have labels of their own, those that are named alike up to the last dot."""
+    """The examples among members with equal names up to the first dot.
+
+    Usually they are one example. They are several, by their names up to the last dot, if each of these has
+    an image and the example as a whole has none, or if each has a label of its own.
+    """
     members = _by_extension(group, file)
     if columns.image is None:
         several: dict[str, list[_Member]] = {}
@@ -94,9 +97,9 @@ def _examples(
             stem, _, extension = member.name.rpartition(".")
             renamed = member._replace(key=stem, extension=extension.lower())
             several.setdefault(stem, []).append(renamed)
-        examples = {stem: _by_extension(some, file) for stem, some in several.items()}
+        examples = {stem: _by_extension(each, file) for stem, each in several.items()}
         if _image_extension(members, columns, f"{file} {key}") is None:
-            are_examples = all(_has_image(some) for some in examples.values())
+            are_examples = all(_has_image(each) for each in examples.values())
         else:
             are_examples = _are_labelled(key, examples, columns)
         if are_examples:
@@ -106,14 +109,17 @@ def _examples(
 
 
 def _has_image(members: dict[str, _Member]) -> bool:
-    """Whether a member is an image, by its extension."""
+    """Whether a member has the extension of an image."""
     return any(f".{extension}" in IMAGE_SUFFIXES for extension in members)
 
 
 def _are_labelled(key: str, examples: dict[str, dict[str, _Member]], columns: Columns) -> bool:
-    """Whether members that are named alike up to the last dot are examples, beside one that is named alike
-    up to the first dot: all of them have an image and a label of their own, as a.0.png, a.0.cls beside
-    a.png, and not the only label of all, as a mask a.seg.png has none beside a.png and a.cls."""
+    """Whether members with equal names up to the last dot are examples of their own, beside the member that
+    is named by the key alone.
+
+    They are if each has an image and a label: a.0.png and a.0.cls beside a.png. A mask a.seg.png beside
+    a.png and a.cls is not, as it has no label. JSON counts as a label only if a.png has none.
+    """
     label = columns.label or "cls"
     own = examples.get(key, {})
     others = [members for stem, members in examples.items() if stem != key]
@@ -125,13 +131,13 @@ def _are_labelled(key: str, examples: dict[str, dict[str, _Member]], columns: Co
 
 
 def _compound_images(members: dict[str, _Member]) -> int:
-    """Number of images whose names go on after the first dot, such as a mask 1.seg.png beside 1.jpg."""
+    """Number of images with a further dot in their names, such as a mask 1.seg.png beside 1.jpg."""
     lasts = [extension.rpartition(".")[2] for extension in members if "." in extension]
     return sum(f".{last}" in IMAGE_SUFFIXES for last in lasts)
 
 
 def _by_extension(group: list[_Member], file: str) -> dict[str, _Member]:
-    """The members of one example by their extensions. Raises VitkitError if one is there twice."""
+    """The members of one example by extension. Raises VitkitError if an extension occurs twice."""
     members: dict[str, _Member] = {}
     for member in group:
         if member.extension in members:
@@ -141,14 +147,14 @@ def _by_extension(group: list[_Member], file: str) -> dict[str, _Member]:
 
 
 def _members(file: str, left_out: Counter) -> Iterator[_Member]:
-    """Each plain file, in the order of the shard. Raises VitkitError for a damaged shard."""
+    """Yield each regular file in the order of the shard. Raises VitkitError for a damaged shard."""
     try:
         with (
             remote.open_file(file) as opened,
             tarfile.open(fileobj=opened, mode="r:", errorlevel=1) as shard,
         ):
             for info in shard:
-                # tarfile would remember all of them; its types leave this out
+                # tarfile would keep all members in memory; its type stubs lack this attribute
                 shard.members = []  # type: ignore[attr-defined]
                 if not info.isreg() or info.issparse() or info.size > MAX_FILE:
                     left_out["members other than plain files"] += not info.isdir()
@@ -174,18 +180,20 @@ def _members(file: str, left_out: Counter) -> Iterator[_Member]:
                 yield _Member(key, extension, info.name, info.offset_data, info.size, content)
             _check_end(opened, shard.offset)
     except (tarfile.TarError, EOFError, MemoryError, OverflowError) as error:
-        reason = str(error) or "it is damaged"  # as of a header of exabytes
+        reason = str(error) or "it is damaged"  # some errors have no message
         message = f"{file} is not a readable tar file: {reason}"
         if remote.without_query(file).endswith(("gz", "z")):
-            message += "; unpack it with gunzip: a compressed shard has no places to begin at"
+            message += (
+                "; unpack it with gunzip: images in a compressed shard cannot be read individually"
+            )
         raise BadData(message) from None
 
 
 def _check_end(opened, offset: int) -> None:
-    """Raises tarfile.ReadError unless zeros follow, as many as end a tar file.
+    """Raises tarfile.ReadError unless the shard ends, after `offset` bytes, with the zeros of a tar file.
 
-    tarfile takes damage for the end, and so it does a hole that a download left, and the end of the
-    first of two files.
+    tarfile treats damage as the end of the file: a hole that a download left, or the end of the first of
+    two concatenated files.
     """
     opened.seek(offset)
     tail = opened.read(TAIL + 1)
@@ -196,8 +204,7 @@ def _check_end(opened, offset: int) -> None:
 
 
 def _image_extension(members: dict[str, _Member], columns: Columns, where: str) -> str | None:
-    """The extension of an example's image; None if there is none. Raises VitkitError if there are
-    several."""
+    """The extension of an example's image; None if it has none. Raises VitkitError if it has several."""
     if columns.image is not None:
         extensions = [extension for extension in members if extension == columns.image]
     else:
@@ -205,14 +212,14 @@ def _image_extension(members: dict[str, _Member], columns: Columns, where: str) 
     if len(extensions) > 1:
         raise BadData(
             f"{where} has several images ({', '.join(extensions)}); "
-            f"say which with `data.columns.image=EXTENSION`"
+            f"choose one with `data.columns.image=EXTENSION`"
         )
     return extensions[0] if extensions else None
 
 
 def _label(members: dict[str, _Member], columns: Columns, where: str) -> Any:
-    """The label: text, or what json holds; None if there is none. Raises VitkitError for anything
-    else."""
+    """The label of an example: text, or a value of its JSON; None if it has none. Raises VitkitError for
+    anything else."""
     if columns.target == "none":
         return None
     extension = columns.label or "cls"
@@ -228,17 +235,17 @@ def _label(members: dict[str, _Member], columns: Columns, where: str) -> Any:
 
 
 def is_label(value: Any) -> bool:
-    """Whether this is a number, true or false, a name, a list of them, or None."""
+    """Whether a value may be a label: a number, a boolean, a name, a list, or None."""
     if isinstance(value, int | float):
         try:
             return isfinite(value)
-        except OverflowError:  # a whole number of hundreds of digits
+        except OverflowError:  # an integer with hundreds of digits
             return False
     return isinstance(value, str | list | None)
 
 
 def _json_field(members: dict[str, _Member], columns: Columns, where: str) -> Any:
-    """What the json member holds as the label; None if there is no such member or field."""
+    """The label in the JSON member; None if there is no such member or field."""
     if "json" not in members:
         if columns.label is None:
             return None

@@ -1,21 +1,21 @@
-"""A box of a JPEG, decoding only the scanlines and columns that the box needs.
+"""Decode a box of a JPEG, reading only the scanlines and columns that it needs.
 
-An Inception crop keeps a part of a photograph, so most of a full decode is thrown away.
+An Inception crop keeps a part of a photograph, so most of a full decode is discarded.
 libjpeg-turbo can decode a part: its TurboJPEG 3 interface is called through ctypes (it reports
 errors by return code). The library comes from the system, from conda, or from the `turbojpeg` wheel
-(the extra `fast`). Without it `region` returns None, and the caller decodes the whole image in the
-ordinary way.
+(the extra `fast`). Without it `region` returns None, and the caller decodes the whole image with
+Pillow.
 
-Exactness: inside the box the pixels are those of a full decode by Pillow (accurate DCT, smooth
-chroma upsampling). Smooth upsampling looks at one neighbour on each side, so the columns asked of
-the library reach beyond the box and are cut off again.
+Exactness: the pixels of the box equal those of a full decode by Pillow (accurate DCT, smooth chroma
+upsampling). Smooth upsampling reads one neighbour on each side, so columns around the box are decoded
+as well and cropped afterwards.
 
-Untrusted files: only ordinary ones are handed to native code (one 8-bit baseline or progressive
+Untrusted files: only ordinary files are passed to native code (one 8-bit baseline or progressive
 Huffman frame, grey or three components, usual subsampling, complete scans, an end marker), and
-warnings are errors. There is no state, so `region` is safe under threads and fork.
+warnings are errors. There is no state, so `region` is safe with threads and fork.
 
-Words of the JPEG standard: a file is a row of segments, each with a marker (FF and a code); a frame
-segment (SOF) has the image's size and components; scans (SOS) hold the coefficients, those of a
+Terms of the JPEG standard: a file is a sequence of segments, each with a marker (FF and a code); a
+frame segment (SOF) has the image's size and components; scans (SOS) hold the coefficients, in a
 progressive file bit by bit.
 """
 
@@ -31,12 +31,12 @@ import numpy as np
 
 from vitkit.system.errors import BadSettings
 
-# Half of what pictures.py accepts: from here on Pillow warns of a bomb, and decodes alone.
+# Half of what pictures.py accepts. Pillow warns of a decompression bomb above it, and decodes those alone.
 MAX_PIXELS = 89_478_485
 MAX_SEGMENTS = 1000  # before the first scan; a colour profile may take 255
-MAX_SCANS = 100  # a progressive file has about ten; more are left to Pillow, within MAX_SCANNED
-# Pixels, times scans: each scan is a pass over the whole image, and can be a few bytes long, so that
-# thousands of them are a known denial of service. Ten scans of the largest image.
+MAX_SCANS = 100  # a progressive file has about ten; files with more are left to Pillow
+# Largest product of pixels and scans: ten scans of the largest image. Each scan is a pass over the whole
+# image but may take only a few bytes of the file, so thousands of scans are a known denial of service.
 MAX_SCANNED = 1_789_569_700
 REDUCTIONS = (1, 2, 4, 8)  # a JPEG can be decoded at 1/n of its size
 COEFFICIENTS = 64  # of a block of 8 x 8 pixels
@@ -49,12 +49,11 @@ START_OF_SCAN = bytes([0xFF, SOS])
 # In coded data, FF is followed by 00 or a restart marker (D0 to D7); FF before FF fills space.
 MARKER = re.compile(rb"\xff([^\x00\xff\xd0-\xd7])", re.DOTALL)
 APP1 = 0xE1
-# Markers without a length behind them; no ordinary header has them.
+# Markers without a length after them; no ordinary header has them
 WITHOUT_LENGTH = {0x00, 0x01, 0xFF, *range(0xD0, 0xDA)}
-# Frames of every coding (lossless, hierarchical, arithmetic ...): C0 to CF, of which two are no
-# frames ...
+# Frames of every coding (lossless, hierarchical, arithmetic ...): C0 to CF without two other segments
 FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8}
-# ... and the three that are decoded here.
+# The frames that are decoded here
 BASELINE = 0xC0
 EXTENDED = 0xC1
 PROGRESSIVE = 0xC2
@@ -63,26 +62,26 @@ SAMPLINGS = (b"\x11", b"\x21", b"\x12", b"\x22", b"\x41")
 
 
 class Header(NamedTuple):
-    """The header of an ordinary JPEG, before its first scan.
+    """The header of an ordinary JPEG, up to its first scan.
 
-    Sizes are raw: an Exif orientation is not applied.
+    Sizes are those of the stored image, before any Exif rotation.
     """
 
     height: int
     width: int
     progressive: bool
     column: int
-    """Pixels across one column of coding units: a partial decode starts at a multiple of it."""
+    """Width of a coding unit in pixels; a partial decode starts at a multiple of it."""
     components: bytes
-    """Their identifiers."""
+    """Identifiers of the components."""
     app1: bool = False
-    """Whether an APP1 segment (Exif or XMP) is there, which may ask for a rotation."""
+    """Whether there is an APP1 segment (Exif or XMP), which may contain an orientation."""
     scan: int = 0
-    """Where in the data the first scan begins."""
+    """Offset of the first scan in the file."""
 
 
 def available() -> bool:
-    """Whether there is a library that decodes parts; without one `region` is always None."""
+    """Whether a library that decodes parts was found; without it `region` always returns None."""
     return library() is not None
 
 
@@ -95,18 +94,18 @@ def region(
     reduce: int = 1,
     known: Header | None = None,
 ) -> np.ndarray | None:
-    """The pixels of one box of a JPEG: uint8 RGB (height, width, 3), contiguous, the caller's own.
+    """Decode one box of a JPEG: uint8 RGB (height, width, 3), contiguous and writable.
 
     data: the whole file.
-    top, left, height, width: pixels of the raw image, before any Exif rotation.
+    top, left, height, width: pixels of the stored image, before any Exif rotation.
     reduce: 1, 2, 4 or 8. The image is decoded at 1/reduce of its size, ceil(H / reduce) by
-    ceil(W / reduce), and box and result are in pixels of that smaller image: libjpeg's reduction
-    (Pillow's `draft`), not a resized decode.
-    known: what header(data) returned, if it has been read already.
+        ceil(W / reduce), and box and result are in pixels of that smaller image. This is libjpeg's
+        reduction (Pillow's `draft`), not a resize after decoding.
+    known: header(data), if it was read before.
 
-    Returns None if the caller has to decode in the ordinary way: no library, not an ordinary JPEG,
-    or damaged. Raises VitkitError for a box that is empty or reaches out of the image, and for
-    another `reduce`.
+    Returns None if the caller must decode the image with Pillow: if there is no library, if the JPEG is
+    not an ordinary one, or if it is damaged. Raises VitkitError for a box that is empty or not within the
+    image, and for another `reduce`.
     """
     if reduce not in REDUCTIONS:
         raise BadSettings(f"reduce is {reduce}; a JPEG is decoded at 1/n for n in {REDUCTIONS}")
@@ -114,11 +113,11 @@ def region(
     known = known or header(data)
     if turbo is None or known is None:
         return None
-    # Nothing is missing below the box either: a truncated file is refused for every box, not for some
+    # An incomplete file is refused for every box, also where only the part below the box is missing
     if data.rfind(EOI, known.scan) < 0 or (known.progressive and not _all_bits_sent(data, known)):
         return None
 
-    # The box must lie within the reduced image.
+    # The box must lie within the reduced image
     full_height = -(-known.height // reduce)
     full_width = -(-known.width // reduce)
     empty = min(height, width) < 1
@@ -129,29 +128,27 @@ def region(
             f"{full_height}x{full_width} pixels"
         )
 
-    # Decode the columns that it needs, and cut off those around it.
+    # Decode the columns that the box needs, and crop them
     start, stop = _columns(left, width, full_width, known.column // reduce)
     pixels = np.empty((height, stop - start, 3), np.uint8)
     box = _Region(start, top, stop - start, height)
     max_scans = min(MAX_SCANS, max(MAX_SCANNED // (known.height * known.width), 1))
     if not _decode(turbo, data, box, reduce, max_scans, pixels):
         return None
-    # A copy of microseconds: torch resizes contiguous rows about three times as fast as strided
-    # ones.
+    # The copy takes microseconds, and torch resizes contiguous rows about three times as fast.
     return np.ascontiguousarray(pixels[:, left - start : left - start + width])
 
 
 def _columns(left: int, width: int, full_width: int, column: int) -> tuple[int, int]:
-    """The columns to decode, from and to, so that smooth upsampling within the box has its
-    neighbours."""
-    narrow = 5  # fewer pixels have two chroma samples, which are not smoothed
+    """The columns to decode, [start, stop), so that smooth upsampling has all neighbours in the box."""
+    narrow = 5  # narrower images have at most two chroma samples a row, which are not smoothed
     start = max(min(left - 1, full_width - narrow), 0) // column * column
     stop = min(max(left + width + 2, start + narrow), full_width)
     return start, stop
 
 
 def header(data: bytes) -> Header | None:
-    """The header of a JPEG that `region` can take, or None for everything else. Microseconds;
+    """The header of a JPEG that `region` can decode; None for everything else. Takes microseconds, as
     nothing is decoded."""
     if data[:2] != SOI:
         return None
@@ -179,7 +176,7 @@ def header(data: bytes) -> Header | None:
 
 
 def _frame(marker: int, body: bytes) -> Header | None:
-    """What a frame segment says, or None for a frame of another kind."""
+    """Parse a frame segment; None for a frame that is not decoded here."""
     if marker not in (BASELINE, EXTENDED, PROGRESSIVE):
         return None
     if len(body) < 6 or len(body) != 6 + 3 * body[5]:
@@ -188,10 +185,10 @@ def _frame(marker: int, body: bytes) -> Header | None:
     height = int.from_bytes(body[1:3])
     width = int.from_bytes(body[3:5])
     components = body[6::3]
-    samplings = body[7::3]  # a byte a component: horizontal factor, vertical factor
+    samplings = body[7::3]  # for each component a byte: horizontal and vertical factor
     if bits != 8 or not 0 < height * width <= MAX_PIXELS:
         return None
-    if len(components) == 1:  # grey, whose factors mean nothing
+    if len(components) == 1:  # grey, for which the factors have no effect
         column = 8
     elif len(components) == 3 and samplings[:1] in SAMPLINGS and samplings[1:] == b"\x11\x11":
         column = 8 * (samplings[0] >> 4)
@@ -201,17 +198,17 @@ def _frame(marker: int, body: bytes) -> Header | None:
 
 
 def _all_bits_sent(data: bytes, header: Header) -> bool:
-    """Whether the scans of a progressive file send every bit of every coefficient.
+    """Whether the scans of a progressive file contain every bit of every coefficient.
 
-    libjpeg smooths a block some of whose bits never come, and its versions smooth differently: the
-    pixels would not be Pillow's.
+    libjpeg smooths a block with missing bits, and its versions do so differently, so the pixels would not
+    equal Pillow's.
     """
     incomplete = {component: np.ones(COEFFICIENTS, bool) for component in header.components}
     at = header.scan
     end = data.find(EOI, at)
     for _ in range(MAX_SCANS):
-        # A scan: FFDA, length (2 bytes), n, then n times (component, tables), and the first and the
-        # last coefficient and the bits (before, now) of them that it sends.
+        # A scan: FFDA, length (2 bytes), n, n times (component, tables), the first and the last
+        # coefficient, and the lowest bit of them before and after this scan.
         if at + 4 >= len(data):
             return False
         count = data[at + 4]
@@ -224,7 +221,7 @@ def _all_bits_sent(data: bytes, header: Header) -> bool:
         for component in components:
             if component in incomplete and first <= last < COEFFICIENTS:
                 incomplete[component][first : last + 1] = lowest_bit > 0
-        # The next scan: in coded data FF is followed by 00 or a restart marker.
+        # The next scan. In coded data, FF is followed by 00 or a restart marker.
         at = data.find(START_OF_SCAN, at + 8, end)
         if at < 0:
             return not any(coefficients.any() for coefficients in incomplete.values())
@@ -232,8 +229,10 @@ def _all_bits_sent(data: bytes, header: Header) -> bool:
 
 
 def has_more_scans(data: bytes, most: int) -> bool:
-    """Whether a JPEG of any kind has more than `most` scans, as libjpeg would find them."""
-    if data.count(START_OF_SCAN) <= most:  # in other segments too, such as Exif's thumbnail
+    """Whether a JPEG of any kind has more than `most` scans, counted as libjpeg does."""
+    if (
+        data.count(START_OF_SCAN) <= most
+    ):  # this also counts those in other segments, such as thumbnails
         return False
     scans = 0
     at = len(SOI)
@@ -266,12 +265,12 @@ class _Region(ctypes.Structure):
 
 
 class _ScalingFactor(ctypes.Structure):
-    """tjscalingfactor: the size that is decoded to, as a fraction of the full one."""
+    """tjscalingfactor: the ratio of the decoded to the full size."""
 
     _fields_ = [(name, _INTEGER) for name in ("num", "denom")]
 
 
-# Function: the types of its arguments, as in turbojpeg.h
+# Function: types of its arguments, see turbojpeg.h
 FUNCTIONS = {
     "tj3Init": (_INTEGER,),
     "tj3Set": (_HANDLE, _INTEGER, _INTEGER),
@@ -285,8 +284,8 @@ FUNCTIONS = {
 
 @functools.cache
 def library() -> ctypes.CDLL | None:
-    """The first library that can decode a part: the system's or conda's, which are kept up to date,
-    or the wheel's."""
+    """The first library that can decode a part: of the system or conda, which are kept up to date, or of
+    the wheel."""
     for path in (*system_paths(), *wheel_paths()):
         try:
             candidate = ctypes.CDLL(path)
@@ -305,11 +304,11 @@ def library() -> ctypes.CDLL | None:
 def system_paths() -> list[str]:
     """The usual paths of TurboJPEG.
 
-    A bare name is left to the dynamic loader: `ctypes.util.find_library` would start a compiler
+    A bare name is resolved by the dynamic loader, because `ctypes.util.find_library` starts a compiler
     where nothing is found.
     """
     prefix = Path(sys.prefix)
-    if sys.platform == "win32":  # never a bare name: Windows would look all along PATH
+    if sys.platform == "win32":  # never a bare name, which Windows would search for along PATH
         return [str(prefix / "Library/bin/turbojpeg.dll"), r"C:\libjpeg-turbo64\bin\turbojpeg.dll"]
     if sys.platform == "darwin":
         brew = ["/opt/homebrew/opt/jpeg-turbo", "/usr/local/opt/jpeg-turbo"]
@@ -320,8 +319,8 @@ def system_paths() -> list[str]:
 
 
 def wheel_paths() -> list[str]:
-    """The library in the installed `turbojpeg` wheel, found by its list of files; the package is
-    not imported."""
+    """Paths of the library in the installed `turbojpeg` wheel, from its list of files. The package is not
+    imported."""
     try:
         files = importlib.metadata.files("turbojpeg") or []
     except importlib.metadata.PackageNotFoundError:
@@ -333,13 +332,13 @@ def wheel_paths() -> list[str]:
 def _decode(
     turbo: ctypes.CDLL, data: bytes, box: _Region, scale: int, max_scans: int, pixels: np.ndarray
 ) -> bool:
-    """Fill `pixels`, uint8 (h, w, 3), with a box of a JPEG at 1/scale of its size. Returns False
-    after an error or a warning. The GIL is free meanwhile."""
+    """Fill `pixels`, uint8 (h, w, 3), with a box of a JPEG at 1/scale of its size. Returns False after an
+    error or a warning. The GIL is released meanwhile."""
     handle = turbo.tj3Init(TJINIT_DECOMPRESS)
     if not handle:
         return False
-    # A decoder serves one image and is never reused: libjpeg keeps the tables of the image before,
-    # and would decode a file that lacks its own with them.
+    # A decoder is used for one image only: libjpeg keeps the tables of the previous image, and would use
+    # them for a file that lacks its own.
     steps = (
         (turbo.tj3Set, TJPARAM_STOPONWARNING, 1),
         (turbo.tj3Set, TJPARAM_SCANLIMIT, max_scans),

@@ -1,9 +1,9 @@
-"""Images at their own proportions (NaViT, Dehghani et al. 2023; SigLIP 2's NaFlex): on which grid of
-patches each is read, and batches of images of several sizes.
+"""Images in their own aspect ratios (NaViT, Dehghani et al. 2023; SigLIP 2's NaFlex): the grid of patches
+for each image, and batches of images of several sizes.
 
-A batch of images of one size is an array (B, C, h, w). Of several sizes it is one row of numbers an image,
-(B, M): how many patches are in a column and in a row of the image, in two numbers each, its C h w values, and
-numbers that mean nothing. Whoever computes it takes it apart into images of one size (`computed_by_size`).
+A batch of images of one size is an array (B, C, h, w). A batch of several sizes is an array (B, M) with
+a row for each image: the number of patches in a column and in a row of the image, as two numbers each,
+its C h w values, and padding. `computed_by_size` groups its images by size to compute on them.
 
 Legend: B batch, C channels, h w pixels of an image, (P, P') height and width of a patch in pixels.
 """
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 
 Size = tuple[int, int]
 """(height, width), in pixels or in patches."""
-LEAST = 0.85  # smallest share of the allowed patches that an image has
-LONGEST = 255  # patches along a side, of the grids whose proportions are nearest
-BYTE = 256  # the numbers of an image may have 8 bits, so patches along a side are said in two
-MOST_ALONG = BYTE**2 - 1  # largest number of patches along a side
-HEADER = 4  # numbers before the values of an image
-NAFLEX_STEP = 1e-5  # how exactly NaFlex looks for the scale of a picture, and between which two
+LEAST = 0.85  # smallest number of patches of a grid, as a share of the allowed number
+LONGEST = 255  # most patches along a side of a grid with rule "native"
+BYTE = 256  # base of the two numbers that store a number of patches, as the numbers may have 8 bits
+MOST_ALONG = BYTE**2 - 1  # most patches along a side that two numbers can store
+HEADER = 4  # numbers in a row before the values of the image
+NAFLEX_STEP = 1e-5  # NaFlex's tolerance in its search for the scale, and the bounds of the search
 NAFLEX_SCALES = (NAFLEX_STEP / 10, 100.0)
 
 
 def grid_of(picture: Size, most: int, patch: Size) -> Size:
-    """The grid whose proportions are nearest to those of a picture of (height, width) pixels, of those with
-    `most` patches or a few less; of equals that with the most."""
+    """The grid, of at most `most` patches and at least LEAST of that, whose aspect ratio is closest to that of
+    a picture of (height, width) pixels; of equally close ones the largest."""
     wanted = log(picture[0] / picture[1])
 
     def rank(grid: Size) -> tuple[float, int]:
@@ -43,11 +43,11 @@ def grid_of(picture: Size, most: int, patch: Size) -> Size:
 
 
 def naflex_grid_of(picture: Size, most: int, patch: Size) -> Size:
-    """The grid on which SigLIP 2's NaFlex (Tschannen et al. 2025) reads a picture of (height, width) pixels:
-    each side is scaled alike and rounded up to whole patches, by the largest scale that gives at most
-    `most`.
+    """The grid of SigLIP 2's NaFlex (Tschannen et al. 2025) for a picture of (height, width) pixels.
 
-    As Transformers' Siglip2ImageProcessor looks for it, to the last bit of the scale: by halving.
+    Both sides are multiplied by the same scale and rounded up to whole patches. The scale is the largest
+    that gives at most `most` patches. It is found by bisection with the bounds and the tolerance of
+    Transformers' Siglip2ImageProcessor, so it is equal to the last bit.
     """
 
     def grid(scale: float) -> Size:
@@ -77,7 +77,7 @@ def squarest(patches: int) -> Size:
 
 @cache
 def _grids(most: int) -> list[Size]:
-    """All grids of `most` patches or a little less."""
+    """All grids of at most `most` patches and at least LEAST of that."""
     grids = []
     for rows in range(1, min(most, LONGEST) + 1):
         for columns in range(1, min(most // rows, LONGEST) + 1):
@@ -87,18 +87,18 @@ def _grids(most: int) -> list[Size]:
 
 
 def of_one_size(sizes: Sequence[Any]) -> list[int]:
-    """The indices of the largest group of images that have the same size."""
+    """Indices of the largest group of images with equal sizes."""
     [(size, _)] = Counter(sizes).most_common(1)
     return [number for number, own in enumerate(sizes) if own == size]
 
 
 def row_length(channels: int, most: int, patch: Size) -> int:
-    """M, for images of at most this many patches."""
+    """M, the length of a row for an image of at most this many patches."""
     return HEADER + channels * most * patch[0] * patch[1]
 
 
 def put(image: "np.ndarray | Tensor", row: Any, patch: Size) -> None:
-    """Write an image, (C, h, w), into a row of a batch, (M,), an array or a tensor as the image is."""
+    """Write an image (C, h, w) into a row (M,) of a batch; both are arrays, or both are tensors."""
     rows = image.shape[1] // patch[0]
     columns = image.shape[2] // patch[1]
     for place, number in enumerate((*divmod(rows, BYTE), *divmod(columns, BYTE))):
@@ -108,7 +108,7 @@ def put(image: "np.ndarray | Tensor", row: Any, patch: Size) -> None:
 
 
 def together(images: Sequence[np.ndarray], length: int, patch: Size) -> np.ndarray:
-    """A batch of images, (C, h, w) each: (B, C, h, w) if they have one size, else rows of `length`."""
+    """Combine images (C, h, w) to a batch: (B, C, h, w) if they have one size, otherwise (B, length)."""
     if len({image.shape for image in images}) == 1:
         return np.stack(images)
     rows = np.zeros((len(images), length), images[0].dtype)
@@ -127,8 +127,8 @@ def image_of(images: "np.ndarray", number: int, channels: int, patch: Size) -> "
 
 
 def by_size(images: Any, channels: int, patch: Size) -> Iterator[tuple[list[int], Any]]:
-    """The images of each size: their numbers in the batch, and (b, C, h, w). Arrays of a batch that is an
-    array, tensors of a tensor. A row of zeros, which fills up a batch, is an image of one patch."""
+    """Group a batch by size: yields the numbers of the images and the images (b, C, h, w), as an array or a
+    tensor like the batch. A row of zeros, which is padding, is an image of one patch."""
     if images.ndim == 4:
         yield list(range(len(images))), images
         return
@@ -142,7 +142,7 @@ def by_size(images: Any, channels: int, patch: Size) -> Iterator[tuple[list[int]
 
 
 def _shape(header: Sequence[float], channels: int, patch: Size) -> tuple[int, int, int]:
-    """(C, h, w) of an image, by the first numbers of its row."""
+    """(C, h, w) of an image, from the header of its row."""
     rows = max(BYTE * int(header[0]) + int(header[1]), 1)
     columns = max(BYTE * int(header[2]) + int(header[3]), 1)
     return channels, rows * patch[0], columns * patch[1]
@@ -151,8 +151,12 @@ def _shape(header: Sequence[float], channels: int, patch: Size) -> tuple[int, in
 def computed_by_size(
     compute: Callable[[Any], Sequence[Any]], images: Any, channels: int, patch: Size
 ) -> list[Any]:
-    """What `compute` makes of images of one size, (b, C, h, w) -> several (b, ...), for a batch of images of
-    any sizes: as many (B, ...)."""
+    """Apply `compute` to the images of each size in a batch of any sizes.
+
+    compute: images (b, C, h, w) -> several results (b, ...).
+
+    Returns the same number of results (B, ...), in the order of the batch.
+    """
     if images.ndim == 4:
         return list(compute(images))
     order = []
@@ -169,7 +173,7 @@ def computed_by_size(
 
 
 def _joined(parts: Sequence[Any]) -> Any:
-    """Arrays, or tensors, (b, ...) each, one after the other."""
+    """Concatenate arrays or tensors (b, ...)."""
     if isinstance(parts[0], np.ndarray):
         return np.concatenate(parts)
     import torch

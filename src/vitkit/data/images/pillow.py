@@ -1,8 +1,7 @@
-"""A stored image as Pillow opens it, made 8-bit RGB: grey of more bits, transparency, palettes, and
-which way is up.
+"""Convert images that Pillow opens to 8-bit RGB: grey of more bits, transparency, palettes, and
+orientation.
 
-Other failures than those named here are Pillow's own, of which there are many: `as_bad_image` makes
-one kind of them.
+Pillow may also raise exceptions of its own, of many classes; `as_bad_image` converts them to BadImage.
 """
 
 import io
@@ -17,19 +16,19 @@ from PIL import Image
 from vitkit.system.environment import max_pixels
 from vitkit.system.errors import BadImage, VitkitError
 
-# What Pillow decodes by itself, the frequent first. EPS and WMF would start other programs; TGA has
-# no signature.
+# Formats that Pillow decodes by itself, frequent ones first. EPS and WMF would start other programs, and
+# TGA has no signature.
 FORMATS = (
     "PNG", "JPEG", "GIF", "BMP", "PPM", "WEBP", "TIFF",
     "DIB", "JPEG2000", "AVIF", "ICO", "QOI", "SGI", "PCX",
 )  # fmt: skip
 
-HEIF = "HEIF"  # what telephones write, as .heic; by pi-heif or pillow-heif
+HEIF = "HEIF"  # the format of telephones, .heic; read by pi-heif or pillow-heif
 HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
 
 PNG = b"\x89PNG\r\n\x1a\n"
 ORIENTATION = 0x0112  # tag of Exif
-EXIF = 0x8769  # tag of what a camera wrote
+EXIF = 0x8769  # tag of the camera's own record
 # Tags of TIFF
 BITS_PER_SAMPLE = 258
 STRIP_PLACES = 273
@@ -38,18 +37,18 @@ PLANES = 284
 TILE_WIDTH = 322
 TILE_HEIGHT = 323
 TILE_PLACES = 324
-SEPARATE = 2  # value of PLANES: one channel after the other
-# Bytes for each pixel: 4 in Pillow, 3 in the result, and what the decoders of some formats keep.
+SEPARATE = 2  # value of PLANES: channels are stored one after the other
+# Bytes of memory for each pixel: 4 in Pillow, 3 in the result, and the buffers of some decoders
 USUAL_MEMORY = 7
 MEMORY = {"JPEG2000": 19, "WEBP": 16, "AVIF": 10, HEIF: 12}
-STRIP = 1 << 20  # pixels that are converted at once
+STRIP = 1 << 20  # pixels that are converted together
 REMEDY = "if you trust it, raise the limits with `max_pixels=N`"
 UPRIGHT = 1  # Exif's orientations are 1 to 8
 
 
 def open_lazily(data: bytes) -> Image.Image:
-    """The image in a file's bytes; only its header is read. Raises ImportError, with a sentence,
-    for a HEIF file if no package is installed that reads it."""
+    """The image in the bytes of a file, of which only the header is read. Raises ImportError, with a
+    sentence, for a HEIF file if no package that reads it is installed."""
     formats: tuple[str, ...] = FORMATS
     if is_heif(data):
         add_heif()
@@ -58,7 +57,7 @@ def open_lazily(data: bytes) -> Image.Image:
 
 
 def is_heif(data: bytes) -> bool:
-    """Whether these are a HEIF file's bytes, by the brands that they begin with. AVIF, which Pillow
+    """Whether these are the bytes of a HEIF file, by the brands in its first box. AVIF, which Pillow
     reads, has the same container."""
     length = int.from_bytes(data[:4], "big")
     brands = data[8 : min(length, 256)]
@@ -83,9 +82,9 @@ def add_heif() -> None:
 
 
 def check_tiff(image: Image.Image) -> None:
-    """Raises VitkitError for a TIFF that lists fewer strips or tiles than its rows take. Pillow would
+    """Raises VitkitError for a TIFF that lists fewer strips or tiles than its size requires. Pillow would
     leave the missing rows black."""
-    from PIL.TiffImagePlugin import TiffImageFile  # which has been imported to open it
+    from PIL.TiffImagePlugin import TiffImageFile  # already imported by Image.open
 
     assert isinstance(image, TiffImageFile)
     tags = image.tag_v2
@@ -95,7 +94,7 @@ def check_tiff(image: Image.Image) -> None:
     elif STRIP_PLACES in tags:
         places = tags[STRIP_PLACES]
         width, height = image.width, tags.get(STRIP_ROWS) or image.height
-    else:  # the pixels are elsewhere, as in old JPEG in TIFF: its decoder knows where
+    else:  # the pixels are elsewhere, as in old JPEG in TIFF, and the decoder finds them
         return
     pieces = -(-image.width // width) * -(-image.height // height)
     if tags.get(PLANES) == SEPARATE:
@@ -103,7 +102,7 @@ def check_tiff(image: Image.Image) -> None:
     check_pieces(len(places), pieces)
     if 0 in places[:pieces]:
         raise VitkitError(
-            "one of its strips or tiles is left out (it is said to be at byte 0), as GDAL's SPARSE_OK "
+            "one of its strips or tiles is missing (its offset is 0), as GDAL's SPARSE_OK "
             "does with empty ones; save it again with all of them"
         )
 
@@ -112,21 +111,21 @@ def check_pieces(listed: int, needed: int) -> None:
     """Raises VitkitError for a TIFF that lists fewer strips or tiles than it needs."""
     if listed < needed:
         raise VitkitError(
-            f"it is truncated: it has {listed:,} of the {needed:,} strips or tiles that its size takes"
+            f"it is truncated: it has {listed:,} of the {needed:,} strips or tiles that its size requires"
         )
 
 
 def memory(image: Image.Image) -> int:
-    """Bytes that decoding takes, its result among them: measured, and rounded up."""
+    """Bytes of memory that decoding takes, including its result: measured, and rounded up."""
     bytes_per_pixel = MEMORY.get(image.format or "", USUAL_MEMORY)
-    if image.info.get("progressive"):  # a JPEG's coefficients wait for the last scan
+    if image.info.get("progressive"):  # all coefficients of a JPEG are kept until the last scan
         bytes_per_pixel += 2 * len(image.getbands())
     return bytes_per_pixel * image.width * image.height
 
 
 def orientation(image: Image.Image) -> int:
-    """Exif's orientation of an image, 1 to 8; upright if it says none."""
-    if image.format == "TIFF":  # Pillow turns these itself
+    """The Exif orientation of an image, 1 to 8; UPRIGHT if it has none."""
+    if image.format == "TIFF":  # Pillow applies it by itself
         return UPRIGHT
     if image.format == "PNG":  # its Exif may come after the pixels
         image.load()
@@ -140,20 +139,19 @@ def orientation(image: Image.Image) -> int:
 
 
 def can_open(data: bytes, size: tuple[int, int] | None = None) -> bool:
-    """Whether Pillow reads a file, and if a size (height, width) is given, as an image of that
-    size."""
+    """Whether Pillow reads a file; with a `size` (height, width), also whether the image has that size."""
     try:
         with quiet():
             image = open_lazily(data)
-    except Exception:  # a damaged file raises nearly anything
+    except Exception:  # a damaged file may raise any exception
         return False
     return size is None or image.size == size[::-1]
 
 
 @contextmanager
 def quiet(library: str = "PIL") -> Iterator[None]:
-    """A context in which a library neither logs nor warns about files that it cannot read: vitkit
-    reports them once."""
+    """Silence the log messages and warnings of a library about files that it cannot read, because vitkit
+    reports them itself."""
     logger = logging.getLogger(library)
     level = logger.level
     logger.setLevel(logging.CRITICAL + 1)
@@ -166,7 +164,7 @@ def quiet(library: str = "PIL") -> Iterator[None]:
 
 
 def channels(image: Image.Image) -> int:
-    """How many channels an image has: 1 for grey, 3 for colours, 4 with transparency."""
+    """Number of channels of an image: 1 for grey, 3 for colours, 4 with transparency."""
     if image.has_transparency_data:
         return 4
     if image.mode in ("1", "L") or is_grey_of_many_bits(image):
@@ -175,14 +173,14 @@ def channels(image: Image.Image) -> int:
 
 
 def is_grey_of_many_bits(image: Image.Image) -> bool:
-    """Whether it is grey of more than 8 bits."""
+    """Whether an image is grey with more than 8 bits."""
     return image.mode in ("I", "F") or image.mode.startswith("I;16")
 
 
 def grey_of_many_bits(image: Image.Image) -> np.ndarray:
-    """Such an image, uncut, as it is stored: float32 (h, w, 1), integers from 0 to 1. Floats are as
-    they are: what holds one image need not hold the next. Raises VitkitError for values that are no
-    numbers."""
+    """Grey of more than 8 bits with all of its bits: float32 (h, w, 1). Integers are scaled to 0 to 1.
+    Floats are unchanged, because a scale that fits one image need not fit the next. Raises VitkitError for
+    values that are not finite."""
     image.load()
     values = np.asarray(image).astype(np.float32)
     if image.mode != "F":
@@ -192,12 +190,12 @@ def grey_of_many_bits(image: Image.Image) -> np.ndarray:
 
 
 def is_png_of_16_bits(data: bytes) -> bool:
-    """Whether it is a PNG of 16-bit colours, which Pillow cuts to 8."""
+    """Whether a file is a PNG of 16-bit colours, which Pillow reduces to 8 bits."""
     return data[:8] == PNG and data[24:25] == b"\x10" and data[25:26] in (b"\x02", b"\x06")
 
 
 def png_of_16_bits(data: bytes) -> np.ndarray:
-    """Such a file's uint16 (h, w, 3), or with alpha (h, w, 4). Raises RuntimeError."""
+    """Decode a PNG of 16-bit colours: uint16 (h, w, 3), or (h, w, 4) with alpha. Raises RuntimeError."""
     import torch
     from torchvision.io import ImageReadMode, decode_png
 
@@ -206,11 +204,11 @@ def png_of_16_bits(data: bytes) -> np.ndarray:
 
 
 def rgb(image: Image.Image, box: tuple[int, int, int, int]) -> np.ndarray:
-    """uint8 (h, w, 3), writable: a box (top, left, height, width) of an image as it is stored.
+    """A box (top, left, height, width) of a stored image: uint8 (h, w, 3), writable.
 
-    Strips of rows are converted one after the other: copies of a whole image, with transparency or
-    of more than 8 bits, would take several times its memory. Raises VitkitError for values that are
-    no numbers.
+    Strips of rows are converted one after the other, because copies of a whole image with transparency
+    or more than 8 bits would take several times its memory. Raises VitkitError for values that are not
+    finite.
     """
     image.load()
     levels = None
@@ -230,12 +228,12 @@ def rgb(image: Image.Image, box: tuple[int, int, int, int]) -> np.ndarray:
 
 
 def _strip_rows(width: int) -> int:
-    """Rows that are converted at once."""
+    """Number of rows that are converted together."""
     return max(STRIP // width, 1)
 
 
 def _as_rgb(image: Image.Image) -> Image.Image:
-    """An image of 8 bits a channel in mode RGB, on white where it is transparent."""
+    """Convert an image of 8 bits a channel to mode RGB, composited on white where it is transparent."""
     if image.has_transparency_data:
         image = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
@@ -245,7 +243,7 @@ def _as_rgb(image: Image.Image) -> Image.Image:
 
 
 def _eight_bits(image: Image.Image, black: float, white: float) -> Image.Image:
-    """Grey of more than 8 bits as mode L, between these two levels."""
+    """Convert grey of more than 8 bits to mode L, scaled from these two levels."""
     values = np.asarray(image).astype(np.float64)
     grey = (values - black) * (255 / (white - black))
     grey = grey.round().clip(0, 255).astype(np.uint8)
@@ -256,8 +254,7 @@ def _eight_bits(image: Image.Image, black: float, white: float) -> Image.Image:
 
 
 def _black_and_white(image: Image.Image) -> tuple[float, float]:
-    """The levels of black and white in a grey image. Raises VitkitError for values that are no
-    numbers."""
+    """The values of black and white in a grey image. Raises VitkitError for values that are not finite."""
     if image.mode.startswith("I;16"):
         tags = getattr(image, "tag_v2", {})
         bits = tags.get(BITS_PER_SAMPLE, (16,))[0]
@@ -272,7 +269,7 @@ def _black_and_white(image: Image.Image) -> tuple[float, float]:
 
 
 def _extremes(image: Image.Image) -> tuple[float, float]:
-    """The least and the largest value of an image. Raises VitkitError if one is no number."""
+    """The smallest and the largest value of an image. Raises VitkitError if one is not finite."""
     lows = []
     highs = []
     for first in range(0, image.height, _strip_rows(image.width)):
@@ -285,15 +282,15 @@ def _extremes(image: Image.Image) -> tuple[float, float]:
     return min(lows), max(highs)
 
 
-# Limits and failures
+# Limits and errors
 
 
 @contextmanager
 def as_bad_image(name: str) -> Iterator[None]:
-    """A block in which whatever a decoder raises becomes BadImage, but not Ctrl-C. Its warnings are
-    silenced, as the pixels are right nevertheless."""
+    """A context in which every exception of a decoder becomes BadImage, but not Ctrl-C. Warnings of
+    decoders are ignored, because the pixels are correct nevertheless."""
     before = Image.MAX_IMAGE_PIXELS
-    Image.MAX_IMAGE_PIXELS = -(-max_pixels() // 2)  # Pillow refuses from twice as many on
+    Image.MAX_IMAGE_PIXELS = -(-max_pixels() // 2)  # Pillow refuses images of twice this size
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -309,7 +306,7 @@ def as_bad_image(name: str) -> Iterator[None]:
     except Image.DecompressionBombError as error:
         raise BadImage(f"{name} is refused as a decompression bomb: {error}; {REMEDY}") from error
     except MemoryError as error:
-        raise BadImage(f"{name} takes more memory to decode than there is") from error
+        raise BadImage(f"{name} takes more memory to decode than is available") from error
     except Exception as error:
         raise BadImage(f"{name} cannot be decoded: {_reason(error)}") from error
     finally:
@@ -317,8 +314,8 @@ def as_bad_image(name: str) -> Iterator[None]:
 
 
 def _reason(error: Exception) -> str:
-    """What a decoder says is wrong. A damaged file makes it raise nearly anything: what is not meant
-    for readers gets its kind before it, as KeyError: 317."""
+    """The reason that a decoder gives. A damaged file may raise any exception; a message that is not
+    meant for users, such as "317" of a KeyError, is preceded by the name of its class."""
     lines = str(error).splitlines() or [""]
     if isinstance(error, ValueError | OSError | RuntimeError | ImportError | SyntaxError):
         return lines[0] or type(error).__name__
@@ -326,8 +323,7 @@ def _reason(error: Exception) -> str:
 
 
 def limit_for_good(max_pixels: int) -> None:
-    """As in a block of `as_bad_image`, from now on: for a process whose threads decode at once.
-    When one of them restores the limits at the end of its block, it restores what the others
-    need."""
+    """Set the limits of `as_bad_image` permanently, for a process that decodes in several threads: a thread
+    that leaves `as_bad_image` would otherwise reset the limits for the others."""
     Image.MAX_IMAGE_PIXELS = -(-max_pixels // 2)
     warnings.simplefilter("ignore")

@@ -1,7 +1,7 @@
-"""Arrays of pixels: their levels, boxes of them, and which way is up.
+"""Arrays of pixels: levels, boxes, and orientation.
 
-Levels are of 8 bits, uint8, or numbers of more, float32. Boxes are (top, left, height, width) in
-pixels of the upright image.
+Levels are uint8, or float32 for more than 8 bits. Boxes are (top, left, height, width) in pixels of
+the upright image.
 
 Legend: h w pixels, C channels.
 """
@@ -12,8 +12,8 @@ from vitkit.system.errors import BadImage
 
 Box = tuple[int, int, int, int]
 
-# What makes a stored image of each Exif orientation upright: swap its rows and columns, then mirror
-# top and bottom, then left and right.
+# How a stored image of each Exif orientation becomes upright: whether to swap rows and columns, then
+# to mirror top and bottom, then left and right
 TURNS = {
     1: (False, False, False),
     2: (False, False, True),
@@ -27,9 +27,9 @@ TURNS = {
 
 
 def levels(array: np.ndarray, name: str) -> np.ndarray:
-    """Numbers of any type as uint8, if they are that, else as float32: integers of 16 bits, and of
-    8 with a sign, divided by the largest of their type, others as they are. Raises BadImage if they
-    are not numbers."""
+    """Convert numbers of any type to levels: uint8 unchanged, else float32. Integers of 16 bits, and of 8
+    with a sign, are divided by the largest value of their type; other values are unchanged. Raises
+    BadImage for values that are not finite numbers."""
     if array.dtype == np.uint8:
         return array
     if array.dtype == bool:
@@ -45,37 +45,37 @@ def levels(array: np.ndarray, name: str) -> np.ndarray:
 
 
 def as_floats(array: np.ndarray) -> np.ndarray:
-    """uint8 from 0 to 255, or float32 -> float32, levels from 0 to 1."""
+    """uint8 from 0 to 255, or float32 -> float32 from 0 to 1."""
     if array.dtype == np.uint8:
         return np.divide(array, 255, dtype=np.float32)
     return array
 
 
 def as_bytes(array: np.ndarray, name: str) -> np.ndarray:
-    """uint8, or float32 from 0 to 1 -> uint8, the nearest levels. Raises BadImage for floats beyond
-    0 to 1, which have none."""
+    """uint8, or float32 from 0 to 1 -> uint8, rounded to the nearest level. Raises BadImage for floats
+    outside of 0 to 1."""
     if array.dtype == np.uint8:
         return array
     least = float(array.min())
     most = float(array.max())
     if least < 0 or most > 1:
         raise BadImage(
-            f"{name} holds values from {least:.4g} to {most:.4g}, which are no levels of 8 bits; give "
-            "them to the model as they are with `data.preprocessing.values='float32'`"
+            f"{name} holds values from {least:.4g} to {most:.4g}, which are not levels of 8 bits; give "
+            "them to the model unchanged with `data.preprocessing.values='float32'`"
         )
     return (array * 255).round().astype(np.uint8)
 
 
 def on_white(array: np.ndarray) -> np.ndarray:
-    """Red, green, blue and alpha of (h, w, 4), laid on white: float32 (h, w, 3), from 0 to 1."""
+    """Composite RGBA (h, w, 4) on white: float32 (h, w, 3), from 0 to 1."""
     array = as_floats(array)
     alpha = array[..., 3:]
     return array[..., :3] * alpha + (1 - alpha)
 
 
 def grey(array: np.ndarray) -> np.ndarray:
-    """The luma of red, green and blue (h, w, 3), by the weights that Pillow has: (h, w, 1), of the
-    same type. For three equal channels, the result is one of them, to the bit."""
+    """The luma of RGB (h, w, 3), with Pillow's weights: (h, w, 1) of the same type. The luma of three
+    equal channels equals each of them to the bit."""
     if array.dtype == np.uint8:
         parts = array.astype(np.uint32) * np.array([19595, 38470, 7471], np.uint32)
         return ((parts.sum(2, keepdims=True) + 0x8000) >> 16).astype(np.uint8)
@@ -84,11 +84,11 @@ def grey(array: np.ndarray) -> np.ndarray:
     return array @ np.array([[0.299], [0.587], [0.114]], np.float32)
 
 
-# Boxes, and which way is up
+# Boxes and orientation
 
 
 def checked(box: Box, size: tuple[int, int]) -> Box:
-    """Checks that a box lies within an image of `size` (height, width), and returns it."""
+    """Assert that a box lies within an image of `size` (height, width), and return it."""
     top, left, height, width = box
     assert min(top, left) >= 0 and min(height, width) > 0, box
     assert top + height <= size[0] and left + width <= size[1], (box, size)
@@ -96,7 +96,7 @@ def checked(box: Box, size: tuple[int, int]) -> Box:
 
 
 def cut(pixels: np.ndarray, box: Box | None) -> np.ndarray:
-    """A box of pixels (h, w, C), as a view; None for all."""
+    """A view of a box of pixels (h, w, C); None for all pixels."""
     if box is None:
         return pixels
     top, left, height, width = checked(box, pixels.shape[:2])
@@ -104,8 +104,8 @@ def cut(pixels: np.ndarray, box: Box | None) -> np.ndarray:
 
 
 def reduced(box: Box, reduce: int, size: tuple[int, int]) -> Box:
-    """The box of an image at 1/reduce of its size, `size` (height, width), that covers a box of the
-    full one."""
+    """The smallest box of an image at 1/reduce of its size, `size` (height, width), that covers a box of the
+    full image."""
     top, left, height, width = box
     bottom = min(-(-(top + height) // reduce), size[0])
     right = min(-(-(left + width) // reduce), size[1])
@@ -115,7 +115,7 @@ def reduced(box: Box, reduce: int, size: tuple[int, int]) -> Box:
 
 
 def before_turn(box: Box, size: tuple[int, int], orientation: int) -> Box:
-    """The position in the stored image of a box of the upright image, of `size` (height, width)."""
+    """The box in the stored image of a box in the upright image, whose size is `size` (height, width)."""
     swapped, flip_rows, flip_columns = TURNS[orientation]
     top, left, height, width = box
     if flip_rows:
@@ -128,13 +128,13 @@ def before_turn(box: Box, size: tuple[int, int], orientation: int) -> Box:
 
 
 def upright_size(size: tuple[int, int], orientation: int) -> tuple[int, int]:
-    """(height, width) of an image that is stored in this size."""
+    """(height, width) of the upright image of a stored image of this size."""
     swapped, _, _ = TURNS[orientation]
     return size[::-1] if swapped else size
 
 
 def upright(pixels: np.ndarray, orientation: int) -> np.ndarray:
-    """Pixels (h, w, 3) as they are stored, turned upright by Exif's orientation, contiguous."""
+    """Apply an Exif orientation to stored pixels (h, w, 3); the result is contiguous."""
     swapped, flip_rows, flip_columns = TURNS[orientation]
     if swapped:
         pixels = pixels.transpose(1, 0, 2)

@@ -1,10 +1,10 @@
-"""What every image goes through before a model sees it, in evaluation; in training, an Augmentation
-takes the place of its rule.
+"""Preprocessing of every image before the model in evaluation; in training, an Augmentation replaces its
+rule.
 
-Images are uint8 until they are normalised, on the model's device; or, for models of more bits,
-float32, levels from 0 to 1.
+Images are uint8 until they are normalised on the model's device. For models of more bits they are
+float32, with levels from 0 to 1.
 
-Legend: B batch, C channels, h w pixels of what the model gets.
+Legend: B batch, C channels, h w pixels of the prepared image.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -32,14 +32,14 @@ from vitkit.system.environment import MAX_PIXELS
 from vitkit.system.errors import BadImage, BadSettings
 from vitkit.system.values import check_settings
 
-LARGEST = 1e6  # of a mean or a deviation of levels
+LARGEST = 1e6  # bound of a mean or a standard deviation of levels
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from vitkit.data.images.pictures import Picture
 
-# What the numbers of an image are until a model gets them.
+# Type of prepared images before they are normalised
 Values = Literal["uint8", "float32"]
 Interpolation = Literal["bilinear", "bicubic"]
 Rule = Literal["square", "shorter", "native", "naflex"]
@@ -48,19 +48,18 @@ MAX_SIDE = 8192
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """How an image is prepared for the model. A Preprocessing is saved with the model and never
-    guessed.
+    """How images are prepared for a model. A Preprocessing is saved with the model and never guessed.
 
-    The defaults are the published ViT's (mean and standard deviation 0.5: pixels from -1 to 1),
+    The defaults are those of the published ViT (mean and standard deviation 0.5: pixels from -1 to 1),
     with antialiasing, as Hugging Face and timm resize; Google's own evaluation resized without it.
     """
 
     size: tuple[int, int] = (224, 224)
     """Height and width of the prepared image, in pixels."""
     rule: Rule = "square"
-    """How the image gets this size: "square", both sides are resized at once; "shorter", the
-    shorter side is resized, the shape kept, and the centre of that. Or "native": the whole image
-    at its own proportions, on a grid of about as many patches as `size` has; "naflex": the same,
+    """How the image gets this size: "square", both sides are resized; "shorter", the shorter
+    side is resized with the aspect ratio kept, and the centre is cropped. Or "native": the whole
+    image with its aspect ratio, on a grid with about as many patches as `size`; "naflex": the same
     on the grid that SigLIP 2's NaFlex chooses."""
     resize: int = 0
     """Side to resize to before a centre crop, of the square or the shorter one; 256 and 224 are the
@@ -75,18 +74,18 @@ class Preprocessing:
     std: tuple[float, ...] = (0.5, 0.5, 0.5)
     """Standard deviation, by which the difference is divided."""
     values: Values = "uint8"
-    """What the numbers of an image are until then: uint8, levels of 8 bits; or float32, which keeps
-    16 bits and more: from 0 to 1, floats as they are."""
+    """The dtype of images before normalisation: uint8, levels of 8 bits; or float32, which keeps
+    16 bits and more: from 0 to 1, floats unchanged."""
     patch: tuple[int, int] = (16, 16)
-    """Height and width of the model's patches in pixels, for images at their own proportions; else
-    nobody reads it."""
+    """Height and width of the model's patches in pixels, for images with their aspect ratios; otherwise
+    unused."""
 
     def __post_init__(self):
         for name in ("size", "mean", "std", "patch"):
-            object.__setattr__(self, name, _several(name, getattr(self, name)))
+            object.__setattr__(self, name, _as_tuple(name, getattr(self, name)))
         check_settings(self)
         largest = MAX_SIDE
-        if self.is_native:  # a number of patches, however they lie
+        if self.is_native:  # only the product of the sides is limited, the number of patches
             largest = MAX_SIDE**2
         known = [isinstance(side, int) and 1 <= side <= largest for side in self.size]
         if known != [True, True] or prod(self.size) > MAX_SIDE**2:
@@ -114,11 +113,11 @@ class Preprocessing:
             )
 
     def _check_native(self) -> None:
-        """Raises VitkitError for images at their own proportions that no patches cover."""
+        """Raises VitkitError for patches that are malformed, or that do not cover `size` with a native rule."""
         patch = [isinstance(side, int) and 1 <= side <= MAX_SIDE for side in self.patch]
         if patch != [True, True]:
             raise BadSettings(
-                f"patch is {self.patch}; it is the height and width of one, in pixels"
+                f"patch is {self.patch}; it is the height and width of a patch in pixels"
             )
         if not self.is_native:
             return
@@ -128,11 +127,11 @@ class Preprocessing:
             )
         if self.size[0] % self.patch[0] or self.size[1] % self.patch[1]:
             raise BadSettings(
-                f"size is {self.size}, and patches of {self.patch[0]} x {self.patch[1]} do not cover "
-                f'it; if rule is "{self.rule}" they do'
+                f"size is {self.size}, but patches of {self.patch[0]} x {self.patch[1]} do not cover "
+                f'it, as rule "{self.rule}" requires'
             )
         most = LONGEST**2
-        if self.rule == "naflex":  # all of them in one row, of a panorama
+        if self.rule == "naflex":  # a panorama may have all patches in one row
             most = MOST_ALONG
         if self.patches > most:
             raise BadSettings(
@@ -152,44 +151,47 @@ class Preprocessing:
 
     @property
     def patches(self) -> int:
-        """The number of patches of `size`; the maximum for images at their own proportions."""
+        """The number of patches in `size`; for images in their own aspect ratios, the maximum."""
         return (self.size[0] // self.patch[0]) * (self.size[1] // self.patch[1])
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Shape of a prepared image: (C, h, w); for images at their own proportions, the shape
-        of one with those of `size`."""
+        """Shape of a prepared image: (C, h, w). An image in its own aspect ratio has another shape, with at
+        most as many patches."""
         return (self.channels, *self.size)
 
     @property
     def row_shape(self) -> tuple[int, ...]:
-        """Shape of an image in a batch whose images are not known yet: (C, h, w), or (M,) for
-        images of several sizes (native.py)."""
+        """Shape of a row in a batch of unknown images: (C, h, w), or (M,) for images of several sizes
+        (native.py)."""
         if self.is_native:
             return (row_length(self.channels, self.patches, self.patch),)
         return self.shape
 
     def put(self, image: "Tensor", row: "Tensor") -> None:
-        """Write a prepared image, (C, h, w), into a row of a batch, of `row_shape`."""
+        """Write a prepared image (C, h, w) into a row of a batch, of shape `row_shape`."""
         if self.is_native:
             put(image, row, self.patch)
         else:
             row.copy_(image)
 
     def together(self, images: Sequence[np.ndarray]) -> np.ndarray:
-        """Prepared images, (C, h, w) each, as a batch: (B, C, h, w) if they have one size, else (B, M)."""
+        """Combine prepared images (C, h, w) to a batch: (B, C, h, w) if they have one size, otherwise (B, M)."""
         if not self.is_native or not images:
             return np.array(images, dtype=self.dtype)
         return together(images, self.row_shape[0], self.patch)
 
     def image_of(self, images: np.ndarray, number: int) -> np.ndarray:
-        """One image of such a batch, (C, h, w)."""
+        """An image of a batch of `together`, (C, h, w)."""
         return image_of(images, number, self.channels, self.patch)
 
     def computed(self, compute: Callable[[Any], Sequence[Any]], images: Any) -> list[Any]:
-        """The results of `compute`, which takes images of one size, (b, C, h, w), and returns
-        several (b, ...), for such a batch: the same number of (B, ...). Images are an array, or a
-        tensor."""
+        """Apply `compute` to a batch of images of any sizes, an array or a tensor.
+
+        compute: images of one size (b, C, h, w) -> several results (b, ...).
+
+        Returns the same number of results (B, ...).
+        """
         if not self.is_native:
             return list(compute(images))
         return computed_by_size(compute, images, self.channels, self.patch)
@@ -200,9 +202,9 @@ class Preprocessing:
         return np.dtype(self.values)
 
     def decode(self, picture: "Picture", box: Box | None = None, reduce: int = 1) -> np.ndarray:
-        """A picture, or a box of it, before any resize: (height, width, C), uint8, or float32 from
-        0 to 1. Raises BadImage. `reduce` is for photographs in JPEG, as in `Encoded.pixels`."""
-        # Photographs: the way of nearly all models
+        """A picture, or a box of it, before it is resized: (height, width, C), uint8, or float32 from 0 to 1.
+        Raises BadImage. `reduce` applies to photographs in JPEG only, see `Picture.pixels`."""
+        # Photographs, the case of nearly all models
         if self.values == "uint8" and self.channels == 3:
             return picture.pixels(box, reduce)
         if self.values == "uint8" and self.channels == 1:
@@ -221,8 +223,7 @@ class Preprocessing:
         of a file, or a Picture. Raises BadImage for one that cannot be decoded, and VitkitError for
         several.
 
-        interpolation: used instead of its own for something that belongs to the picture, such as a
-        mask.
+        interpolation: replaces that of the settings, for something that belongs to an image, such as a mask.
         """
         import torch
 
@@ -262,7 +263,8 @@ class Preprocessing:
             height, width = picture.size
             return 0.0, 0.0, float(height), float(width)
         resized_height, resized_width = self._resized_size(picture)
-        down = picture.size[0] / resized_height  # pixels of the picture for one of the resized
+        # Height of a resized pixel in pixels of the picture
+        down = picture.size[0] / resized_height
         across = picture.size[1] / resized_width
         top, left = self._crop_corner(resized_height, resized_width)
         return top * down, left * across, self.size[0] * down, self.size[1] * across
@@ -272,7 +274,7 @@ class Preprocessing:
         return round((resized_height - self.size[0]) / 2), round((resized_width - self.size[1]) / 2)
 
     def _resized_size(self, picture: "Picture") -> tuple[int, int]:
-        """(height, width) of a picture before the centre crop. Raises BadImage for one that would
+        """(height, width) of a picture after the resize, before the centre crop. Raises BadImage if it would
         be too large."""
         if self.is_native:
             choose = grid_of
@@ -312,26 +314,25 @@ class Preprocessing:
         return self.normalise_(images.clone())
 
     def normalise_(self, images: "Tensor") -> "Tensor":
-        """Float (B, C, h, w) or (C, h, w) from 0 to 1, changed to (x - mean) / std."""
+        """Normalise float (B, C, h, w) or (C, h, w) from 0 to 1 in place: (x - mean) / std."""
         for channel, (mean, std) in enumerate(zip(self.mean, self.std, strict=True)):
-            # numbers, not tensors: no copy to the device that would wait for it
+            # Numbers instead of tensors, because a copy to the device would wait for it
             images[..., channel, :, :].sub_(mean).div_(std)
         return images
 
     def unnormalise(self, images: "Tensor") -> "Tensor":
-        """`normalise` undone: (B, C, h, w) -> float32 (B, C, h, w), from 0 to 1 where they were."""
+        """Invert `normalise`: (B, C, h, w) -> float32 (B, C, h, w)."""
         out = images.float().clone()
         for channel, (mean, std) in enumerate(zip(self.mean, self.std, strict=True)):
             out[:, channel].mul_(std).add_(mean)
         return out
 
     def levels(self, images: "Tensor") -> "Tensor":
-        """(B, C, h, w) as `normalise` makes them -> uint8 (B, C, h, w), the nearest levels."""
+        """Invert `normalise` and round to levels: (B, C, h, w) -> uint8 (B, C, h, w)."""
         return self.unnormalise(images).mul_(255).round_().clamp_(0, 255).byte()
 
     def __str__(self) -> str:
-        """All of it, for people: "shorter side to 256, centre of 224 x 224, bilinear, mean 0.5, std
-        0.5"."""
+        """A summary: "shorter side to 256, centre of 224 x 224, bilinear, mean 0.5, std 0.5"."""
         size = f"{self.size[0]} x {self.size[1]}"
         if self.is_native:
             height, width = self.patch
@@ -344,7 +345,7 @@ class Preprocessing:
         kernel = str(self.interpolation)
         if not self.antialias:
             kernel += " without antialiasing"
-        text = f"{size}, {kernel}, mean {_in_words(self.mean)}, std {_in_words(self.std)}"
+        text = f"{size}, {kernel}, mean {_as_text(self.mean)}, std {_as_text(self.std)}"
         if self.channels != 3:
             text += f", {counted(self.channels, 'channel')}"
         if self.values != "uint8":
@@ -352,18 +353,20 @@ class Preprocessing:
         return text
 
     def to_json(self) -> dict:
-        """Plain values; from_json is the way back."""
+        """Plain values for JSON; `from_json` reads them."""
         plain = asdict(self)
         for name in ("size", "mean", "std", "patch"):
             plain[name] = list(plain[name])
-        if not self.is_native:  # as of every model before there was one: known by the rest
+        if (
+            not self.is_native
+        ):  # absent for compatibility with models that were saved before it existed
             del plain["patch"]
         return plain
 
     @classmethod
     def from_json(cls, values: dict) -> "Preprocessing":
-        """A setting that is absent has its default, for earlier code may not have had it; but not
-        the size, mean and deviation. Raises VitkitError for anything that to_json does not write."""
+        """Read the values of `to_json`. A missing setting has its default, because older files may lack it,
+        except size, mean and std. Raises VitkitError for anything that `to_json` does not write."""
         names = [field.name for field in fields(cls)]
         known = isinstance(values, dict) and values.keys() <= set(names)
         if not known or not {"size", "mean", "std"} <= values.keys():
@@ -375,16 +378,16 @@ class Preprocessing:
             )
         try:
             return cls(**values)
-        except TypeError as error:  # a number instead of a list, and the like
+        except TypeError as error:  # such as a number instead of a list
             raise BadSettings(f"the preprocessing {values} is malformed: {error}") from None
 
 
 def _with_channels(stored: np.ndarray, channels: int, name: str) -> np.ndarray:
-    """The channels (h, w, c) of a file -> those of a model (h, w, C), of the same type.
+    """Convert the channels of a file, (h, w, c), to those of a model, (h, w, C), of the same type.
 
-    They are kept as they are. Besides, grey is repeated for red, green and blue; colours become
-    grey by their luma; and a model of 4 channels gets opacity as its last one. Raises BadImage for
-    others: nobody knows which of twelve bands is red.
+    The same number of channels is unchanged. Grey is repeated for red, green and blue; colours become
+    grey by their luma; and a model of 4 channels gets an opaque alpha channel. Raises BadImage for
+    other numbers, because it is unknown which channel is which colour.
     """
     own = stored.shape[2]
     if own == channels:
@@ -401,13 +404,13 @@ def _with_channels(stored: np.ndarray, channels: int, name: str) -> np.ndarray:
     if stored.shape[2] == channels:
         return stored
     raise BadImage(
-        f"{name} has {own} channels, and the model's images have {channels}; a model of such images "
+        f"{name} has {own} channels, but the model's images have {channels}; a model of such images "
         f"has `model.channels={own}`"
     )
 
 
-def _in_words(values: tuple[float, ...]) -> str:
-    """The numbers, or one if they are the same; of many the first and the last."""
+def _as_text(values: tuple[float, ...]) -> str:
+    """The numbers as text: one number if all are equal, the first and the last of more than four."""
     numbers = [f"{value:.4g}" for value in values]
     if len(set(numbers)) == 1:
         return numbers[0]
@@ -417,6 +420,7 @@ def _in_words(values: tuple[float, ...]) -> str:
 
 
 def _check_numbers(name: str, values: tuple) -> None:
+    """Raises VitkitError unless there are values, and all are finite numbers below LARGEST."""
     numbers = [
         value
         for value in values
@@ -427,8 +431,9 @@ def _check_numbers(name: str, values: tuple) -> None:
         raise BadSettings(f"{name} is {shown}; it is a number for each channel: three, for r, g, b")
 
 
-def _several(name: str, value: object) -> tuple:
-    """A setting of several numbers as a tuple. Raises VitkitError for a single one."""
+def _as_tuple(name: str, value: object) -> tuple:
+    """The value of a setting that has several numbers, as a tuple. Raises VitkitError for a single
+    number."""
     if isinstance(value, Iterable) and not isinstance(value, str):
         return tuple(value)
     example = f"({value}, {value})" if name in ("size", "patch") else f"({value}, {value}, {value})"

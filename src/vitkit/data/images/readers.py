@@ -1,8 +1,8 @@
-"""Readers of pictures: a file that Pillow opens, and an array that is decoded already. `stacks.py` has
-the third, for TIFF files and arrays of any number of channels.
+"""Readers of pictures: of a file that Pillow opens, and of an array. `stacks.py` has a third one, for TIFF
+files and arrays with any number of channels.
 
-A reader may raise anything, as a damaged file makes a decoder raise nearly anything: `Picture` in
-pictures.py stands before it, and makes one kind of error of them.
+A damaged file may make a decoder raise any exception. Readers do not handle this: `Picture` in
+pictures.py converts every exception to BadImage.
 
 Legend: C channels, h w pixels.
 """
@@ -31,11 +31,11 @@ from vitkit.data.images.pixels import (
 from vitkit.system.environment import max_pixels
 from vitkit.system.errors import BadImage
 
-SCANS = 10  # as an ordinary progressive JPEG has
+SCANS = 10  # scans of an ordinary progressive JPEG
 
 
 class Reader(Protocol):
-    """Reads a picture. `Picture` has the same attributes, and explains them."""
+    """The protocol of readers. Its members are those of `Picture`, where they are explained."""
 
     @property
     def name(self) -> str: ...
@@ -59,9 +59,9 @@ class Encoded:
     data: bytes
     name: str
     jpeg_header: jpeg.Header | None = None
-    """Of an upright JPEG that jpeg.py can decode without Pillow."""
+    """Header of an upright JPEG that jpeg.py can decode without Pillow."""
     tiff_header: stacks.StackHeader | None = None
-    """Of a TIFF, where the package is installed that reads it to the last bit."""
+    """Header of a TIFF, if the package that reads all of its bits is installed."""
 
     @cached_property
     def image(self) -> Image.Image:
@@ -93,14 +93,14 @@ class Encoded:
 
     @property
     def kind(self) -> str:
-        """Its format, one of pillow.FORMATS."""
+        """The format, one of pillow.FORMATS."""
         if self.jpeg_header:
             return "JPEG"
         return self.image.format or ""
 
     @cached_property
     def orientation(self) -> int:
-        """Exif's: 1 to 8, where 1 is upright. It may take a decode."""
+        """The Exif orientation: 1 to 8, where 1 is upright. It may require a decode."""
         if self.jpeg_header:
             return pillow.UPRIGHT
         return pillow.orientation(self.image)
@@ -113,14 +113,14 @@ class Encoded:
         return upright_size(self.image.size[::-1], self.orientation)
 
     def exif(self) -> Mapping[int, object]:
-        """As `Picture.exif`."""
+        """See `Picture.exif`."""
         if self.jpeg_header:
             return {}
         return self.image.getexif().get_ifd(pillow.EXIF)
 
     def pixels(self, box: Box, reduce: int = 1) -> np.ndarray:
-        """As `Picture.pixels`. Only the part of a JPEG that the box needs is decoded, if the
-        library for this is installed (see jpeg.py)."""
+        """See `Picture.pixels`. Only the part of a JPEG that the box needs is decoded, if jpeg.py finds its
+        library."""
         if self.jpeg_header:
             width = -(-self.jpeg_header.width // reduce)
             height = -(-self.jpeg_header.height // reduce)
@@ -140,7 +140,7 @@ class Encoded:
 
     @property
     def many_bits(self) -> bool:
-        """Whether it has more than 8 bits."""
+        """Whether the image has more than 8 bits a channel."""
         if self.tiff_header is not None:
             return self.tiff_header.dtype != np.uint8
         if self.jpeg_header:
@@ -148,8 +148,8 @@ class Encoded:
         return pillow.is_grey_of_many_bits(self.image) or pillow.is_png_of_16_bits(self.data)
 
     def stored(self, channels: int, box: Box) -> np.ndarray:
-        """As `Picture.stored`. It has 1 or 3 channels; for a model of 4 `channels`, an image with
-        transparency has 4, and for others it lies on white."""
+        """See `Picture.stored`. There are 1 or 3 channels. An image with transparency has 4 for a model of 4
+        `channels`; for other models it is composited on white."""
         if self.jpeg_header:
             return self.pixels(box)
         image = self.image
@@ -169,11 +169,12 @@ class Encoded:
         return cut(upright(stored, self.orientation), box)
 
     def _decode_stored(self, box: Box, reduce: int) -> np.ndarray:
-        """A box of the image as it is stored, before any turn."""
+        """A box of the stored image, before its orientation is applied."""
         image = self.image
         if image.format == "JPEG":
             if reduce > 1:
-                image = pillow.open_lazily(self.data)  # again, as a draft changes an image for good
+                # A second object, because `draft` changes it permanently
+                image = pillow.open_lazily(self.data)
                 image.draft("RGB", (image.width // reduce, image.height // reduce))
                 box = reduced(box, reduce, (image.height, image.width))
             pixels = jpeg.region(self.data, *box, reduce=reduce)
@@ -192,8 +193,8 @@ class Decoded:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is grey, or red, green and blue, of 8 bits: nothing is decoded then. Subclasses
-        of arrays, such as matrices, have ways of their own."""
+        """Whether the array is grey or RGB of 8 bits, for which no decoder is needed. Subclasses of arrays,
+        such as matrices, may behave differently."""
         is_array = type(self.array) is np.ndarray
         return is_array and self.array.dtype == np.uint8 and self.channels in (1, 3)
 
@@ -204,23 +205,23 @@ class Decoded:
 
     @property
     def channels(self) -> int:
-        """C, how many it has."""
+        """C, the number of channels."""
         return math.prod(self.array.shape[2:])
 
     @property
     def many_bits(self) -> bool:
-        """Whether it has more than 8 bits."""
+        """Whether the array has more than 8 bits a channel."""
         return self.array.dtype != np.uint8
 
     def exif(self) -> Mapping[int, object]:
-        """None."""
+        """Empty, as an array has no Exif data."""
         return {}
 
     def pixels(self, box: Box, reduce: int = 1) -> np.ndarray:
-        """As `Picture.pixels`; maybe a view, so do not write to it.
+        """See `Picture.pixels`. The result may be a view: do not write to it.
 
-        A fourth channel is opacity, laid on white; uint16, and floats from 0 to 1, are cut to 8
-        bits. Raises BadImage for an array of other channels, or of other floats.
+        A fourth channel is alpha, composited on white; uint16, and floats from 0 to 1, are reduced to 8
+        bits. Raises BadImage for other numbers of channels, and for other floats.
         """
         array = self.array
         if self._is_like_a_file:
@@ -238,7 +239,7 @@ class Decoded:
         return array
 
     def stored(self, channels: int, box: Box) -> np.ndarray:
-        """As `Picture.stored`."""
+        """See `Picture.stored`."""
         array = self.array
         if self._is_like_a_file and self.channels == 4 and channels != 4:
             return self.pixels(box)
@@ -249,14 +250,14 @@ class Decoded:
 
     @property
     def _is_like_a_file(self) -> bool:
-        """Whether Pillow knows what to do with it: opacity, and grey of 16 bits."""
+        """Whether Pillow converts the array as it would a file: with alpha, or grey of 16 bits."""
         if self.array.dtype == np.uint16:
             return self.array.ndim == 2
         return self.array.dtype == np.uint8 and self.array.shape[2:] == (4,)
 
 
 def no_image(array: np.ndarray, name: str) -> BadImage:
-    """The error for an array that is no image."""
+    """The error for an array that is not an image."""
     return BadImage(
         f"{name} is an array of {array.dtype} {array.shape}; "
         f"expected uint8 (h, w), (h, w, 1) or (h, w, 3)"

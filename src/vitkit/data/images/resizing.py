@@ -1,7 +1,7 @@
-"""The two ways in which images are resized.
+"""The two implementations of resizing.
 
-In evaluation Pillow resizes, as in the pipelines that published accuracies come from. In training
-PyTorch does, which is faster: fewer than two values in a hundred differ, by one level, and that is
+In evaluation Pillow resizes, as in the pipelines of the published accuracies. In training PyTorch
+resizes, because it is faster. Fewer than two values in a hundred differ, by one level, which is
 enough to change one prediction in five hundred.
 
 Legend: C channels.
@@ -15,16 +15,15 @@ from PIL import Image
 if TYPE_CHECKING:
     from torch import Tensor
 
-# Of anything that belongs to an image: nearest is for masks, whose values are no levels.
+# "nearest" is for masks, whose values are not levels
 Resampling = Literal["bilinear", "bicubic", "nearest"]
 
 
 def resize_as_pillow(
     pixels: np.ndarray, size: tuple[int, int], interpolation: Resampling
 ) -> np.ndarray:
-    """(height, width, C) -> (C, *size), uint8 or float32, antialiased, to the bit what Pillow makes
-    of it."""
-    if pixels.shape[:2] == size:  # Pillow copies it
+    """Resize (height, width, C) to (C, *size), uint8 or float32, antialiased, with exactly Pillow's result."""
+    if pixels.shape[:2] == size:  # Pillow would copy the image
         return pixels.transpose(2, 0, 1).copy()
     kernel = Image.Resampling[interpolation.upper()]
     if pixels.shape[2] == 3 and pixels.dtype == np.uint8:
@@ -40,14 +39,14 @@ def resize_as_pillow(
 def resize(
     pixels: np.ndarray, size: tuple[int, int], interpolation: Resampling, antialias: bool = False
 ) -> "Tensor":
-    """(height, width, C) -> (C, *size), uint8 or float32, as PyTorch resizes."""
+    """Resize (height, width, C) to (C, *size), uint8 or float32, with PyTorch."""
     import torch
     import torch.nn.functional as F
 
-    if not pixels.flags.writeable:  # which torch would warn about
+    if not pixels.flags.writeable:  # torch would warn
         pixels = pixels.copy()
     image = torch.from_numpy(pixels).permute(2, 0, 1)
-    images = image[None]  # (1, C, height, width), channels last in memory: the fast way
+    images = image[None]  # (1, C, height, width), channels last in memory, which is faster
     if images.shape[2:] == size:
         return image
     if interpolation == "nearest":

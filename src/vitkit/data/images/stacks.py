@@ -1,8 +1,8 @@
-"""Images that Pillow does not read: TIFF files of any number of channels and bits, by tifffile, and
-arrays that numpy saved (.npy).
+"""Images that Pillow does not read: TIFF files with any number of channels and bits, read by tifffile,
+and arrays that numpy saved (.npy).
 
-Only the header is read at first. What it says is held against the limits before anything large is
-allocated, and so is what a compressed piece of a TIFF may grow to.
+At first only the header is read. Its sizes are compared with the limits before large memory is
+allocated, and so is the size to which a compressed piece of a TIFF may grow.
 
 Legend: h w pixels, C channels.
 """
@@ -26,11 +26,11 @@ NPY = b"\x93NUMPY"
 TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")  # classic and BigTIFF, in both orders of bytes
 ORIENTATION = 274  # tag of TIFF
 UPRIGHT = 1
-BIG_TIFF = 43  # the third byte of a file whose places have 8 bytes
-MAX_PAGES = 1 << 16  # whose directories are read, which takes seconds
-# Those that imagecodecs decodes into a buffer of the right size: none, LZW, deflate, PackBits, LZMA
-# and Zstandard. tifffile's own decoders let a few bytes grow to any size.
+BIG_TIFF = 43  # the third byte of a file with offsets of 8 bytes
+MAX_PAGES = 1 << 16  # reading the directories of more pages takes too long
 UNCOMPRESSED = 1
+# Compressions that imagecodecs decodes into a buffer of the right size: none, LZW, deflate, PackBits,
+# LZMA and Zstandard. With tifffile's own decoders, a few bytes may grow to any size.
 COMPRESSIONS = (UNCOMPRESSED, 5, 8, 32773, 32946, 34925, 50000)
 
 
@@ -42,13 +42,13 @@ class StackHeader(NamedTuple):
     channels: int
     dtype: np.dtype
     pages: int = 1
-    """Images of one size in a TIFF file, one after the other, which may be its channels."""
+    """Images of one size in a TIFF file, which may be its channels."""
     orientation: int = UPRIGHT
-    """Exif's, 1 to 8."""
+    """Exif orientation, 1 to 8."""
 
     @property
     def size(self) -> tuple[int, int]:
-        """(height, width) as it is stored."""
+        """(height, width) of the stored image."""
         return self.height, self.width
 
     @property
@@ -59,8 +59,7 @@ class StackHeader(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Stack:
-    """A Reader of a picture of any number of channels, which Pillow does not read: a TIFF, or a
-    .npy array."""
+    """A Reader of a picture with any number of channels that Pillow does not read: a TIFF or a .npy array."""
 
     data: bytes
     name: str
@@ -68,19 +67,19 @@ class Stack:
 
     @property
     def kind(self) -> str:
-        """Its format."""
+        """The format: "NPY" or "TIFF"."""
         if is_npy(self.data):
             return "NPY"
         return "TIFF"
 
     @property
     def channels(self) -> int:
-        """C, how many it has."""
+        """C, the number of channels."""
         return self.header.channels
 
     @property
     def many_bits(self) -> bool:
-        """Whether it has more than 8 bits."""
+        """Whether the image has more than 8 bits a channel."""
         return self.header.dtype != np.uint8
 
     @property
@@ -89,14 +88,14 @@ class Stack:
         return upright_size(self.header.size, self.header.orientation)
 
     def exif(self) -> Mapping[int, object]:
-        """None."""
+        """Empty, as Exif data of these formats is not read."""
         return {}
 
     def pixels(self, box: Box, reduce: int = 1) -> np.ndarray:
-        """As `Picture.pixels`. Raises BadImage for an image of other than 1 or 3 channels."""
+        """See `Picture.pixels`. Raises BadImage unless the image has 1 or 3 channels."""
         if self.channels not in (1, 3):
             raise BadImage(
-                f"{self.name} has {self.channels} channels, which are no red, green and blue; a model "
+                f"{self.name} has {self.channels} channels, which are not red, green and blue; a model "
                 f"of such images has `model.channels={self.channels}`"
             )
         stored = as_bytes(self.stored(self.channels, box), self.name)
@@ -105,11 +104,11 @@ class Stack:
         return stored
 
     def stored(self, channels: int, box: Box) -> np.ndarray:
-        """As `Picture.stored`, of all channels. In a TIFF with as many pages as `channels`, each
-        page is one of them."""
+        """See `Picture.stored`. The result has all channels. In a TIFF with as many pages as `channels`, each
+        page is a channel."""
         array = read(self.data, channels)
         if not array.size:
-            raise VitkitError("there are no pixels in it")
+            raise VitkitError("it has no pixels")
         stored = levels(array, self.name)
         return cut(upright(stored, self.header.orientation), box)
 
@@ -125,22 +124,22 @@ def is_tiff(data: bytes) -> bool:
 
 
 def header(data: bytes) -> StackHeader:
-    """The header of a .npy or TIFF file. Raises VitkitError, with a sentence, if it is
-    not an image; other failures are tifffile's own."""
+    """Read the header of a .npy or TIFF file. Raises VitkitError, with a sentence, if it is not an image,
+    and exceptions of tifffile."""
     if is_npy(data):
         shape, dtype, _ = _npy_header(data)
         return _header_of(shape, dtype)
     with quiet("tifffile"), _opened(data) as file:
-        said = _tiff_header(file)
-    if said.dtype is None:  # tifffile knows no type with this number of bits
+        found = _tiff_header(file)
+    if found.dtype is None:  # tifffile knows no type with this number of bits
         raise VitkitError("its numbers are of a type that is not read here")
-    return said
+    return found
 
 
 def read(data: bytes, channels: int) -> np.ndarray:
-    """The image (h, w, C), in the file's own type, as it is stored. In a TIFF with as many pages as
-    `channels`, each page is a channel. The caller has checked the header. Raises VitkitError, with a
-    sentence, if it cannot be read."""
+    """Read the stored image (h, w, C) in the file's own type. In a TIFF with as many pages as `channels`,
+    each page is a channel. The caller has checked the header. Raises VitkitError, with a sentence, if the
+    image cannot be read."""
     if is_npy(data):
         shape, dtype, start = _npy_header(data)
         stored = np.frombuffer(data, dtype, offset=start)
@@ -153,7 +152,7 @@ def read(data: bytes, channels: int) -> np.ndarray:
 
 
 def _npy_header(data: bytes) -> tuple[tuple[int, ...], np.dtype, int]:
-    """Shape, type and first byte of an array. Raises VitkitError; a pickle is never opened."""
+    """Shape, type and offset of an array. Raises VitkitError; a pickle is never opened."""
     file = io.BytesIO(data)
     version = np.lib.format.read_magic(file)
     if version == (1, 0):
@@ -163,17 +162,17 @@ def _npy_header(data: bytes) -> tuple[tuple[int, ...], np.dtype, int]:
     if dtype.hasobject or dtype.kind not in "buif":
         raise VitkitError(f"it is an array of {dtype}; an image is of integers or floats")
     if fortran and len(shape) > 1:
-        raise VitkitError("its array is in Fortran's order; save numpy.ascontiguousarray(image)")
+        raise VitkitError("its array is in Fortran order; save numpy.ascontiguousarray(image)")
     start = file.tell()
     wanted = int(np.prod(shape, dtype=object)) * dtype.itemsize
     if len(data) - start != wanted:
-        raise VitkitError(f"it has {len(data) - start:,} bytes of numbers, and needs {wanted:,}")
+        raise VitkitError(f"it has {len(data) - start:,} bytes of numbers, but needs {wanted:,}")
     return shape, dtype, start
 
 
 def _header_of(shape: tuple[int, ...], dtype: np.dtype) -> StackHeader:
-    """Of an array whose channels are its shortest axis, the first or the last. Raises
-    VitkitError."""
+    """The header of an array, whose channels are its first or its last axis, whichever is shorter. Raises
+    VitkitError for other shapes."""
     if len(shape) not in (2, 3) or 0 in shape:
         raise VitkitError(
             f"it is an array of shape {shape}; an image is (height, width), or "
@@ -201,7 +200,7 @@ def _channels_last(array: np.ndarray) -> np.ndarray:
 
 
 def _opened(data: bytes) -> "TiffFile":
-    """Raises ImportError, with a sentence, without tifffile."""
+    """Open a TIFF. Raises ImportError, with a sentence, if tifffile is not installed."""
     try:
         import tifffile
     except ImportError:
@@ -214,9 +213,11 @@ def _opened(data: bytes) -> "TiffFile":
 
 
 def _check_chain(data: bytes) -> None:
-    """Raises VitkitError if the pages of a TIFF cannot be counted. Each has a directory, of entries of
-    one size, which ends in the place of the next: a chain that leads back to itself has no end, and
-    tifffile would follow it."""
+    """Raises VitkitError if the pages of a TIFF cannot be counted.
+
+    The directory of each page ends with the offset of the next directory. A chain that leads back to
+    itself has no end, and tifffile would follow it forever.
+    """
     order: Literal["little", "big"] = "little" if data[:2] == b"II" else "big"
     if BIG_TIFF in data[2:4]:
         first, count_bytes, entry_bytes, place_bytes = 8, 8, 20, 8
@@ -238,6 +239,7 @@ def _check_chain(data: bytes) -> None:
 
 
 def _tiff_header(file: "TiffFile") -> StackHeader:
+    """The header of a TIFF, from its first series of pages."""
     series = file.series[0]
     page = file.pages.first
     orientation = UPRIGHT
@@ -251,7 +253,7 @@ def _tiff_header(file: "TiffFile") -> StackHeader:
             return StackHeader(height, width, channels, series.dtype, orientation=orientation)
         return _header_of(shape, series.dtype)._replace(orientation=orientation)
     if page.dtype is None:
-        raise VitkitError("its pixels are numbers of a kind that is not read here")
+        raise VitkitError("its pixels are numbers of a type that is not read here")
     return StackHeader(
         page.imagelength,
         page.imagewidth,
@@ -263,26 +265,27 @@ def _tiff_header(file: "TiffFile") -> StackHeader:
 
 
 def _is_one_image(file: "TiffFile", series: "TiffPageSeries") -> bool:
-    """Whether the first series is one image, not several pages; an array that tifffile wrote is
-    one, however it is cut into pages."""
+    """Whether the first series is one image instead of several pages. An array that tifffile wrote is one
+    image, however many pages store it."""
     if len(series.shape) == 2:
         return True
     return len(series.shape) == 3 and ("S" in series.axes or file.is_shaped)
 
 
 def _read_tiff(file: "TiffFile", channels: int) -> np.ndarray:
+    """Read the stored image (h, w, C). Raises VitkitError, and exceptions of tifffile."""
     series = file.series[0]
     if _is_one_image(file, series):
         _check_compression(series.pages[0])
         for page in series.pages:
-            if page is not None:  # pages in one piece with the first have no directory of their own
+            if page is not None:  # pages that are stored together with the first have no directory
                 _check_pieces(page)
         array = series.asarray()
         if "S" in series.axes and array.ndim == 3:
             return np.moveaxis(array, series.axes.index("S"), -1)
         return _channels_last(array)
 
-    # Several pages: each is a channel if there are as many; else the first one counts
+    # Several pages are the channels if there are as many; otherwise the first page is the image
     pages = list(file.pages)[:1]
     if len(file.pages) == channels:
         pages = list(file.pages)
@@ -291,9 +294,7 @@ def _read_tiff(file: "TiffFile", channels: int) -> np.ndarray:
         _check_compression(page)
         _check_pieces(page)
         if page.shape != pages[0].shape or page.dtype != pages[0].dtype:
-            raise VitkitError(
-                "its pages are of several sizes, so they are not channels of one image"
-            )
+            raise VitkitError("its pages have several sizes, so they are not channels of one image")
         planes.append(page.asarray())
     if len(planes) == 1:
         return _channels_last(planes[0])
@@ -301,9 +302,9 @@ def _read_tiff(file: "TiffFile", channels: int) -> np.ndarray:
 
 
 def _check_pieces(page) -> None:
-    """Raises VitkitError for a page that lacks some of its strips or tiles, which tifffile would read
-    as zeros. GDAL leaves out tiles that hold nothing, and says so by a place and a size of 0; where
-    the pixels are in one piece, nobody needs a size."""
+    """Raises VitkitError for a page that lacks some of its strips or tiles, which tifffile would read as
+    zeros. A tile that GDAL omits because it is empty has offset 0 and size 0. The size is not needed if
+    the pixels are contiguous."""
     check_pieces(len(page.dataoffsets), math.prod(page.chunked))
     for place, size in zip(page.dataoffsets, page.databytecounts, strict=False):
         if (place == 0) != (size == 0) and not (place and page.is_contiguous):
@@ -311,14 +312,13 @@ def _check_pieces(page) -> None:
 
 
 def _check_compression(page) -> None:
-    """Raises VitkitError, or ImportError with a sentence, for a compression that is not read
-    here."""
+    """Raises VitkitError, or ImportError with a sentence, for a compression that is not read here."""
     if page.compression not in COMPRESSIONS:
-        # Of a number that tifffile does not know there is no name
+        # tifffile has no name for an unknown number
         unknown = f"an unknown method ({page.compression!r})"
         name = getattr(page.compression, "name", unknown)
         raise VitkitError(
-            f"it is compressed by {name}; save it uncompressed, or by LZW, deflate or Zstandard"
+            f"it is compressed by {name}; save it uncompressed, or with LZW, deflate or Zstandard"
         )
     if page.compression == UNCOMPRESSED:
         return

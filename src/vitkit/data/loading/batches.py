@@ -1,7 +1,7 @@
-"""Batches: what is in each of them, made by worker processes, or on the model's device.
+"""Batches of examples, made by worker processes or on the model's device.
 
-What augmentation does to an example is decided by (seed, epoch, example), and which examples are in
-a batch by order.py. So a run is continued by its step number, with any number of workers.
+The augmentation of an example is a function of (seed, epoch, example), and order.py decides which
+examples a batch has. So a run is continued by its step number, with any number of workers.
 
 Legend: B batch, C channels, N examples, K classes, h w pixels.
 """
@@ -44,20 +44,21 @@ class Batch(NamedTuple):
     """The input of a training or evaluation step."""
 
     images: Tensor
-    """(B, C, h, w): uint8, or float32 of a preprocessing whose values are that. Or (B, M): in evaluation,
-    images at their own proportions (data/images/native.py)."""
+    """(B, C, h, w): uint8, or float32 if these are the values of the preprocessing. In evaluation, images in
+    their own aspect ratios are (B, M) (data/images/native.py)."""
     targets: Tensor
-    """int64 (B,) for a class; float32 (B, K), ones and zeros, for several; float32 (B,) for a
-    number; int64 (B,), all -1, for data without targets."""
+    """int64 (B,) for a class; float32 (B, K) of ones and zeros for several classes; float32 (B,) for a
+    number; int64 (B,) of -1 for data without targets."""
     real: Tensor
-    """bool (B,): False on the rows that fill up the last evaluation batch."""
+    """bool (B,): False on rows of padding in the last evaluation batch."""
     indices: Tensor
+    """int64 (B,): index of each example in the source."""
     """int64 (B,): which examples of the source these are."""
 
 
 def default_workers(source: Source | None = None) -> int:
-    """Worker processes that suit this machine's CPU quota, one being left to the model; 0 if
-    nothing is to be decoded."""
+    """Number of worker processes for this machine's CPU quota, which leaves one CPU to the model; 0 if
+    nothing needs decoding."""
     if source is not None and isinstance(source.store, Arrays):
         return 0
     return max(1, min(MAX_WORKERS, cpus() - 1))
@@ -75,21 +76,21 @@ def train_batches(
     device: torch.device | None = None,
     readers: int = 1,
 ) -> Generator[Batch, None, None]:
-    """Batches after + 1, after + 2, ... without end, of `batch` examples, augmented.
+    """Augmented training batches of `batch` examples: batches after + 1, after + 2, ... without end.
 
-    Close it to end its workers.
+    Close the generator to end its workers.
 
-    workers: processes that prepare batches; 0 is none besides this one.
-    share: (rank, world size) yields this rank's equal part of every batch, so that all ranks
-    together see what one would.
-    device: that of the model; images that are decoded already and need no resize are kept, and
-    augmented, there, and for a GPU others go into page-locked memory.
-    readers: among how many processes the chunks of a remote source are shared (order.py), the same
-    in a run from its first batch to its last.
-    Raises VitkitError for settings that cannot go together, and while it runs BadImage with the
+    workers: number of processes that prepare batches; 0 prepares them in this process.
+    share: (rank, world size) yields this rank's equal part of every batch, so that all ranks together
+        see the batches of a single one.
+    device: the model's device. Images that are already decoded and need no resize are stored and
+        augmented there. For a GPU, other images are written to page-locked memory.
+    readers: number of processes that share the chunks of a remote source (order.py). It must not change
+        during a run.
+    Raises VitkitError for settings that cannot be combined, and during iteration BadImage with the
     image's name.
     """
-    # Refuse what cannot be done before the first batch.
+    # Refuse invalid settings before the first batch
     check_fits(augmentation, preprocessing)
     if not len(source):
         raise BadSettings("there are no images to train on")
@@ -103,17 +104,17 @@ def train_batches(
     on_gpu = device.type == "cuda"
     steps = TrainingRows(source, batch, seed, own_rows, after, min(readers, batch))
 
-    # Small images that are decoded already: whole batches are made on the device.
+    # Small decoded images: whole batches are made on the device
     if can_augment_on_device(source, augmentation, preprocessing):
         images = DeviceImages.of(source, augmentation, preprocessing, device)
         random_at = Stream(seed, AUGMENT).at
-        drawing_workers = workers if on_gpu else 0  # drawn ahead while a GPU computes
+        drawing_workers = workers if on_gpu else 0  # draw ahead while a GPU computes
         batches = device_batches(
             images, augmentation, preprocessing, random_at, steps, drawing_workers
         )
         return (_batch(source, images, examples.numpy()) for images, examples in batches)
 
-    # All others: image by image, in worker processes.
+    # All other images: one by one, in worker processes
     preload(augmentation)
     source.prepare()
     if readers > 1 and source.chunks() is not None:
@@ -131,8 +132,8 @@ def _read_by_workers(
     workers: int,
     pin: bool,
 ) -> Generator[Batch, None, None]:
-    """Batches whose rows come from several readers: each worker builds the same rows of every batch,
-    and so fetches no chunk that another one has."""
+    """Batches whose rows come from several readers. Each worker builds the same rows of every batch, so no
+    two workers fetch the same chunk."""
     pieces = _rows_of_workers(steps.rank_rows, workers)
     ends = np.cumsum([len(rows) for rows in pieces])
     items = (piece for rows in steps for piece in np.split(rows, ends[:-1]))
@@ -142,7 +143,7 @@ def _read_by_workers(
 
 
 def _rows_of_workers(rows: range, workers: int) -> list[range]:
-    """Which of a rank's rows each worker builds, in every batch."""
+    """The rows of this rank that each worker builds in every batch."""
     return split(rows, max(1, min(workers, len(rows))))
 
 
@@ -155,10 +156,12 @@ def _in_pieces(
     preprocessing: Preprocessing,
     pin: bool,
 ) -> Generator[Batch, None, None]:
-    """Batches that are put together of pieces, these rows each: fill(images, item) for every item. Items
-    go to workers in turns, so the k-th piece of every batch is the k-th worker's."""
-    # As many rows are prepared ahead as where a worker builds whole batches: while one waits for a
-    # chunk, there are batches of the others
+    """Batches that consist of pieces with these rows: fill(images, item) makes a piece of each item.
+
+    Workers take items in turn, so the k-th worker makes the k-th piece of every batch.
+    """
+    # As many rows are prepared ahead as if workers built whole batches, so that while one worker waits
+    # for a chunk, there are batches of the others
     most = max(len(rows) for rows in pieces)
     made = batches_in_order(
         fill,
@@ -174,7 +177,7 @@ def _in_pieces(
 def _joined(
     pieces: Generator[Batch, None, None], count: int, pin: bool
 ) -> Generator[Batch, None, None]:
-    """Batches of `count` pieces each, their images in page-locked memory if `pin`."""
+    """Join `count` pieces to a batch each; with `pin`, the images are in page-locked memory."""
     with closing(pieces):
         while parts := list(islice(pieces, count)):
             rows = sum(len(part.indices) for part in parts)
@@ -199,14 +202,15 @@ def eval_batches(
     share: tuple[int, int] = (0, 1),
     pin: bool = False,
 ) -> "EvalBatches":
-    """Every example once, in batches of `batch`; can be gone through again and again. One rank gets
-    them in order, unless they are fetched in chunks by several workers: each then has its part.
+    """Evaluation batches: every example once, in batches of `batch`. They can be iterated repeatedly.
 
-    Batches are filled up with rows whose `real` is False.
+    A single rank gets the examples in order, unless several workers fetch them in chunks: then each
+    worker reads a part of its own. Batches are padded with rows whose `real` is False.
 
-    share: as in train_batches; every rank gets the same number of batches.
-    pin: into page-locked memory.
-    Raises VitkitError for a batch that cannot be, and while it runs BadImage with the image's name.
+    share: see train_batches; every rank gets the same number of batches.
+    pin: write images to page-locked memory.
+    Raises VitkitError for a batch that cannot be shared, and during iteration BadImage with the image's
+    name.
     """
     _check_workers(workers)
     return EvalBatches(source, preprocessing, batch, workers, rank_rows(batch, share), pin)
@@ -214,15 +218,14 @@ def eval_batches(
 
 @dataclass(frozen=True, eq=False)
 class EvalBatches:
-    """The result of eval_batches. It has a length, and every iteration starts from the
-    beginning."""
+    """The result of eval_batches. It has a length, and every iteration starts from the beginning."""
 
     source: Source
     preprocessing: Preprocessing
     batch: int
     workers: int
     rank_rows: range
-    """Which rows of a batch this rank builds."""
+    """The rows of a batch that this rank builds."""
     pin: bool = False
 
     def __len__(self) -> int:
@@ -234,16 +237,16 @@ class EvalBatches:
             return self._read_by_workers()
         firsts = range(self.rank_rows.start, len(self) * self.batch, self.batch)
         items = [range(first, first + len(self.rank_rows)) for first in firsts]
-        need_nothing = are_prepared(self.source, self.preprocessing)
-        fill = partial(_evaluation_batch, self.source, self.preprocessing, need_nothing)
+        already_prepared = are_prepared(self.source, self.preprocessing)
+        fill = partial(_evaluation_batch, self.source, self.preprocessing, already_prepared)
         workers = min(self.workers, len(self))
         layout = MemoryLayout.of(self.preprocessing, len(self.rank_rows))
         other_bytes = len(self.rank_rows) * _target_bytes(self.source)
         return batches_in_order(fill, items, workers, layout, self.pin, other_bytes)
 
     def _read_by_workers(self) -> Generator[Batch, None, None]:
-        """Each worker of each rank goes through a part of the examples, one after the other, and so
-        fetches no chunk that another one has but at the ends of its part."""
+        """Batches in which each worker of each rank reads a contiguous part of the examples, so that two
+        workers fetch the same chunk only at the ends of their parts."""
         pieces = _rows_of_workers(self.rank_rows, self.workers)
         items = []
         for number in range(len(self)):
@@ -263,7 +266,7 @@ class WholePictures:
     source: Source
     workers: int
     share: tuple[int, int]
-    """This rank, and how many there are; all get equally many batches."""
+    """(rank, world size); all ranks get the same number of batches."""
 
     def __len__(self) -> int:
         return -(-len(self.source) // self.share[1])
@@ -275,7 +278,7 @@ class WholePictures:
         return in_order(partial(_whole, self.source), indices, min(self.workers, len(self)))
 
 
-# What is in a batch
+# Contents of a batch
 
 
 def _training_batch(
@@ -286,8 +289,8 @@ def _training_batch(
     images: Tensor,
     rows: np.ndarray,
 ) -> Batch:
-    """The batch of a step, its pictures written into `images`. rows: (epoch, example) of each row,
-    int64 (B, 2). Raises BadImage."""
+    """The batch of a step, with its augmented pictures written into `images`. rows: (epoch, example) of
+    each row, int64 (B, 2). Raises BadImage."""
     stream = Stream(seed, AUGMENT)
     for row, (epoch, index) in enumerate(rows.tolist()):
         random = stream.at(epoch, index)
@@ -298,17 +301,17 @@ def _training_batch(
 def _evaluation_batch(
     source: Source,
     preprocessing: Preprocessing,
-    need_nothing: bool,
+    already_prepared: bool,
     images: Tensor,
     examples: range,
 ) -> Batch:
-    """The batch of these examples, their pictures written into `images`; those behind the last
-    example are padding. `need_nothing`: the pictures are as the model reads them. Raises BadImage."""
+    """The batch of these examples, with their pictures written into `images`. Indices beyond the last
+    example are padding. already_prepared: the source's pictures are prepared images. Raises BadImage."""
     images = images[: len(examples)]
     indices = np.arange(examples.start, examples.stop)
     is_padding = indices >= len(source)
     real = indices[~is_padding]
-    if need_nothing:
+    if already_prepared:
         images[: len(real)] = prepared(source, preprocessing, real)
     else:
         for row, index in enumerate(real.tolist()):
@@ -324,8 +327,7 @@ def _evaluation_batch(
 
 
 def _target_bytes(source: Source) -> int:
-    """How much memory the target of an example takes, if it is much: a float32 row of ones and
-    zeros."""
+    """Bytes of an example's target if they are many: a float32 row of ones and zeros; otherwise 0."""
     if source.target_kind == "classes":
         return 4 * len(source.labels)
     return 0
@@ -344,7 +346,7 @@ def _check_workers(workers: int) -> None:
 
 
 def _whole(source: Source, index: int) -> Batch:
-    """The batch of an example; behind the last one, the last again as padding. Raises BadImage."""
+    """A batch of one whole picture; beyond the last example, that example as padding. Raises BadImage."""
     is_real = index < len(source)
     index = min(index, len(source) - 1)
     colours = Preprocessing().decode(source.picture(index))  # red, green and blue, of 8 bits

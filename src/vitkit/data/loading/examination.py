@@ -1,5 +1,5 @@
-"""Looking at the images of a data set before hours are spent on it: which are damaged, how many
-channels and bits they have, and the mean and standard deviation of each channel.
+"""Inspect the images of a data set before training: which are damaged, how many channels and bits they
+have, and the mean and standard deviation of each channel.
 
 Legend: C channels.
 """
@@ -20,9 +20,9 @@ from vitkit.system.console.progress import bar, silent
 from vitkit.system.errors import BadImage, BadSettings
 
 CHUNK = 64  # images between two updates of the progress bar
-LOOKED_AT = 8  # images, evenly spread, whose channels are looked at
-MEASURED = 1000  # images, evenly spread, whose numbers are measured
-DIGITS = 5  # of a mean: as many as anybody reads, and the same on every machine
+LOOKED_AT = 8  # number of evenly spread images whose channels are inspected
+MEASURED = 1000  # number of evenly spread images whose values are measured
+DIGITS = 5  # significant digits of a mean, equal on every machine
 
 
 def check_images(
@@ -31,9 +31,13 @@ def check_images(
     progress: bool = True,
     preprocessing: Preprocessing | None = None,
 ) -> list[tuple[int, str]]:
-    """Decode every image, in `workers` processes, into the channels that a preprocessing has;
-    without one into its own; one for all where they are alike. Returns the index of each image that
-    cannot be used, and a sentence that names it. Raises OSError if the network or the disk fails."""
+    """Decode every image, in `workers` processes.
+
+    Returns the index of each image that cannot be used, and a sentence that names it. Images of one
+    array are checked by their first. Raises OSError if the network or the disk fails.
+
+    preprocessing: decodes images into its channels; None decodes them into their own.
+    """
     source.prepare()
     if isinstance(source.store, Arrays) and source.store.are_alike:
         first = range(min(1, len(source)))
@@ -43,16 +47,16 @@ def check_images(
     task = partial(_check, source, preprocessing)
     workers = min(worth_starting(workers, len(ranges(len(source), CHUNK))), len(chunks))
     results = in_order(task, chunks, workers)
-    shown = bar("checking images") if progress else silent
+    show = bar("checking images") if progress else silent
     broken = []
-    for broken_in_chunk in shown(results, len(chunks)):
+    for broken_in_chunk in show(results, len(chunks)):
         broken += broken_in_chunk
     return broken
 
 
 def _chunks(source: Source) -> list[range]:
-    """All examples, those together that one process looks at: CHUNK of them, or if they are read in
-    chunks, one of these."""
+    """Ranges of examples, each of which one process checks: CHUNK examples, or the examples of one chunk
+    if the source is read in chunks."""
     chunks = source.chunks()
     if chunks is None:
         return ranges(len(source), CHUNK)
@@ -63,7 +67,7 @@ def _chunks(source: Source) -> list[range]:
 def _check(
     source: Source, preprocessing: Preprocessing | None, indices: range
 ) -> list[tuple[int, str]]:
-    """The index of each of these images that cannot be used, and why. Raises OSError if the network
+    """The index of each of these images that cannot be used, and the reason. Raises OSError if the network
     or the disk fails, which is not the image's fault."""
     broken = []
     for index in indices:
@@ -82,16 +86,15 @@ class Seen(NamedTuple):
     """The content of some of the images."""
 
     channels: int
-    """C, the most that one has."""
+    """C, the largest number of channels."""
     colours: bool
-    """Whether red, green and blue can be made of them: photographs, grey and with opacity."""
+    """Whether all can be converted to RGB: photographs, grey images, and such with alpha."""
     many_bits: bool
-    """Whether one has more than 8 bits."""
+    """Whether any has more than 8 bits a channel."""
 
 
 def look_at(source: Source) -> Seen:
-    """What the images of a source contain, judged by some of them; unreadable images do not
-    count."""
+    """Inspect the channels and bits of some images of a source; unreadable images are skipped."""
     channels = 1
     colours = True
     many_bits = False
@@ -102,7 +105,7 @@ def look_at(source: Source) -> Seen:
             own_channels = picture.channels
             own_colours = picture.colours_are_known
             own_many_bits = picture.many_bits
-            picture.stored(own_channels)  # a damaged header may say anything
+            picture.stored(own_channels)  # raises BadImage if the header is damaged
         except BadImage:
             continue
         channels = max(channels, own_channels)
@@ -112,9 +115,9 @@ def look_at(source: Source) -> Seen:
 
 
 def measured(source: Source, preprocessing: Preprocessing) -> Preprocessing:
-    """The preprocessing with the mean and the standard deviation of each channel of up to MEASURED
-    images, at the size that they are stored in; of a channel that never changes the deviation is 1.
-    Images that cannot be read do not count. Raises VitkitError if none can."""
+    """The preprocessing with the mean and standard deviation of each channel, measured on up to MEASURED
+    images at their stored size. The deviation of a constant channel is 1. Unreadable images are skipped.
+    Raises VitkitError if all are."""
     sums = np.zeros((3, preprocessing.channels))  # count, sum, sum of squares
     error = None
     source = source.a_few()
@@ -140,9 +143,10 @@ def measured(source: Source, preprocessing: Preprocessing) -> Preprocessing:
 
 
 def _spread(count: int, most: int) -> list[int]:
-    """Evenly spread indices, at most a given number."""
+    """At most `most` evenly spread indices."""
     return np.linspace(0, count - 1, min(count, most)).astype(int).tolist()
 
 
 def _rounded(values: np.ndarray) -> tuple[float, ...]:
+    """Round to DIGITS significant digits."""
     return tuple(float(f"{value:.{DIGITS}g}") for value in values)

@@ -1,20 +1,21 @@
-"""The order of training: the batch at step t is a pure function of (seed, t), whatever the number of
-worker processes.
+"""The order of training: the batch at step t is a pure function of (seed, t), with any number of worker
+processes.
 
-The order is the permutations of all epochs end to end, and batch t is positions (t - 1) B to t B of
-it: epochs have no seam, every example comes once in each, and B may be larger than the data set.
+The order concatenates the permutations of all epochs, and batch t is its positions (t - 1) B to t B. So
+a batch may span two epochs, every example occurs once in each epoch, and B may be larger than the data
+set.
 
-Where examples can only be read many together (row groups of large parquet files, remote shards), a
-permutation goes through windows of some of these chunks: which chunks meet in a window, and the
-order inside it, are random.
+Some examples can only be read in chunks (row groups of large parquet files, ranges of remote shards).
+Then a permutation visits windows of several chunks. Which chunks form a window, and the order within
+it, are random.
 
-A permutation of very many examples, each of which can be read alone, is not held in memory: which
-example is at a position is computed (`Scattered`).
+The permutation of very many examples that can be read individually is not stored, but computed by
+position (`Scattered`).
 
-Where such chunks have to be fetched, several readers share them, so that each is fetched once. A
-reader has the same rows of every batch, and chunks of its own to fill them from. Readers are a part
-of the order: how many there are is written down when a run begins, and whoever continues it, with
-any number of processes, goes through the same batches.
+If chunks must be fetched, several readers share them, so that each chunk is fetched once. A reader
+fills the same rows of every batch, from chunks of its own. The order depends on the number of readers.
+It is saved when a run begins, so a run that is continued with another number of processes sees the same
+batches.
 
 Legend: B batch, N examples, R readers.
 """
@@ -30,10 +31,10 @@ import numpy as np
 from vitkit.data.sources.source import Source
 from vitkit.system.errors import BadSettings
 
-HELD = 1 << 24  # examples whose permutation is held in memory, as it always was: 128 MB
-ROUNDS = 8  # of the cipher by which more of them are ordered
+HELD = 1 << 24  # most examples whose permutation is stored (128 MB); larger ones are computed
+ROUNDS = 8  # of the cipher that computes a permutation
 
-# What a stream of random numbers is for.
+# Purposes of streams of random numbers
 SHUFFLE = 0
 AUGMENT = 1
 
@@ -41,8 +42,8 @@ AUGMENT = 1
 class Stream:
     """A stream of random numbers for each example in each epoch.
 
-    Philox makes its numbers from a key and a counter, so numbers at other counters are other
-    numbers, and none has to be drawn to reach the next.
+    Philox computes its numbers from a key and a counter. So each example has counters of its own, and its
+    numbers can be drawn without drawing those of others.
     """
 
     def __init__(self, seed: int, purpose: int):
@@ -51,10 +52,9 @@ class Stream:
         self.state = self.bits.state
 
     def at(self, epoch: int, index: int) -> np.random.Generator:
-        """The generator, at the beginning of what an example in an epoch has. To be used up before
-        the next call."""
-        # The generator counts up in the first two words; the last two are the epoch's and the
-        # example's own.
+        """The generator at the first number of an example in an epoch. The next call resets it."""
+        # The generator increments the first two words of its counter; the last two identify the epoch
+        # and the example.
         self.state["state"]["counter"][:] = 0, 0, epoch, index
         self.bits.state = self.state
         return self.random
@@ -69,10 +69,10 @@ def permutation(
 ) -> np.ndarray:
     """The permutation of `count` examples in an epoch, counted from 0: int64 (N,).
 
-    chunks: which chunk each example lies in, int64 (N,), and how many of them make a window; None
-    if each is read alone.
-    reader_at: which reader each position of the epoch belongs to, (N,), numbered from 0; None if
-    there is one. Two readers have at most one chunk in common.
+    chunks: the chunk of each example, int64 (N,), and the number of chunks in a window; None if examples
+        are read individually.
+    reader_at: the reader of each position of the epoch, (N,), counted from 0; None if there is one
+        reader. Two readers share at most one chunk.
     """
     random = Stream(seed, SHUFFLE).at(epoch, 0)
     shuffled = random.permutation(count)
@@ -85,12 +85,12 @@ def permutation(
     if reader_at is None:
         return shuffled[np.argsort(windows[shuffled], kind="stable")]
 
-    # Chunk after chunk, each reader takes as many examples as it has positions
+    # In the order of chunks, each reader takes as many examples as it has positions
     by_chunk = shuffled[np.argsort(places[shuffled], kind="stable")]
     reader_of = np.empty(count, dtype=np.int64)
     reader_of[by_chunk] = np.sort(reader_at)
 
-    # Each goes through its own window by window
+    # Each reader visits its examples window by window
     in_turn = shuffled[np.lexsort((windows[shuffled], reader_of[shuffled]))]
     order = np.empty(count, dtype=np.int64)
     order[np.argsort(reader_at, kind="stable")] = in_turn
@@ -98,14 +98,13 @@ def permutation(
 
 
 class Scattered:
-    """A permutation of `count` examples in an epoch that takes no memory: `[positions]` computes
-    which examples are there.
+    """A permutation of `count` examples in an epoch that takes no memory: `[positions]` computes the
+    examples at these positions.
 
-    A Feistel network: a position is two digits to the base m, and in each round one of them is moved
-    on by a hash of the other, which can be undone, whatever the hash. So it is a permutation of the
-    m * m numbers; m is the least with m * m >= count, and a number that is no example is put through
-    again until it is one (cycle walking), which is a permutation of the examples (Black and Rogaway
-    2002).
+    It is a Feistel network. A position is two digits in base m, and each round adds a hash of one digit to
+    the other, which can be inverted whatever the hash. So the network permutes the m * m numbers, where m
+    is the smallest with m * m >= count. A number that is not an example is permuted again until it is one
+    (cycle walking), which gives a permutation of the examples (Black and Rogaway 2002).
     """
 
     def __init__(self, count: int, seed: int, epoch: int):
@@ -122,7 +121,7 @@ class Scattered:
         return numbers.astype(np.int64)
 
     def _through(self, numbers: np.ndarray) -> np.ndarray:
-        """All rounds, once."""
+        """Apply all rounds once."""
         left, right = np.divmod(numbers, self.base)
         for key in self.keys:
             left, right = right, (left + _hash(right ^ key) % self.base) % self.base
@@ -130,7 +129,7 @@ class Scattered:
 
 
 def _hash(numbers: np.ndarray) -> np.ndarray:
-    """Every bit of a result depends on every bit of its number: SplitMix64's last step."""
+    """The last step of SplitMix64: every bit of the result depends on every bit of the number."""
     numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return numbers ^ (numbers >> np.uint64(31))
@@ -138,9 +137,9 @@ def _hash(numbers: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class TrainingRows:
-    """For every step after `after`, the (epoch, example) of each row: int64 (rows, 2). Endless.
+    """The (epoch, example) of each row of every step after `after`: int64 (rows, 2). Endless.
 
-    Made in the main process, for all workers.
+    It is iterated in the main process, for all workers.
     """
 
     source: Source
@@ -150,32 +149,32 @@ class TrainingRows:
     """The rows of a batch that this rank builds."""
     after: int
     readers: int = 1
-    """Among how many readers the chunks of a source are shared, if it has chunks: at most one for
-    each row of a batch."""
+    """Number of readers that share the chunks of a source with chunks: at most one for each row of a
+    batch."""
 
     def __iter__(self) -> Iterator[np.ndarray]:
         count = len(self.source)
         orders: dict[int, np.ndarray | Scattered] = {}
         for step in itertools.count(self.after):
-            # Where in the endless row of epochs the batch lies.
+            # The positions of the batch in the concatenated epochs
             positions = step * self.batch + np.arange(self.rank_rows.start, self.rank_rows.stop)
             epochs, positions = np.divmod(positions, count)
 
-            # Which examples these are.
+            # The examples at these positions
             rows = np.stack([epochs, positions], axis=1)
             for epoch in np.unique(epochs).tolist():
-                if epoch not in orders:  # the one before is over
+                if epoch not in orders:  # the previous epoch is over
                     orders = {epoch: self._order(epoch)}
                 in_epoch = epochs == epoch
                 rows[in_epoch, 1] = orders[epoch][positions[in_epoch]]
             yield rows
 
     def chunks_in_use(self, rows: range) -> int:
-        """How many chunks a process that builds these rows of every batch has to keep: the windows of
-        their readers. If it does the work of several, the windows that some have just left are still
-        there, and must not drive out what others need, so it has room for both."""
+        """Number of chunks that a process which builds these rows of every batch must keep: the windows of
+        their readers. With several readers there is room for two windows each, because the last window of
+        one reader must not displace the current window of another."""
         readers = len(np.unique(self._reader_of_row[rows.start : rows.stop]))
-        assert self._chunks is not None  # its rows have readers
+        assert self._chunks is not None  # because its rows have readers
         in_window = self._chunks[1]
         if readers == 1:
             return in_window
@@ -194,8 +193,7 @@ class TrainingRows:
 
     @cached_property
     def _chunks(self) -> tuple[np.ndarray, int] | None:
-        """As the source has them. A window is divided among the readers, who fill batches
-        together."""
+        """The source's chunks. The readers fill batches together, so each has a part of the window."""
         chunks = self.source.chunks()
         if chunks is None:
             return None
@@ -211,7 +209,7 @@ class TrainingRows:
 
 
 def rank_rows(batch: int, share: tuple[int, int]) -> range:
-    """The rows of every batch that a rank builds. Raises VitkitError if they cannot be divided
+    """The rows of every batch that a rank builds. Raises VitkitError if the batch cannot be divided
     equally."""
     rank, world_size = share
     if batch < 1 or not 0 <= rank < world_size or batch % world_size:
@@ -223,7 +221,7 @@ def rank_rows(batch: int, share: tuple[int, int]) -> range:
 
 
 def split(rows: range, parts: int) -> list[range]:
-    """Rows in this many consecutive parts, as equal as possible. Those of a rank's rows among
-    its workers are those of the batch among all workers."""
+    """Split rows into consecutive parts of nearly equal length. Splitting a batch among ranks and then
+    among the workers of each is the same as splitting it among all workers."""
     ends = [rows.start + len(rows) * part // parts for part in range(parts + 1)]
     return [range(start, end) for start, end in itertools.pairwise(ends)]

@@ -1,8 +1,8 @@
-"""Images in memory: small data sets decoded once, which workers share, or on the model's device
-where no worker is needed; and the buffers that workers fill with batches of all others.
+"""Images in memory: small data sets that are decoded once and shared with workers, or stored on the
+model's device if that needs no workers; and the buffers that workers fill with batches of other images.
 
-None of these changes a batch: decoding a box gives the pixels of a full decode, and what is random
-is drawn from the same numbers by the same function. So a run may be continued with or without.
+None of these changes a batch: a box of a decoded image equals the decoded box, and the same function
+draws from the same random numbers. So a run may be continued with or without them.
 
 Legend: B batch, C channels, N examples, h w pixels.
 """
@@ -28,14 +28,14 @@ from vitkit.data.sources.source import Source
 from vitkit.data.sources.stores import Arrays, Store
 from vitkit.system.console.progress import Shown, silent
 
-CHUNK = 64  # images that a worker decodes before it hands them over
-PHOTOGRAPHS = Preprocessing()  # of three channels in 8 bits
-SAMPLE = 50  # images whose sizes say how much memory all of them will take
+CHUNK = 64  # images that a worker decodes before it returns them
+PHOTOGRAPHS = Preprocessing()  # three channels of 8 bits
+SAMPLE = 50  # number of images whose sizes are used to estimate the memory of all
 
 RandomAt = Callable[[int, int], np.random.Generator]
-"""(epoch, example) -> the random numbers of it"""
+"""(epoch, example) -> the example's random numbers in this epoch."""
 Fill = Callable[[Tensor, Any], NamedTuple]
-"""(images, item) -> a named tuple of tensors, whose first is `images`, filled."""
+"""(images, item) -> a named tuple of tensors. Its first is `images`, which the function has filled."""
 
 
 # Data sets decoded once
@@ -43,23 +43,23 @@ Fill = Callable[[Tensor, Any], NamedTuple]
 
 @dataclass(frozen=True, eq=False)
 class Pixels(Store):
-    """Decoded pictures of any sizes, one after the other. Row i is example i."""
+    """Decoded pictures of any sizes in one array. Row i is example i."""
 
     origin: Store
-    """For names and identities."""
+    """The store of the encoded pictures, for names and identities."""
     rows: np.ndarray
-    """(N,): of the origin."""
+    """(N,): row of each picture in the origin."""
     block: np.ndarray
-    """uint8 or float32: all pixels."""
+    """uint8 or float32: the values of all pictures, one picture after the other."""
     channels: int
     """C, of every picture."""
     starts: np.ndarray
-    """(N,): where each begins."""
+    """(N,): index in the block of each picture's first value."""
     sizes: np.ndarray
-    """(N, 2): height and width."""
+    """(N, 2): height and width of each picture."""
 
     def read(self, row: int) -> np.ndarray:
-        """(h, w, C); a view, so do not write to it."""
+        """The picture (h, w, C) as a view: do not write to it."""
         height, width = self.sizes[row].tolist()
         start = int(self.starts[row])
         end = start + height * width * self.channels
@@ -81,17 +81,19 @@ def decoded(
     shown: Shown = silent,
     preprocessing: Preprocessing = PHOTOGRAPHS,
 ) -> Source:
-    """The examples of a source, decoded into memory by `workers` processes, if that takes at most `limit`
-    bytes and workers are forked, so that they share it; otherwise the source itself. The
-    preprocessing gives the number of channels, and whether they have 8 bits. Raises BadImage with
-    the image's name."""
-    limit = limit // preprocessing.dtype.itemsize  # as many numbers
+    """Decode the examples of a source into memory, with `workers` processes.
+
+    Returns the source itself if that would take more than `limit` bytes, or if workers are not forked
+    and so could not share the memory. The preprocessing determines the channels and the type of the
+    values. Raises BadImage with the image's name.
+    """
+    limit = limit // preprocessing.dtype.itemsize  # number of values
     if not _worth_decoding(source, limit, preprocessing.channels):
         return source
     source.prepare()
 
-    # Decode chunk by chunk, one image after the other into one block.
-    block = np.empty(limit, preprocessing.dtype)  # pages that are never written to take no memory
+    # Decode chunk by chunk, writing one image after the other into the block
+    block = np.empty(limit, preprocessing.dtype)  # pages that are not written to take no memory
     sizes = np.zeros((len(source), 2), np.int32)
     end = 0
     chunks = ranges(len(source), CHUNK)
@@ -105,7 +107,7 @@ def decoded(
             sizes[i] = image.shape[:2]
             end += image.size
 
-    # The encoded images are not needed any more.
+    # Release the encoded images
     cache = getattr(source.store, "cache", None)
     if cache is not None:
         cache.clear()
@@ -117,13 +119,13 @@ def decoded(
 
 
 def _worth_decoding(source: Source, limit: int, channels: int) -> bool:
-    """Whether examples are encoded, lie in memory or on a disk, and seem to fit in `limit` numbers
-    once decoded."""
+    """Whether the examples are encoded, lie in memory or on a disk, and probably have at most `limit` values
+    when decoded."""
     if limit <= 0 or not len(source) or not forked():
         return False
     if isinstance(source.store, Arrays | Pixels):
         return False
-    if source.chunks() is not None:  # more than memory holds
+    if source.chunks() is not None:  # the encoded images do not fit in memory
         return False
     sample = range(0, len(source), -(-len(source) // SAMPLE))
     pixels = 0
@@ -138,25 +140,29 @@ def _decode(source: Source, preprocessing: Preprocessing, indices: range) -> lis
     return [preprocessing.decode(source.picture(i)) for i in indices]
 
 
-# Pictures that are decoded and need no other size: batches of them are cut out of one array
+# Decoded pictures of the right size: batches are slices of one array
 
 
 def are_prepared(source: Source, preprocessing: Preprocessing) -> bool:
-    """Whether the pictures of a source lie in memory as a model reads them: decoded, and of its
-    size."""
+    """Whether the pictures of a source are stored as prepared images: decoded, with the size that the model
+    reads."""
     if preprocessing.resize or preprocessing.is_native:
         return False
     height, width = preprocessing.size
-    if preprocessing.rule == "shorter" and height != width:  # which goes to the model's longer side
+    if (
+        preprocessing.rule == "shorter" and height != width
+    ):  # the image is resized to the longer side
         return False
     store = source.store
     if isinstance(store, Pixels):
         return bool((store.sizes == preprocessing.size).all())
     if not isinstance(store, Arrays):
         return False
-    if store.array.dtype != np.uint8 or preprocessing.values != "uint8":  # numbers are converted
+    if (
+        store.array.dtype != np.uint8 or preprocessing.values != "uint8"
+    ):  # values would be converted
         return False
-    # Grey is repeated for three colours; a fourth channel is opacity, not grey
+    # Grey can be repeated for three colours, but a fourth channel is alpha
     channels: tuple[int, ...] = (1, 3)
     if store.array.ndim == 4:
         channels = (store.array.shape[3],)
@@ -164,10 +170,10 @@ def are_prepared(source: Source, preprocessing: Preprocessing) -> bool:
 
 
 def prepared(source: Source, preprocessing: Preprocessing, examples: np.ndarray | slice) -> Tensor:
-    """These examples of such a source: (N, C, h, w), or (N, 1, h, w) if they are grey."""
+    """These examples of a source for which `are_prepared` is True: (N, C, h, w), or (N, 1, h, w) for grey."""
     height, width = preprocessing.size
     if isinstance(source.store, Pixels):
-        # All have the same size, so that their block is an array
+        # All have the same size, so the block can be reshaped
         arrays = source.store.block.reshape(-1, height, width, preprocessing.channels)
     else:
         assert isinstance(source.store, Arrays)
@@ -184,8 +190,8 @@ def prepared(source: Source, preprocessing: Preprocessing, examples: np.ndarray 
 def can_augment_on_device(
     source: Source, augmentation: Augmentation, preprocessing: Preprocessing
 ) -> bool:
-    """Whether whole batches can be made on the model's device: the pictures are decoded and have
-    the model's size, and are at most shifted and mirrored."""
+    """Whether whole batches can be made on the model's device: the pictures are prepared images, and the
+    augmentation at most shifts and mirrors them."""
     if augmentation.crop not in ("none", "pad_crop") or augmentation.changes_colours:
         return False
     return are_prepared(source, preprocessing)
@@ -193,12 +199,12 @@ def can_augment_on_device(
 
 @dataclass(frozen=True, eq=False)
 class DeviceImages:
-    """All images as one tensor on a device, padded; a batch is cut out of it in one go."""
+    """All images as one padded tensor on a device, from which whole batches are indexed."""
 
     images: Tensor
-    """(N, C, h + 2 pad, w + 2 pad)"""
+    """(N, C, h + 2 pad, w + 2 pad): the padded images."""
     size: tuple[int, int]
-    """h, w"""
+    """(h, w): the size of a crop."""
 
     @classmethod
     def of(
@@ -208,7 +214,7 @@ class DeviceImages:
         preprocessing: Preprocessing,
         device: torch.device,
     ) -> "DeviceImages":
-        """The images of a source that passes `can_augment_on_device`."""
+        """Copy the images of a source to a device, if `can_augment_on_device` is True for it."""
         images = prepared(source, preprocessing, slice(None)).to(device)
         images = images.expand(-1, preprocessing.channels, -1, -1)  # (N, C, h, w)
         pad = augmentation.pad if augmentation.crop == "pad_crop" else 0
@@ -224,7 +230,7 @@ class DeviceImages:
         rows = top + y  # (B, h)
         columns = left + torch.where(flip.bool(), width - 1 - x, x)  # (B, w)
 
-        # One index for each axis of the result, (B, C, h, w).
+        # One index for each axis of the result (B, C, h, w)
         example = example[:, :, None, None]  # (B, 1, 1, 1)
         channel = torch.arange(self.images.shape[1], device=device)[:, None, None]  # (C, 1, 1)
         row = rows[:, None, :, None]  # (B, 1, h, 1)
@@ -240,10 +246,10 @@ def device_batches(
     batches: Iterable[np.ndarray],
     workers: int,
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """(images (B, C, h, w) on the device, examples int64 (B,)) of every batch.
+    """Yield (images (B, C, h, w) on the device, examples int64 (B,)) for every batch.
 
-    batches: the (epoch, example) of each row: int64 (B, 2).
-    workers: one draws ahead; with 0, nobody does.
+    batches: (epoch, example) of each row, int64 (B, 2).
+    workers: if positive, one worker draws ahead.
     """
     task = partial(_draw_crops, augmentation, preprocessing, random_at)
     for crops in in_order(task, batches, min(workers, 1)):
@@ -253,9 +259,9 @@ def device_batches(
 def _draw_crops(
     augmentation: Augmentation, preprocessing: Preprocessing, random_at: RandomAt, rows: np.ndarray
 ) -> Tensor:
-    """What is drawn for a batch: (example, top, left, flip) of each row, int64 (B, 4).
+    """Draw the crops and flips of a batch: (example, top, left, flip) of each row, int64 (B, 4).
 
-    rows: (epoch, example) of each, int64 (B, 2).
+    rows: (epoch, example) of each row, int64 (B, 2).
     """
     crops = np.zeros((len(rows), 4), np.int64)
     for row, (epoch, example) in enumerate(rows.tolist()):
@@ -268,27 +274,27 @@ def _draw_crops(
     return torch.from_numpy(crops)
 
 
-# Buffers. A tensor that a worker sends lies in fresh shared memory: the system clears every page of
-# it, and maps it twice. Here workers write into a few buffers, one after the other, which they share
-# with this process since they were forked. A batch is copied out of its buffer before it is handed
-# on, so it is the caller's own.
+# Buffers. A tensor that a worker sends is in new shared memory, whose pages the system clears and maps
+# twice. Instead, workers write into a few buffers in turn, which they share with this process because
+# they were forked. A batch is copied out of its buffer before it is yielded, so the caller owns it.
 
 
 class MemoryLayout(NamedTuple):
-    """The images of a batch in memory."""
+    """Shape and type of the images of a batch in memory."""
 
     shape: tuple[int, ...]
-    """(B, C, h, w), or (B, M) for images of several sizes"""
+    """(B, C, h, w), or (B, M) for images of several sizes."""
     dtype: torch.dtype
 
     @classmethod
     def of(cls, preprocessing: Preprocessing, rows: int) -> "MemoryLayout":
-        """The layout of this many images, prepared by a preprocessing."""
+        """The layout of `rows` images that a preprocessing prepares."""
         shape = (rows, *preprocessing.row_shape)
         return cls(shape, getattr(torch, preprocessing.values))
 
     @property
     def bytes(self) -> int:
+        """Size of the images in bytes."""
         return math.prod(self.shape) * self.dtype.itemsize
 
 
@@ -301,13 +307,13 @@ def batches_in_order(
     other_bytes: int = 0,
     ahead: int = AHEAD,
 ) -> Generator[Any, None, None]:
-    """fill(images, item) for every item, in order, prepared by worker processes, as in_order does;
-    images are laid out as `layout` says, and not cleared.
+    """Yield fill(images, item) for every item, in order, prepared by worker processes (`in_order`). The
+    images passed to `fill` are uninitialised.
 
-    other_bytes: of a batch's other tensors.
-    ahead: batches that each worker prepares before they are asked for.
+    other_bytes: size of the other tensors of a batch.
+    ahead: number of batches that each worker prepares in advance.
     """
-    # Page-locked memory is another copy, which a thread of the loader makes
+    # Page-locked memory requires a copy anyway, which a thread of the loader makes
     if not workers or not forked() or pin:
         task = partial(_into_new_memory, fill, layout)
         return in_order(task, items, workers, pin, layout.bytes + other_bytes, ahead)
@@ -317,9 +323,10 @@ def batches_in_order(
 def _through_buffers(
     fill: Fill, items: Iterable, workers: int, layout: MemoryLayout, ahead: int
 ) -> Generator[Any, None, None]:
-    # Workers are at most `ahead` batches each beyond the one that was asked for last
+    """`batches_in_order` with buffers that forked workers share with this process."""
+    # Workers are at most `ahead` batches each ahead of the batch that was requested last
     count = ahead * workers + 1
-    # Anonymous memory: none of /dev/shm
+    # Anonymous memory, which does not count as /dev/shm
     memory = mmap.mmap(-1, count * layout.bytes)
     buffers = list(torch.frombuffer(memory, dtype=layout.dtype).view(count, *layout.shape))
 
@@ -330,25 +337,26 @@ def _through_buffers(
                 images = _copy(buffers[number % count])
                 yield type(batch)(images, *map(torch.from_numpy, batch[1:]))
     finally:
-        buffers.clear()  # the loader is in a cycle, and would keep the memory until that is found
+        buffers.clear()  # the loader is in a reference cycle, which would keep the memory alive
 
 
 def _into_buffer(
     fill: Fill, buffers: list[Tensor], numbered: tuple[int, Any]
 ) -> tuple[int, NamedTuple]:
-    """Work in a worker: the number of the batch, and all of it but the images. As arrays it travels
-    in the message; each tensor would have a piece of shared memory."""
+    """In a worker: fill a buffer, and return the number of the batch and all of it but the images.
+    Arrays are sent in the message itself, whereas each tensor would need shared memory of its own."""
     number, item = numbered
     batch = fill(buffers[number % len(buffers)], item)
     return number, batch._make([None, *(tensor.numpy() for tensor in batch[1:])])
 
 
 def _copy(images: Tensor) -> Tensor:
-    """A copy in memory of its own, which goes back to the system with it. In the C library's heap
-    batches would lie between small things, and leave holes of several batches."""
+    """A copy of images in a mapping of its own, which the system gets back when it is deleted. In the
+    heap of the C library, batches would lie between small objects and leave large holes."""
     memory = mmap.mmap(-1, images.nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     return torch.frombuffer(memory, dtype=images.dtype).view(images.shape).copy_(images)
 
 
 def _into_new_memory(fill: Fill, layout: MemoryLayout, item: Any) -> NamedTuple:
+    """Fill new memory with a batch."""
     return fill(torch.empty(layout.shape, dtype=layout.dtype), item)

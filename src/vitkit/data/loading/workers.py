@@ -1,9 +1,9 @@
-"""Processes that prepare batches, or do other tasks, ahead of the one that needs their results; and
-one of its own for work in which a library may crash.
+"""Worker processes that prepare batches, or do other tasks, ahead of the process that needs the results;
+and a child process for work in which a library may crash.
 
-A task is a function of one item, such as (epoch, example) of every row of a batch. Worker processes
-get a copy of it, so it is a function of a module, a `partial` of one, or a method of a value that
-travels.
+A task is a function of one item, such as the (epoch, example) of every row of a batch. Worker processes
+get a pickled copy of it, so it must be a function of a module, a `partial` of one, or a method of a value
+that can be pickled.
 """
 
 import faulthandler
@@ -23,9 +23,9 @@ from typing import Any, Literal
 
 from vitkit.system.errors import VitkitError, WorkerDied
 
-AHEAD = 2  # results that each worker prepares before they are asked for
+AHEAD = 2  # results that each worker prepares in advance
 ORPHANED = 0.5  # seconds, at most, that a worker outlives the main process
-# Workers are forked where that is safe: at once, and they share what the source holds in memory.
+# Workers are forked where that is safe: they start immediately, and share the memory of the source.
 START: Literal["fork", "spawn"] = "fork" if sys.platform.startswith("linux") else "spawn"
 
 
@@ -37,15 +37,15 @@ def in_order(
     size: int = 0,
     ahead: int = AHEAD,
 ) -> Generator[Any, None, None]:
-    """task(item) for every item, in order, prepared by worker processes.
+    """Yield task(item) for every item, in order, prepared by worker processes.
 
-    Closing the iterator, or forgetting it, ends the workers.
+    Closing or deleting the generator ends the workers.
 
-    workers: 0 is none besides this process.
+    workers: number of worker processes; 0 runs the task in this process.
     pin: put tensors into page-locked memory.
     size: bytes of the tensors of a result, if there are many.
-    ahead: results that each worker prepares before they are asked for. Items go to workers in turns.
-    Raises WorkerDied when a worker is killed, and what the task raises.
+    ahead: number of results that each worker prepares in advance. Workers take items in turn.
+    Raises WorkerDied when a worker is killed, and the exceptions of the task.
     """
     if not workers:
         results = _in_this_process(task, items, pin)
@@ -53,7 +53,7 @@ def in_order(
         results = _in_workers(task, items, workers, pin, ahead)
     else:
         results = _through_pipes(task, items, workers, pin, ahead)
-    with closing(results):  # a traceback would hold on to it, and to its workers
+    with closing(results):  # otherwise a traceback would keep it, and its workers, alive
         for result in results:
             if isinstance(result, Exception):
                 raise result
@@ -66,14 +66,14 @@ def ranges(count: int, size: int) -> list[range]:
 
 
 def worth_starting(workers: int, items: int) -> int:
-    """How many of `workers` processes are worth starting for this many items: starting one takes as
-    long as some items."""
+    """The number of processes, up to `workers`, that are worth starting for this many items: starting one
+    takes as long as some items."""
     return min(workers, items // 4)
 
 
 def fits_shared_memory(workers: int, size: int, ahead: int = AHEAD) -> bool:
-    """Whether results of `size` bytes can travel through /dev/shm, which has often 64 MB in a
-    container, and which the ranks of a machine share. Beyond that a process dies of a bus error."""
+    """Whether results of `size` bytes fit in /dev/shm, which often has 64 MB in a container and is shared
+    by the ranks of a machine. A process that exceeds it is killed by a bus error."""
     free = _shared_memory()
     ranks = int(os.environ.get("LOCAL_WORLD_SIZE", 1))  # torchrun's, on this machine
     return free is None or ranks * (ahead * workers + 1) * size <= free
@@ -85,6 +85,7 @@ def forked() -> bool:
 
 
 def _in_this_process(task: Callable, items: Iterable, pin: bool) -> Generator[Any, None, None]:
+    """`in_order` without workers."""
     for item in items:
         with _one_thread():
             result = task(item)
@@ -93,8 +94,8 @@ def _in_this_process(task: Callable, items: Iterable, pin: bool) -> Generator[An
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """A block in which PyTorch, if it is there, computes on one thread: images are so small that
-    waiting for another takes longer than the work."""
+    """A context in which PyTorch, if it is imported, computes on one thread: images are so small that
+    synchronising threads takes longer than the work."""
     if "torch" not in sys.modules:
         yield
         return
@@ -109,7 +110,7 @@ def _one_thread() -> Iterator[None]:
 
 
 def _pinned(result, pin: bool):
-    """A named tuple of tensors in page-locked memory, if `pin`; anything else as it is."""
+    """With `pin`, a named tuple of tensors in page-locked memory; any other result unchanged."""
     if not pin or not isinstance(result, tuple):
         return result
     return type(result)(*(tensor.pin_memory() for tensor in result))
@@ -118,8 +119,7 @@ def _pinned(result, pin: bool):
 def _through_pipes(
     task: Callable, items: Iterable, workers: int, pin: bool, ahead: int
 ) -> Generator[Any, None, None]:
-    """As _in_workers, without shared memory: arrays are copied through pipes, which takes somewhat
-    longer."""
+    """`_in_workers` without shared memory: arrays are copied through pipes, which takes somewhat longer."""
     import torch
 
     arrays_task = partial(_as_arrays, task)
@@ -131,7 +131,7 @@ def _through_pipes(
 
 
 def _as_arrays(task: Callable, item: Any) -> Any:
-    """task(item), tensors in a tuple as arrays, which travel without shared memory."""
+    """task(item), with the tensors of a tuple as arrays, which are sent without shared memory."""
     result = task(item)
     if isinstance(result, tuple):
         return type(result)(*(tensor.numpy() for tensor in result))
@@ -141,31 +141,31 @@ def _as_arrays(task: Callable, item: Any) -> Any:
 def _in_workers(
     task: Callable, items: Iterable, workers: int, pin: bool, ahead: int
 ) -> Generator[Any, None, None]:
-    """task(item) for every item, or the exception that a user can cause."""
+    """Yield task(item) for every item, or the VitkitError or OSError that it raised."""
     results = _started(task, items, workers, pin, ahead)
     try:
         yield from results
-        return  # below this `try`, a worker is dead
+        return  # the code after the `try` statement handles a dead worker
     except (RuntimeError, EOFError, OSError) as error:
-        # The loader, a pipe or a socket noticed that a worker is dead; or our code failed in one,
-        # which the loader raises again, its message beginning with "Caught".
+        # The loader, a pipe or a socket noticed that a worker is dead. Or a task failed: then the loader
+        # raises the exception again, with a message that begins with "Caught".
         reason = (str(error) or type(error).__name__).splitlines()[0]
         if reason.startswith("Caught"):
             raise
-        if isinstance(error, ConnectionError | EOFError):  # that says nothing more
+        if isinstance(error, ConnectionError | EOFError):  # without further information
             reason = ""
     except KeyboardInterrupt:
-        # A worker may be in the middle of a shard: the loader would wait five seconds for each.
+        # A worker may be busy, and the loader would wait five seconds for each of them
         for worker in results._workers:  # type: ignore[attr-defined]
             worker.terminate()
         raise
 
-    # Let go of the loader, so that it ends its workers. The exception above held on to it, and so
-    # do cycles.
+    # Delete the loader, so that it ends its workers. The exception above referred to it, and so do
+    # reference cycles.
     del results
     gc.collect()
     sentence = (
-        "a process that prepares images was killed, most likely for want of memory: use fewer "
+        "a process that prepares images was killed, probably because memory ran out: use fewer "
         f"`workers` (of a run: `data.workers`) than {workers}, or 0 to prepare them in "
         "the main process"
     )
@@ -176,11 +176,11 @@ def _in_workers(
 
 @dataclass(frozen=True, eq=False)
 class _TaskAsDataset:
-    """What a DataLoader takes: dataset[item] is task(item).
+    """A task as the dataset of a DataLoader: dataset[item] is task(item).
 
-    Errors that a user can put right (VitkitError and OSError) are returned, and raised again by
-    `in_order`. The DataLoader would put "Caught BadImage in DataLoader worker process 0" and a
-    traceback before their sentence. All others are bugs: they keep both.
+    Errors that a user can correct (VitkitError and OSError) are returned, and `in_order` raises them.
+    If they were raised here, the DataLoader would put "Caught BadImage in DataLoader worker process 0"
+    and a traceback before their message. All other exceptions are bugs, and keep both.
     """
 
     task: Callable[[Any], Any]
@@ -193,7 +193,7 @@ class _TaskAsDataset:
 
 
 def _started(task: Callable, items: Iterable, workers: int, pin: bool, ahead: int) -> Iterator:
-    """The iterator of a DataLoader, its workers running."""
+    """The iterator of a DataLoader with running workers."""
     from torch.utils.data import DataLoader
 
     with _silent_forks():
@@ -208,26 +208,26 @@ def _started(task: Callable, items: Iterable, workers: int, pin: bool, ahead: in
             prefetch_factor=ahead,
             multiprocessing_context=START,
         )
-        with _same_handler_of_dead_children(), _interrupts_held():
+        with _sigchld_handler_kept(), _interrupts_held():
             return iter(loader)
 
 
 @contextmanager
 def _silent_forks() -> Iterator[None]:
-    """A block in which processes are started without warnings that do not apply."""
+    """A context in which processes are started without warnings that do not apply here."""
     with warnings.catch_warnings():
-        # More workers than cores may be right if reading waits for a network.
+        # More workers than cores may be useful if they wait for a network
         warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
-        # Python 3.12 warns of every fork beside threads: theirs hold no lock that a worker, which
-        # computes on one thread of its own, would take.
+        # Python 3.12 warns of every fork in a process with threads. The threads here hold no lock that a
+        # worker, which computes on a single thread, would need.
         warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
         yield
 
 
 @contextmanager
 def _interrupts_held() -> Iterator[None]:
-    """Hold back Ctrl-C in this block. A worker that is forked in it does not get it until it leaves
-    it to the main process, and would end with a traceback."""
+    """Block Ctrl-C in this context. A worker that is forked in it inherits this until it ignores the
+    signal itself; otherwise an early Ctrl-C would end it with a traceback."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -239,12 +239,12 @@ def _interrupts_held() -> Iterator[None]:
 
 
 @contextmanager
-def _same_handler_of_dead_children() -> Iterator[None]:
-    """Undo what PyTorch does to SIGCHLD in this block.
+def _sigchld_handler_kept() -> Iterator[None]:
+    """Restore the handler of SIGCHLD that PyTorch replaces in this context.
 
-    Its handler raises RuntimeError for a dead worker wherever the main process is then: in the
-    middle of a backward pass, of writing a checkpoint, or in a destructor, which only prints it.
-    Without it the loader notices a dead worker itself, when it has waited for five seconds.
+    PyTorch's handler raises RuntimeError for a dead worker wherever the main process is at that moment:
+    in a backward pass, while a checkpoint is written, or in a destructor, which only prints the error.
+    Without it the loader notices a dead worker when it has waited for five seconds.
     """
     in_main_thread = threading.current_thread() is threading.main_thread()
     if not in_main_thread or not hasattr(signal, "SIGCHLD"):
@@ -258,27 +258,27 @@ def _same_handler_of_dead_children() -> Iterator[None]:
 
 
 def _unchanged(result):
-    """Instead of PyTorch's default, which makes tensors of arrays."""
+    """Replace PyTorch's default, which converts arrays to tensors."""
     return result
 
 
 def _ignore_signals(parent: int, number: int) -> None:
-    """Leave signals to the main process: schedulers send them to everyone, SLURM twice, and the run
-    wants to save first.
+    """Leave signals to the main process: schedulers send them to all processes, SLURM twice, and the run
+    saves first.
 
-    SIGTERM ends a worker only when the main process sends it. A main process that ends, or is
-    killed, takes its workers along.
+    SIGTERM ends a worker only if the main process sends it. Workers end with the main process, also if
+    it is killed.
     """
     for name in ("SIGINT", "SIGUSR1", "SIGUSR2", "SIGHUP"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_IGN)
-    if hasattr(signal, "sigtimedwait"):  # which says who sent it; macOS cannot
+    if hasattr(signal, "sigtimedwait"):  # it returns the sender; macOS does not have it
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         threading.Thread(target=_end_with_parent, args=[parent], daemon=True).start()
 
 
 def _end_with_parent(parent: int) -> None:
-    """End this process, whatever it is doing, when the main one asks for it or is no more."""
+    """End this process at any point of its work when the main process requests it or has ended."""
     while os.getppid() == parent:
         request = signal.sigtimedwait({signal.SIGTERM}, ORPHANED)
         if request and request.si_pid == parent:
@@ -287,27 +287,27 @@ def _end_with_parent(parent: int) -> None:
 
 
 def _shared_memory() -> int | None:
-    """Free bytes of /dev/shm; None if there is none."""
+    """Free bytes of /dev/shm; None if it does not exist."""
     shared = Path("/dev/shm")
     if not shared.is_dir():
         return None
     return shutil.disk_usage(shared).free
 
 
-# One process, in which a crash costs nothing but a sentence
+# A child process for work in which a library may crash
 
 
 class Crashed(Exception):
-    """The process ended in the middle of an item, which is the error's only argument."""
+    """The child process crashed while it processed an item, which is the only argument of this error."""
 
 
 def in_child(task: Callable[[Any], Any], items: Sequence) -> Generator[Any, None, None]:
-    """task(item) for every item, in order, all in one child process.
+    """Yield task(item) for every item, in order, computed in one child process.
 
-    The task is a function of a module or a `partial` of one, and returns what can be pickled. Its
-    exceptions are raised here. Raises Crashed if the process died.
+    The task is a function of a module or a `partial` of one, and its results can be pickled. Its
+    exceptions are raised here. Raises Crashed if the process crashed.
     """
-    import multiprocessing  # in here: most answers need no process
+    import multiprocessing
 
     context = multiprocessing.get_context(START)
     receiver, sender = context.Pipe(duplex=False)
@@ -316,7 +316,7 @@ def in_child(task: Callable[[Any], Any], items: Sequence) -> Generator[Any, None
     )
     with _silent_forks():
         child.start()
-    sender.close()  # the child's copy is the only one then, so that its death ends the pipe
+    sender.close()  # only the child holds a sender now, so its death closes the pipe
     try:
         for item in items:
             try:
@@ -333,11 +333,11 @@ def in_child(task: Callable[[Any], Any], items: Sequence) -> Generator[Any, None
 
 
 def _send_results(task: Callable[[Any], Any], items: Sequence, sender) -> None:
-    """In the child: send what the task returns or raises for each item."""
-    # The main process answers Ctrl-C, and ends this one
+    """In the child process: send the result or the exception of the task for each item."""
+    # The main process handles Ctrl-C, and ends this one
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
-    # Nothing on the terminal, and no core dump on the disk, if it crashes
+    # If it crashes, nothing is printed, and no core dump is written
     faulthandler.disable()
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     with suppress(ImportError):  # Windows has no such limits
@@ -348,6 +348,6 @@ def _send_results(task: Callable[[Any], Any], items: Sequence, sender) -> None:
     for item in items:
         try:
             result = task(item)
-        except Exception as error:  # which the parent raises
+        except Exception as error:  # the parent raises it
             result = error
         sender.send(result)

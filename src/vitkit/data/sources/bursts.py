@@ -1,13 +1,13 @@
-"""Which photographs are shots of one thing, taken in a burst: zoomed, shifted, a few degrees turned,
-exposed otherwise, encoded again; or copies of a photograph, mirrored or turned by quarters. If they are on
-both sides of a split, a model is measured on what it has learned.
+"""Find photographs of the same thing, taken in a burst: zoomed, shifted, rotated by a few degrees,
+with another exposure or encoding; and copies of a photograph, mirrored or rotated by quarter turns. If they
+are on both sides of a split, a model is measured on images that it has been trained on.
 
-Two images are compared by their outlines (outlines.py). What counts as alike is fitted to the data, for
-digits, X-rays and cut-out signs all have much the same outline:
+Two images are compared by their outlines (outlines.py). The threshold for similar images depends on the
+data, because digits, X-rays and cut-out signs all have similar outlines:
 
-- anywhere in a class, images are alike if they are far more so than most of its pairs;
-- one after another, by time or by name, less is needed: so much that of the neighbours that are as
-  alike nearly none are so by chance, as pairs far apart tell.
+- any two images of a class are similar if their similarity exceeds that of most pairs by far;
+- for images taken one after another, by time or by name, the threshold is lower: as low as possible while
+  nearly none of the neighbours above it would be there by chance, estimated from distant pairs.
 
 Legend: N images, P pairs, S pixels of a thumbnail's side.
 """
@@ -43,56 +43,57 @@ from vitkit.system.errors import BadImage
 from vitkit.system.machine import cpus
 from vitkit.system.storage.files import cache_dir, whole
 
-MOST = 20_000  # images among which bursts are looked for
-VERSION = 3  # of what is found, for the cache
+MOST = 20_000  # most images among which bursts are looked for
+VERSION = 3  # of the search; results of other versions in the cache are not used
 
 # The order in which images were taken
-LAG = 2  # places apart that are compared
-SECONDS = 60  # between two shots of a burst, if their times are known
-FAR = 20  # places apart at which two images are hardly of one burst, or a quarter of few images
-TIMED = 0.9  # share of images with a time from which the order is that of time
+LAG = 2  # largest distance of images in the order that are compared
+SECONDS = 60  # largest time between two shots of a burst, if their times are known
+FAR = (
+    20  # distance in the order beyond which images are hardly of one burst; a quarter of few images
+)
+TIMED = 0.9  # smallest share of images with a known time to order all by time
 TAKEN = 0x9003  # DateTimeOriginal
 FRACTION = 0x9291  # SubSecTimeOriginal
 
-# Which pairs of a class are compared closely
-SMALLEST = 24  # pixels of a side below which an image shows too little to tell
-NEAREST = 4  # images that each is compared with closely
-CANDIDATE = 0.7  # correlation from which they are
-COMPARED = 10**7  # pairs up to which each is compared with each
-CHUNK = 32  # images whose partners are looked at together
+# Which pairs of a class are compared in detail
+SMALLEST = 24  # pixels of the shorter side below which an image is ignored
+NEAREST = 4  # most images with which each image is compared
+CANDIDATE = 0.7  # smallest coarse correlation of such a pair
+COMPARED = 10**7  # most pairs of a data set for which all coarse correlations are computed
+CHUNK = 32  # images that a worker processes together
 
-# What is alike
-DRAWN = 1000  # pairs that tell what is usual
-FEW = 20  # pairs below which that is not known
-ALIKE = 0.87  # at least, anywhere,
-ABOVE = 16  # and so many spreads above what is usual;
-IN_ORDER = 0.6  # of neighbours,
-ABOVE_IN_ORDER = 8
-BY_CHANCE = 0.01  # of the neighbours that are called alike, at most
+# Thresholds of similarity
+DRAWN = 1000  # distant pairs that are drawn to estimate usual similarities
+FEW = 20  # number of distant pairs below which no estimate is made
+ALIKE = 0.87  # smallest threshold for any two images of a class
+ABOVE = 16  # distance of this threshold from usual similarities, in their spreads
+IN_ORDER = 0.6  # smallest threshold for neighbours
+ABOVE_IN_ORDER = 8  # distance of this threshold from usual similarities, in their spreads
+BY_CHANCE = 0.01  # largest share of neighbours above the threshold that are there by chance
 
 
 class Bursts(NamedTuple):
-    """Which images are of one burst."""
+    """Groups of images of the same burst."""
 
     groups: np.ndarray
-    """The group of each image, int64 (N,): those with the same number are of one burst, and most images
-    are alone."""
+    """Group of each image, int64 (N,). Images with equal numbers are of one burst; most images are alone."""
     surest: int
-    """The number of the group whose images are the most alike: an example to show."""
+    """The group with the most similar images, to show as an example."""
 
 
 def find_bursts(source: Source) -> Bursts:
-    """Which images are of one burst. What was found is kept in the cache, by names and sizes."""
+    """Find the bursts of a source. The result is cached under the names and sizes of the images."""
     name = source.name(0) if len(source) else ""
     key = f"{VERSION} {name} {fingerprint(source)}"
     digest = hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()
     path = cache_dir() / "bursts" / f"{digest}.npy"
     with suppress(OSError, ValueError):
-        found = np.array(open_memmap(path, mode="r"))  # which never unpickles
+        found = np.array(open_memmap(path, mode="r"))  # open_memmap never unpickles
         if found.shape == (len(source) + 1,):
             return Bursts(found[:-1], int(found[-1]))
     bursts = _find(source)
-    with suppress(OSError):  # a cache that cannot be written costs a little time
+    with suppress(OSError):  # without a cache, the search is repeated next time
         path.parent.mkdir(parents=True, exist_ok=True)
         with whole(path) as new, new.open("wb") as file:
             np.save(file, np.append(bursts.groups, bursts.surest))
@@ -100,8 +101,8 @@ def find_bursts(source: Source) -> Bursts:
 
 
 def _find(source: Source) -> Bursts:
-    """Finds the groups by looking at every image."""
-    # Small grey images, and when each was taken
+    """Find the bursts by comparing images."""
+    # Small grey images, and the time of each photograph
     thumbnails, times = _thumbnails(source)
     readable = np.flatnonzero(thumbnails.any((1, 2)))
     if len(readable) < 2:
@@ -111,31 +112,31 @@ def _find(source: Source) -> Bursts:
         classes = source.target_array
     order = _order([source.name(i) for i in range(len(source))], times)
 
-    # Pairs that may be alike, and pairs that tell what is usual
+    # Pairs that may be similar, and distant pairs whose similarity is usual
     neighbours = _neighbours(order, readable)
     candidates = _candidates(thumbnails, classes, readable)
     usual = _far_pairs(order, classes, readable)
     similar = _Similarities(thumbnails)
     similar.look([*neighbours, *candidates, *usual], "looking for bursts")
 
-    # What is alike
+    # Similar pairs, and the groups that they form
     bar_anywhere, least = _thresholds(similar.of(usual))
-    bar_in_order = _in_order(similar.of(neighbours), similar.of(usual), least)
+    bar_in_order = _threshold_in_order(similar.of(neighbours), similar.of(usual), least)
     alike = [pair for pair in candidates if similar[pair] >= bar_anywhere]
     alike += [pair for pair in neighbours if similar[pair] >= min(bar_in_order, bar_anywhere)]
     groups = _groups(len(source), alike, similar, least)
-    return Bursts(groups, _surest(groups, similar))
+    return Bursts(groups, _surest_group(groups, similar))
 
 
 # Thumbnails
 
 
 def _thumbnails(source: Source) -> tuple[np.ndarray, np.ndarray]:
-    """Grey, uint8 (N, S, S), zeros for images that cannot be read or are tiny; and when each was taken, in
-    seconds (N,), NaN if that is not known."""
+    """Thumbnails, grey, uint8 (N, S, S), of zeros for images that are unreadable or tiny; and the times of
+    the photographs in seconds, (N,), NaN if unknown."""
     source.prepare()
     chunks = ranges(len(source), CHUNK)
-    looks = in_order(partial(_look, source), chunks, worth_starting(cpus(), len(chunks)))
+    looks = in_order(partial(_examine, source), chunks, worth_starting(cpus(), len(chunks)))
     thumbnails = []
     times = []
     for grey, taken in bar("looking for bursts")(looks, len(chunks)):
@@ -144,7 +145,8 @@ def _thumbnails(source: Source) -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate(thumbnails), np.concatenate(times)
 
 
-def _look(source: Source, indices: range) -> tuple[np.ndarray, np.ndarray]:
+def _examine(source: Source, indices: range) -> tuple[np.ndarray, np.ndarray]:
+    """The thumbnails and times of these images."""
     thumbnails = np.zeros((len(indices), SIDE, SIDE), dtype=np.uint8)
     times = np.full(len(indices), np.nan)
     for row, index in enumerate(indices):
@@ -153,12 +155,12 @@ def _look(source: Source, indices: range) -> tuple[np.ndarray, np.ndarray]:
             if min(picture.size) < SMALLEST:
                 continue
             thumbnails[row] = _thumbnail(picture)
-            times[row] = _taken(picture)
+            times[row] = _time_taken(picture)
     return thumbnails, times
 
 
 def _thumbnail(picture: Picture) -> np.ndarray:
-    """Grey, uint8 (S, S). A large JPEG is decoded at a fraction of its size."""
+    """A thumbnail, grey, uint8 (S, S). A large JPEG is decoded at a fraction of its size."""
     if is_stretched(picture):
         pixels = picture_to_look_at(picture)
     else:
@@ -170,9 +172,9 @@ def _thumbnail(picture: Picture) -> np.ndarray:
     return np.asarray(grey.resize((SIDE, SIDE), Image.Resampling.BILINEAR))
 
 
-def _taken(picture: Picture) -> float:
-    """When a photograph was taken, in seconds, as its Exif says; NaN if it does not."""
-    # No Exif, none that can be read, no time in it, no time at all, or one before computers' times
+def _time_taken(picture: Picture) -> float:
+    """The time at which a photograph was taken, in seconds, from its Exif; NaN if unknown."""
+    # There may be no Exif, it may be unreadable or without a time, or the time may be out of range
     with suppress(BadImage, KeyError, ValueError, OverflowError, OSError):
         exif = picture.exif()
         taken = datetime.strptime(str(exif[TAKEN])[:19], "%Y:%m:%d %H:%M:%S")
@@ -181,7 +183,7 @@ def _taken(picture: Picture) -> float:
     return np.nan
 
 
-# Which pairs are looked at
+# Pairs to compare
 
 
 class _Order(NamedTuple):
@@ -190,13 +192,13 @@ class _Order(NamedTuple):
     places: np.ndarray
     """The images in that order, int64 (N,)."""
     folders: np.ndarray
-    """Which folder each image lies in, (N,); all in one if times are known."""
+    """(N,): number of the folder of each image; equal for all if they are ordered by time."""
     times: np.ndarray
-    """(N,)"""
+    """(N,): time of each image in seconds; NaN if images are ordered by name."""
 
 
 def _order(names: Sequence[str], times: np.ndarray) -> _Order:
-    """By time, if nearly all have one; else by name within each folder, IMG_9 before IMG_10."""
+    """Order images by time, if nearly all have one; otherwise by name in each folder, IMG_9 before IMG_10."""
     if np.isfinite(times).mean() >= TIMED:
         return _Order(np.argsort(times, kind="stable"), np.zeros(len(names), int), times)
     paths = [PurePath(name) for name in names]
@@ -208,7 +210,7 @@ def _order(names: Sequence[str], times: np.ndarray) -> _Order:
 
 
 def _natural(name: str) -> list[tuple[str, int]]:
-    """A name as texts and numbers, by which people sort."""
+    """A key that sorts names by their numbers: the name as texts and numbers."""
     parts = re.split(r"([0-9]{1,18})", name)
     return [(part, 0) if k % 2 == 0 else ("", int(part)) for k, part in enumerate(parts)]
 
@@ -218,13 +220,13 @@ Pair = tuple[int, int]
 
 
 def _pairs(first: np.ndarray, second: np.ndarray) -> list[Pair]:
-    """Each pair once."""
+    """Pairs of two arrays of images, without repetitions and without pairs of equal images."""
     both = np.stack([np.minimum(first, second), np.maximum(first, second)], 1)
     return [tuple(pair) for pair in np.unique(both, axis=0).tolist() if pair[0] != pair[1]]
 
 
 def _neighbours(order: _Order, readable: np.ndarray) -> list[Pair]:
-    """Images that were taken one after another."""
+    """Pairs of images that were taken one after another."""
     places = order.places[np.isin(order.places, readable)]
     pairs = []
     for lag in range(1, LAG + 1):
@@ -237,9 +239,9 @@ def _neighbours(order: _Order, readable: np.ndarray) -> list[Pair]:
 
 
 def _far_pairs(order: _Order, classes: np.ndarray, readable: np.ndarray) -> list[Pair]:
-    """Pairs of images of one class, drawn at random but always alike, that were not taken one soon
-    after another. If all classes are small, any two images are drawn."""
-    # Of classes in which images can be so far apart; if none is so large, of all images
+    """Pairs of images of one class that are far apart in the order, drawn with a fixed seed. If all classes
+    are small, images of any classes are paired."""
+    # Images of classes that are large enough for distant pairs; all images if no class is
     sizes = np.bincount(classes[readable], minlength=int(classes.max()) + 1)
     large = readable[sizes[classes[readable]] > 2 * FAR]
     apart = FAR
@@ -248,7 +250,7 @@ def _far_pairs(order: _Order, classes: np.ndarray, readable: np.ndarray) -> list
         classes = np.zeros_like(classes)
         apart = min(FAR, len(readable) // 4)
 
-    # Two images of a class, twice as many pairs as are needed
+    # Two images of a class; twice as many pairs as are needed
     random = np.random.default_rng(0)
     by_class = large[np.argsort(classes[large], kind="stable")]
     starts = np.searchsorted(classes[by_class], classes[by_class], "left")
@@ -258,7 +260,7 @@ def _far_pairs(order: _Order, classes: np.ndarray, readable: np.ndarray) -> list
     first = by_class[rows]
     second = by_class[others]
 
-    # Those far enough apart in the order
+    # Those that are far enough apart in the order
     place = np.empty(len(classes), dtype=np.int64)
     place[order.places] = np.arange(len(classes))
     far = np.abs(place[first] - place[second]) > apart
@@ -266,8 +268,8 @@ def _far_pairs(order: _Order, classes: np.ndarray, readable: np.ndarray) -> list
 
 
 def _candidates(thumbnails: np.ndarray, classes: np.ndarray, readable: np.ndarray) -> list[Pair]:
-    """Images of one class, each with those that are most like it at a glance. There are none if
-    comparing each with each would take long."""
+    """Pairs of images of one class, each with its most similar images by coarse correlation. Empty if
+    computing all coarse correlations would take long."""
     sizes = np.bincount(classes[readable])
     if np.square(sizes.astype(np.float64)).sum() > COMPARED:
         return []
@@ -290,7 +292,7 @@ def _nearest(
     readable: np.ndarray,
     images: list[int],
 ) -> list[Pair]:
-    """Those that are most like each of these images of one class."""
+    """Pairs of each of these images of one class with its most similar images."""
     others = readable[classes[readable] == classes[images[0]]]
     copied = glances_as_copied(glances[others])
     pairs = []
@@ -305,19 +307,19 @@ def _nearest(
     return pairs
 
 
-# The close look
+# Detailed comparison
 
 
 class _Similarities:
-    """How alike the outlines of two images are, by pair, each computed once: the inverse hyperbolic
-    tangent of their correlation, whose differences mean the same anywhere (Fisher)."""
+    """Similarities of the outlines of two images by pair, each computed once: the inverse hyperbolic
+    tangent of their correlation (Fisher's transformation)."""
 
     def __init__(self, thumbnails: np.ndarray):
         self.thumbnails = thumbnails
         self.known: dict[Pair, float] = {}
 
     def look(self, pairs: Sequence[Pair], text: str) -> None:
-        """Compute those of these pairs that are not known yet, under a bar."""
+        """Compute the similarities of these pairs that are not known yet, with a progress bar."""
         partners: dict[int, list[int]] = {}
         for first, second in sorted(set(pairs) - self.known.keys()):
             partners.setdefault(first, []).append(second)
@@ -336,16 +338,17 @@ class _Similarities:
         return self.known[pair]
 
     def of(self, pairs: Sequence[Pair]) -> np.ndarray:
-        """(P,)"""
+        """The similarities of these pairs: (P,)."""
         return np.array([self.known[pair] for pair in pairs])
 
 
-# What is alike
+# Thresholds and groups
 
 
 def _thresholds(usual: np.ndarray) -> tuple[float, float]:
-    """From where on images are alike anywhere, and where neighbours may be: so many spreads above the
-    lower quarter of what is usual. Bursts are among those pairs too, in the upper quarters."""
+    """The threshold of similarity for any two images, and the lowest possible one for neighbours: multiples
+    of a spread above the lower quartile of usual similarities. The lower quartile is used because bursts
+    may be among the usual pairs too, in the upper quartiles."""
     anywhere = np.arctanh(ALIKE)
     in_order = np.arctanh(IN_ORDER)
     if len(usual) < FEW:
@@ -356,10 +359,10 @@ def _thresholds(usual: np.ndarray) -> tuple[float, float]:
     return anywhere, max(in_order, quarter + ABOVE_IN_ORDER * spread)
 
 
-def _in_order(neighbours: np.ndarray, usual: np.ndarray, least: float) -> float:
-    """The least similarity from which on neighbours are alike: of all that are as similar, a share of
-    BY_CHANCE at most would be if the order meant nothing, by what is `usual` of pairs far apart.
-    Infinity if there is none."""
+def _threshold_in_order(neighbours: np.ndarray, usual: np.ndarray, least: float) -> float:
+    """The threshold of similarity for neighbours: the lowest for which at most a share BY_CHANCE of the
+    neighbours above it would be there if the order had no meaning, estimated from the similarities of
+    distant pairs, `usual`. Infinity if there is none."""
     found = np.inf
     for candidate in np.sort(neighbours[neighbours >= least])[::-1]:
         by_chance = len(neighbours) * (1 + (usual >= candidate).sum()) / (1 + len(usual))
@@ -368,9 +371,9 @@ def _in_order(neighbours: np.ndarray, usual: np.ndarray, least: float) -> float:
     return float(found)
 
 
-def _surest(groups: np.ndarray, similar: _Similarities) -> int:
-    """The group whose least similar image is most like the one in its middle, which gives it its number;
-    0 if all are alone."""
+def _surest_group(groups: np.ndarray, similar: _Similarities) -> int:
+    """The group whose least similar image is most similar to its middle image, which gives the group its
+    number; 0 if all images are alone."""
     least: dict[int, float] = {}
     for i in np.flatnonzero(groups != np.arange(len(groups))).tolist():
         middle = int(groups[i])
@@ -380,12 +383,12 @@ def _surest(groups: np.ndarray, similar: _Similarities) -> int:
 
 
 def _groups(count: int, alike: Sequence[Pair], similar: _Similarities, least: float) -> np.ndarray:
-    """The group of each image, (N,): linked by pairs that are alike, and each somewhat like the one
-    that has most links, so that a chain does not run through a whole class."""
+    """The group of each image, (N,). Similar pairs link images. Every image of a group must also be somewhat
+    similar to the image with the most links, so that a chain does not run through a whole class."""
     groups = np.arange(count)
     links = sorted(set(alike))
     while links:
-        # What hangs together, each with the image in its middle
+        # Connected components, each with the image that has the most links in its middle
         first, second = np.array(links).T
         shape = (count, count)
         graph = coo_array((np.ones(len(links)), (first, second)), shape)
@@ -395,7 +398,7 @@ def _groups(count: int, alike: Sequence[Pair], similar: _Similarities, least: fl
         is_first = np.diff(parts[by_degree], prepend=-1) > 0
         middle_of = by_degree[is_first][parts]  # (N,)
 
-        # Those that are like it are a group; the others are looked at again
+        # The images that are similar to the middle are a group; the others are grouped again
         members = np.flatnonzero((degrees > 0) & (middle_of != np.arange(count)))
         to_middle = [(min(i, middle_of[i]), max(i, middle_of[i])) for i in members]
         to_middle = [(int(i), int(j)) for i, j in to_middle]

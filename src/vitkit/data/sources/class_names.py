@@ -1,4 +1,4 @@
-"""Names of classes: one form for those that look alike, and notes on names that may have been meant otherwise."""
+"""Names of classes: Unicode normalisation, and notes on names that may have another meaning."""
 
 import unicodedata
 from collections import Counter
@@ -8,13 +8,13 @@ import numpy as np
 from vitkit.data.sources.targets import COMMA, SEPARATORS, UNKNOWN_WORDS, as_number, is_in_brackets
 from vitkit.system.console.text import some
 
-# What may stand between the classes of one image
+# Possible separators of the classes of one image
 POSSIBLE_SEPARATORS = (COMMA, "/", "+", "&", " ", "_")
 
 
 def notes_on(values: np.ndarray, are_several: bool = False) -> list[str]:
-    """Notes on names of classes that may have been meant otherwise. are_several: whether an image has
-    several classes, so that they have been taken apart."""
+    """Notes on names of classes that may have another meaning. are_several: whether images have several
+    classes, so that cells have been split into classes."""
     names = sorted(set(values))
     notes = []
     fractions = []
@@ -24,8 +24,8 @@ def notes_on(values: np.ndarray, are_several: bool = False) -> list[str]:
             fractions.append(name)
     if fractions:
         notes.append(
-            f"classes are called {some(fractions, 10)}: if these are numbers to predict, say "
-            "`data.columns.target='number'`, and mend the labels that are none"
+            f"classes are called {some(fractions, 10)}: if these are numbers to predict, set "
+            "`data.columns.target='number'`, and correct the labels that are not numbers"
         )
     joined = []
     for name in names:
@@ -34,22 +34,22 @@ def notes_on(values: np.ndarray, are_several: bool = False) -> list[str]:
             joined.append(name)
     if joined and not are_several:
         notes.append(
-            f"classes are called {some(joined[:3], 10)}: if these are several each, say "
+            f"classes are called {some(joined[:3], 10)}: if these are several classes each, set "
             "`data.columns.target='classes'`"
         )
     unknown = [name for name in names if name.strip().casefold() in UNKNOWN_WORDS]
     if unknown:
         notes.append(
-            f"classes are called {some(list(map(repr, unknown)), 10)}: if that says that the label is "
+            f"classes are called {some(list(map(repr, unknown)), 10)}: if that means that the label is "
             "unknown, leave these images out"
         )
-    notes += _about_parts(names)
-    notes += _about_spellings(names)
+    notes += _note_on_compounds(names)
+    notes += _note_on_spellings(names)
     return notes
 
 
-def _about_parts(names: list[str]) -> list[str]:
-    """A note on classes such as "cat, dog" whose parts are classes too; none if there are no such."""
+def _note_on_compounds(names: list[str]) -> list[str]:
+    """A note on classes such as "cat, dog" whose parts are classes too; empty if there are none."""
     known = set(names)
     for separator in POSSIBLE_SEPARATORS:
         compound = []
@@ -62,38 +62,38 @@ def _about_parts(names: list[str]) -> list[str]:
             if separator != COMMA:
                 setting = f"`data.columns.separator={separator!r}`"
             return [
-                f"classes are called {some(compound, 3)}: their parts are classes too: if they are several "
-                f"each, say {setting}"
+                f"classes are called {some(compound, 3)}, and their parts are classes too: if they are several "
+                f"classes each, set {setting}"
             ]
     return []
 
 
-def _about_spellings(names: list[str]) -> list[str]:
-    """A note on classes whose names differ in the case of letters, spaces or dashes only; none if there
-    are no such."""
+def _note_on_spellings(names: list[str]) -> list[str]:
+    """A note on classes whose names differ only in the case of letters, spaces or dashes; empty if there
+    are none."""
     spellings: dict[str, list[str]] = {}
     for name in names:
         if as_number(name) is not None:
-            continue  # -1 and 1 are no spellings
+            continue  # -1 and 1 are not spellings of one name
         plain = " ".join(name.casefold().replace("_", " ").replace("-", " ").split())
         spellings.setdefault(plain, []).append(name)
-    alike = [some_names for some_names in spellings.values() if len(some_names) > 1]
-    if not alike:
+    similar = [group for group in spellings.values() if len(group) > 1]
+    if not similar:
         return []
-    listed = "; ".join(" and ".join(some_names) for some_names in alike[:3])
-    if len(alike) > 3:
+    listed = "; ".join(" and ".join(group) for group in similar[:3])
+    if len(similar) > 3:
         listed += "; ..."
     return [
-        f"{listed} are classes of their own, and their names hardly differ: if they are one class, give "
-        "their folders, or their rows of the table, one name"
+        f"{listed} are different classes, although their names hardly differ: if they are one class, give "
+        "their folders, or their rows of the table, the same name"
     ]
 
 
 def composed(names: np.ndarray) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Names of classes in Unicode's composed form, NFC, and a note if that joins some.
+    """Normalise names of classes to Unicode's composed form, NFC; and a note if that joins some.
 
-    "é" may be one character or two, an "e" and an accent, as macOS writes the names of folders.
-    People see no difference.
+    "é" may be one character or two, an "e" and an accent, as macOS writes the names of folders. They look
+    equal.
     """
     distinct = set(names)
     forms = {name: unicodedata.normalize("NFC", name) for name in distinct}
@@ -104,7 +104,7 @@ def composed(names: np.ndarray) -> tuple[np.ndarray, tuple[str, ...]]:
     notes: tuple[str, ...] = ()
     if joined:
         notes = (
-            f"written in several ways that look alike (composed and decomposed Unicode), and one "
+            f"written in several ways that look equal (composed and decomposed Unicode), and read as one "
             f"class each: {some(joined)}",
         )
     return np.array([forms[name] for name in names], dtype=object), notes

@@ -1,8 +1,8 @@
-"""Data sets in other people's code: a map-style PyTorch Dataset, or a list of pairs, as a Source.
+"""Data sets of a user's own code as Sources: a map-style PyTorch Dataset, or a list of pairs.
 
 An item is (image, target), or an image alone. An image is a Pillow image, a uint8 array or tensor
-(h, w), (h, w, 3) or (3, h, w), the bytes of a file, or the path of one. Augmentation and
-normalisation are not the data set's: an item must be the same image whenever it is asked for.
+(h, w), (h, w, 3) or (3, h, w), the bytes of a file, or the path of one. The data set must not augment
+or normalise: an item must be the same image each time it is read.
 """
 
 import hashlib
@@ -27,21 +27,21 @@ from vitkit.system.errors import BadData, BadImage
 SAMPLE = 64  # images, spread evenly, that identify a data set
 TARGETS_CHECKED = 32  # items, spread evenly, whose targets must be those of the attribute `targets`
 UNREADABLE = (OSError, EOFError, Image.DecompressionBombError)
-"""What a data set raises for a broken file: UnidentifiedImageError is an OSError."""
+"""Exceptions of a data set for a broken file. UnidentifiedImageError is an OSError."""
 
 
 @dataclass(frozen=True, eq=False)
 class DatasetItems(Store):
-    """The images of data sets that have len and [i], one after the other."""
+    """The images of one or several data sets that have len() and [i]."""
 
     titles: tuple[str, ...]
     datasets: tuple[Any, ...]
     ranges: RowRanges
-    """The rows of each."""
+    """The rows of each data set."""
 
     def read(self, row: int) -> bytes | np.ndarray:
-        """The image of a row. Raises BadImage for a file that the data set cannot read, and for an item
-        that is not an image. Anything else that the data set raises is a bug of its own."""
+        """The image of a row. Raises BadImage for a file that the data set cannot read, and for an item that
+        is not an image. Any other exception of the data set is a bug in it."""
         dataset, item = self.ranges.locate(row)
         name = self.name(row)
         try:
@@ -64,8 +64,7 @@ class DatasetItems(Store):
 
     @cached_property
     def _digest(self) -> str:
-        """A digest of SAMPLE images: nothing else tells one data set from another of the same
-        length."""
+        """A digest of SAMPLE images, the only way to distinguish data sets of equal length."""
         digest = hashlib.sha256()
         count = len(self.ranges)
         step = -(-count // SAMPLE)
@@ -78,18 +77,18 @@ class DatasetItems(Store):
 def from_dataset(
     dataset: Any, labels: Sequence[str] = (), target: str = "auto", title: str = ""
 ) -> Source:
-    """A map-style PyTorch Dataset, or a list of (image, target), as a Source: see the top of this
-    file.
+    """A map-style PyTorch Dataset, or a list of (image, target), as a Source; see the docstring of this
+    module.
 
-    labels: names of the classes; without them those of `dataset.classes`, else their numbers.
-    target: what a target is: "class", "classes" (a list of numbers or names, or a vector of zeros
-    and ones as floats or booleans, or NaN where nothing is known), "number" or "none"; auto takes lists and vectors for several
-    classes and fractions for numbers.
-    title: what errors call the data set.
+    labels: names of the classes; by default those of `dataset.classes`, or else their numbers.
+    target: meaning of a target: "class", "classes" (a list of numbers or names, or a vector of zeros
+        and ones as floats or booleans, with NaN where a class is unknown), "number" or "none". "auto"
+        reads lists and vectors as several classes, and fractions as numbers.
+    title: name of the data set in error messages.
 
-    Targets are needed before the images: they are taken from `dataset.targets` if these are what
-    the items have, else every item is read once. Raises VitkitError for an item that is not an image
-    and its target, or that is another image when it is read again.
+    Targets are needed before images. They are taken from `dataset.targets` if these agree with the
+    items; otherwise every item is read once. Raises VitkitError for an item that is not an image and its
+    target, or whose image changes when it is read again.
     """
     table = dataset_table({"": dataset}, labels, target, title)
     found = numbered(table)
@@ -100,9 +99,9 @@ def from_dataset(
 def dataset_table(
     parts: dict[str, Any], labels: Sequence[str] = (), target: str = "auto", title: str = ""
 ) -> Table:
-    """The table of one data set or of several that are its parts ("train", "val", "test"). Raises
+    """The table of one data set, or of several that are parts ("train", "val", "test"). Raises
     VitkitError."""
-    # The images of all parts, one after the other.
+    # The images of all parts, one part after the other
     datasets = tuple(parts.values())
     counts = []
     titles = []
@@ -115,11 +114,11 @@ def dataset_table(
         again = np.frombuffer(store.read(row), np.uint8)
         if not np.array_equal(first, again):
             raise BadData(
-                f"{store.name(row)} is another image each time it is asked for: leave random "
-                "transforms to `data.augmentation`, which draws the same again when a run goes on"
+                f"{store.name(row)} is another image each time it is read: leave random transforms to "
+                "`data.augmentation`, which draws the same numbers again when a run is continued"
             )
 
-    # Their targets: all parts have some, or none has.
+    # Their targets: either all parts have some, or none has
     values = []
     for dataset, dataset_title in zip(datasets, titles, strict=True):
         values.append(_targets(dataset, dataset_title, target))
@@ -129,9 +128,9 @@ def dataset_table(
         row_labels = as_row_labels(concatenate_values(known), title or titles[0], target)
     elif known:
         missing = [part_values is None for part_values in values]
-        raise BadData(f"{titles[missing.index(True)]} has no targets, and other parts have them")
+        raise BadData(f"{titles[missing.index(True)]} has no targets, but other parts have them")
 
-    # The names of their classes.
+    # The names of their classes
     classes = labels or getattr(datasets[0], "classes", None) or ()
     names = tuple(map(str, classes)) or None
     part_of_row = np.repeat(np.array(list(parts), dtype=object), counts)
@@ -139,11 +138,10 @@ def dataset_table(
 
 
 def _length(dataset: Any, title: str) -> int:
-    """How many items there are. Raises VitkitError if this is not a map-style data set, or has no
-    items."""
+    """The number of items. Raises VitkitError if this is not a map-style data set, or has no items."""
     if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
         raise BadData(
-            f"{title} is not a map-style data set: it has no length, or no item by number; "
+            f"{title} is not a map-style data set: it has no len() or no [i]; "
             f"a list of (image, target) is one"
         )
     if not len(dataset):
@@ -152,12 +150,12 @@ def _length(dataset: Any, title: str) -> int:
 
 
 def _targets(dataset: Any, title: str, target: str) -> list | None:
-    """What the items have as targets; None if they are images alone."""
+    """The targets of all items; None if items are images alone."""
     count = len(dataset)
     if target == "none" or _target(dataset, 0) is None:
         return None
 
-    # The attribute, which needs no image, if it is what some of the items say.
+    # The attribute, which can be read without images, if it agrees with some of the items
     attribute = getattr(dataset, "targets", None)
     if attribute is not None and len(attribute) == count:
         values = list(map(_as_python, attribute))
@@ -165,7 +163,7 @@ def _targets(dataset: Any, title: str, target: str) -> list | None:
         if all(_target(dataset, i) == values[i] for i in checked):
             return values
 
-    # Else every item is read.
+    # Otherwise every item is read
     rows = bar(f"reading the targets of {title}")(range(count), count)
     return [_target(dataset, i) for i in rows]
 
@@ -177,8 +175,8 @@ def _target(dataset: Any, i: int) -> Any:
 
 
 def _as_python(value: Any) -> Any:
-    """A target as a Python value; a vector of zeros and ones, as floats or booleans, as PartlyKnown:
-    NaN stands for what is unknown."""
+    """A target as a Python value. A vector of zeros and ones, as floats or booleans, becomes PartlyKnown;
+    NaN marks unknown classes."""
     if is_tensor(value):
         value = value.detach().cpu().numpy()
     if not isinstance(value, np.ndarray | np.generic):
@@ -192,13 +190,13 @@ def _as_python(value: Any) -> Any:
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether a value is a PyTorch tensor. If PyTorch has not been imported, it is not."""
+    """Whether a value is a PyTorch tensor, without importing PyTorch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
 
 
 def image_and_target(item: Any) -> tuple[Any, Any]:
-    """The two halves of an item; the target of an image alone is None. Raises VitkitError for
+    """Split an item into image and target; the target of an image alone is None. Raises VitkitError for
     anything else."""
     if isinstance(item, tuple | list):
         if len(item) != 2:
@@ -221,7 +219,7 @@ def as_image(value: Any, name: str) -> bytes | np.ndarray:
         return read_file(str(value))
     if isinstance(value, Image.Image):
         return _from_pillow(value)
-    # A tensor is (3, h, w) if it may be; an array (h, w, 3) if it may be.
+    # Ambiguous tensors are read as (3, h, w), ambiguous arrays as (h, w, 3)
     if is_tensor(value):
         value = value.detach().cpu().numpy()
         channels_first = value.ndim == 3 and value.shape[0] in (1, 3)
@@ -240,8 +238,8 @@ def as_image(value: Any, name: str) -> bytes | np.ndarray:
 
 
 def _from_pillow(image: Image.Image) -> bytes | np.ndarray:
-    """Upright pixels; modes other than RGB and 8-bit grey as a file, which is then read as all
-    files are."""
+    """Upright pixels; for modes other than RGB and 8-bit grey the bytes of a file, which is then decoded
+    like any other file."""
     image = ImageOps.exif_transpose(image)
     if image.mode in ("RGB", "L") and not image.has_transparency_data:
         return np.array(image)

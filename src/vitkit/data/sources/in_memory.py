@@ -1,11 +1,11 @@
-"""Images that a program holds, as pictures and as a Source.
+"""Images in the memory of a program, as pictures and as a Source.
 
 An image is a path, the bytes of a file, a Pillow image, an array (h, w), (h, w, 3) or (h, w, 4), or
-a tensor (3, h, w); of numbers uint8, or float from 0 to 1, which a model that sees more than 8 bits
-gets uncut. Arrays have their channels last, as Pillow, OpenCV and matplotlib have them; tensors
-first, as torchvision has them. Channels are red, green and blue.
+a tensor (3, h, w). Values are uint8, or float from 0 to 1, which a model for more than 8 bits gets
+unreduced. Arrays have their channels last, as in Pillow, OpenCV and matplotlib; tensors first, as in
+torchvision. Channels are red, green and blue.
 
-Legend: N, B images, h w their pixels.
+Legend: N, B images, h w pixels.
 """
 
 import hashlib
@@ -28,14 +28,14 @@ from vitkit.system.console.text import counted
 from vitkit.system.errors import BadData, BadImage, VitkitError
 
 KINDS = "paths, bytes of files, Pillow images, arrays or tensors"
-OVERSHOOT = 1e-3  # by which rounding may leave the range from 0 to 1
-ONE = str | PurePath | bytes | bytearray | Image.Image | Picture  # no list of images
+OVERSHOOT = 1e-3  # largest excess over the range from 0 to 1, for rounding errors
+ONE = str | PurePath | bytes | bytearray | Image.Image | Picture  # types of a single image
 
 
 def as_pictures(images: Any) -> Iterator[Picture]:
-    """Images as pictures: one, or several in a list, an array (N, h, w, 3) or a tensor (N, 3, h,
-    w). Raises VitkitError if they are not images, and BadImage for one that cannot be used, with its
-    path or its number."""
+    """Convert images to pictures: one image, or several in a list, an array (N, h, w, 3) or a tensor
+    (N, 3, h, w). Raises VitkitError if they are not images, and BadImage, with its path or its number, for
+    an image that cannot be used."""
     is_one = isinstance(images, ONE)
     if isinstance(images, np.ndarray | Tensor) and not _is_list(images):
         is_one = images.ndim < 4
@@ -51,8 +51,8 @@ def as_pictures(images: Any) -> Iterator[Picture]:
 
 
 def from_images(images: Any) -> Source:
-    """Several images, without targets: a list, a tuple, a 1-d array, or a column of a table, of
-    images of any sort; or an array (N, h, w, 3) or (N, h, w), or a tensor (N, 3, h, w). Raises
+    """A Source of several images without targets: a list, a tuple, a 1-d array or a column of a table
+    with images of any type; or an array (N, h, w, 3) or (N, h, w), or a tensor (N, 3, h, w). Raises
     VitkitError for anything else, and for paths that do not lead to a file."""
     values = _one_by_one(images)
     paths = [value for value in values if isinstance(value, str | PurePath)]
@@ -68,7 +68,7 @@ def from_images(images: Any) -> Source:
 
 @dataclass(frozen=True, eq=False)
 class Images(Store):
-    """A store of images of any sort."""
+    """A store of images of any type."""
 
     values: Sequence[Any]
 
@@ -87,8 +87,8 @@ class Images(Store):
 
 
 def contents(image: Any, name: str) -> bytes | np.ndarray:
-    """An image as the bytes of a file, or (h, w) or (h, w, 3), uint8 or float32. Raises BadImage
-    for anything else."""
+    """Convert an image to the bytes of a file, or to (h, w) or (h, w, 3), uint8 or float32. Raises
+    BadImage for anything else."""
     if isinstance(image, bytes | bytearray):
         return bytes(image)
     if isinstance(image, str | PurePath):
@@ -110,14 +110,14 @@ def contents(image: Any, name: str) -> bytes | np.ndarray:
 
 
 def name_of(image: Any, otherwise: str) -> str:
-    """The name by which a user knows an image: its path, if it is one."""
+    """The name of an image in messages: its path, if it is one; otherwise `otherwise`."""
     if isinstance(image, str | PurePath):
         return str(image)
     return otherwise
 
 
 def _one_by_one(images: Any) -> list:
-    """The images in a list. Raises VitkitError if this is not a collection of images."""
+    """A list of the images. Raises VitkitError if this is not a collection of images."""
     if isinstance(images, ONE):
         kind = type(images).__name__
         raise BadData(f"the images are one {kind}; give a list of them, such as [image]")
@@ -135,14 +135,13 @@ def _one_by_one(images: Any) -> list:
 
 
 def _check_collection(images: Any) -> None:
-    """Raises VitkitError unless images can be taken from it one after the other; a set has no
-    order."""
+    """Raises VitkitError unless the images are an iterable with an order, which a set does not have."""
     if isinstance(images, dict | set | frozenset) or not hasattr(images, "__iter__"):
         raise BadData(f"the images are a {type(images).__name__}; give a list of {KINDS}")
 
 
 def _is_list(array: np.ndarray | Tensor) -> bool:
-    """Whether an array holds things, such as paths, and no pixels."""
+    """Whether an array is a list of objects, such as paths, instead of pixels."""
     return isinstance(array, np.ndarray) and array.dtype.kind in "OUST"
 
 
@@ -160,13 +159,12 @@ def _check_array(array: np.ndarray | Tensor) -> None:
         )
 
 
-# Pillow images, arrays and tensors, as open_image takes them
+# Convert Pillow images, arrays and tensors to arrays for open_image
 
 
 def pixels_of_pillow(image: Image.Image, name: str) -> np.ndarray:
-    """A Pillow image of any mode as uint8 (h, w, 3), made RGB and turned upright as a file is; with
-    transparency as uint8 (h, w, 4), and grey of 16 bits as uint16 (h, w). Raises BadImage if its
-    file cannot be decoded."""
+    """Convert a Pillow image of any mode to uint8 (h, w, 3), upright, like a file; with transparency to
+    uint8 (h, w, 4), and grey of 16 bits to uint16 (h, w). Raises BadImage if its file cannot be decoded."""
     with pillow.as_bad_image(name):
         turn = pillow.orientation(image)
         if image.mode == "RGBA":
@@ -179,11 +177,11 @@ def pixels_of_pillow(image: Image.Image, name: str) -> np.ndarray:
 
 def images_of_array(array: np.ndarray, name: str) -> list[np.ndarray]:
     """The image of an array (h, w), (h, w, 1), (h, w, 3) or (h, w, 4), or the images of a batch
-    (B, h, w, channels): each (h, w, 3), (h, w, 4) or (h, w), uint8 or float32 as it was.
+    (B, h, w, channels): each (h, w, 3), (h, w, 4) or (h, w), uint8 or float32.
 
-    uint8, float from 0 to 1, or 16-bit grey; the fourth channel is alpha. Images of other channels,
-    uint8, uint16 or float32 (h, w, C), stay as they are. Raises VitkitError, with what it got, for
-    anything else.
+    Values are uint8, float from 0 to 1, or 16-bit grey; a fourth channel is alpha. Images with other
+    numbers of channels, uint8, uint16 or float32 (h, w, C), are unchanged. Raises VitkitError, with
+    type and shape, for anything else.
     """
     if _is_bands(array):
         if array.ndim == 4:
@@ -193,9 +191,9 @@ def images_of_array(array: np.ndarray, name: str) -> list[np.ndarray]:
     if not channels_last or not array.size:
         advice = ""
         if array.ndim in (3, 4) and array.shape[-3] in (1, 3):
-            advice = "; the channels come first here: give array.transpose(1, 2, 0)"
+            advice = "; its channels are first: give array.transpose(1, 2, 0)"
             if array.ndim == 4:
-                advice = "; the channels come first here: give array.transpose(0, 2, 3, 1)"
+                advice = "; its channels are first: give array.transpose(0, 2, 3, 1)"
         raise BadData(
             f"{name} is an array of {array.dtype} {array.shape}; an image is (h, w, 3) or (h, w), "
             f"and several are (B, h, w, 3){advice}"
@@ -211,7 +209,7 @@ def images_of_array(array: np.ndarray, name: str) -> list[np.ndarray]:
 
 
 def _is_bands(array: np.ndarray) -> bool:
-    """Whether it is (h, w, C) or (B, h, w, C) of other channels than grey, colours and opacity."""
+    """Whether an array is (h, w, C) or (B, h, w, C) with channels other than grey, RGB and RGBA."""
     if array.ndim not in (3, 4) or array.dtype not in (np.uint8, np.uint16, np.float32):
         return False
     height, width, channels = array.shape[-3:]
@@ -221,7 +219,7 @@ def _is_bands(array: np.ndarray) -> bool:
 
 
 def _levels(array: np.ndarray, name: str) -> np.ndarray:
-    """Converts the floats of an array to float32. Raises VitkitError for floats outside of 0 to 1, and for
+    """Convert the floats of an array to float32. Raises VitkitError for floats outside of 0 to 1, and for
     other types."""
     if array.dtype == np.uint8:
         return array
@@ -233,7 +231,9 @@ def _levels(array: np.ndarray, name: str) -> np.ndarray:
     least = float(array.min())
     most = float(array.max())
     if not (least >= -OVERSHOOT and most <= 1 + OVERSHOOT):  # NaN is outside too
-        advice = "an image as it is before mean and standard deviation: vitkit normalises it itself"
+        advice = (
+            "the image before mean and standard deviation are applied: vitkit normalises it itself"
+        )
         if least >= 0 and most > 2:
             advice = "it as uint8, or divide it by 255"
         raise BadData(
@@ -243,11 +243,11 @@ def _levels(array: np.ndarray, name: str) -> np.ndarray:
 
 
 def images_of_tensor(tensor: Tensor, name: str) -> list[np.ndarray]:
-    """The image of a tensor (3, h, w), (1, h, w) or (h, w), or the images of a batch (B, 3, h, w),
-    on any device: each (h, w, 3) or (h, w), uint8 or float32 as it was.
+    """The image of a tensor (3, h, w), (1, h, w) or (h, w), or the images of a batch (B, 3, h, w), on any
+    device: each (h, w, 3) or (h, w), uint8 or float32.
 
-    uint8, or float from 0 to 1; of other channels, (C, h, w), as arrays of such are. Raises
-    VitkitError, with what it got, for anything else.
+    Values are uint8, or float from 0 to 1. Other numbers of channels, (C, h, w), are treated as in
+    `images_of_array`. Raises VitkitError, with type and shape, for anything else.
     """
     channels_first = tensor.ndim == 2
     if tensor.ndim in (3, 4):
@@ -257,7 +257,7 @@ def images_of_tensor(tensor: Tensor, name: str) -> list[np.ndarray]:
     if not channels_first or not tensor.numel():
         advice = ""
         if tensor.ndim in (3, 4) and tensor.shape[-1] in (1, 3):
-            advice = "; the channels come last here: give tensor.movedim(-1, -3)"
+            advice = "; its channels are last: give tensor.movedim(-1, -3)"
         raise BadData(
             f"{name} is a tensor of {str(tensor.dtype).removeprefix('torch.')} "
             f"{tuple(tensor.shape)}; an image is (3, h, w), and several are (B, 3, h, w){advice}"

@@ -1,6 +1,6 @@
-"""Tables with a column of zeros and ones for each class: the commonest form of several classes an image.
+"""Tables with a column of zeros and ones for each class, the most common form of several classes an image.
 
-A cell may also say that nothing is known: empty, "?", -1, NaN and the like.
+A cell may also mean "unknown": empty, "?", -1, NaN and similar.
 
 Legend: N rows, K classes.
 """
@@ -17,8 +17,8 @@ from vitkit.system.console.text import some
 from vitkit.system.errors import BadData
 
 NO, YES, UNKNOWN = 0, 1, 2
-# Cells whose meaning depends on the others: an empty cell is no beside crosses, else unknown; and -1 is no
-# where there is no 0, else unknown.
+# Cells whose meaning depends on other cells: empty means no beside crosses, otherwise unknown; -1 means
+# no where there is no 0, otherwise unknown
 EMPTY, CROSS, MINUS = 3, 4, 5
 WORDS = {
     **dict.fromkeys(UNKNOWN_WORDS, UNKNOWN),
@@ -28,26 +28,26 @@ WORDS = {
     "x": CROSS,
     "-1": MINUS,
 }
-# Columns that are no class, although they may hold zeros and ones only.
+# Names of columns that are not classes, although they may hold only zeros and ones
 NO_CLASSES = frozenset(
     "fold folds group id idx index kfold partition row split subset width height "
     "checked reviewed verified is_valid is_train is_test is_val".split()
 )
-_NO_CLASS = re.compile(r"__\w*__|unnamed: \d+")  # of pandas, which names an index so
-FEWEST = 2  # columns that are taken for classes without being named
+_NO_CLASS = re.compile(r"__\w*__|unnamed: \d+")  # pandas names the column of an index so
+FEWEST = 2  # fewest columns that are read as classes without being named
 
 
 class Indicators(NamedTuple):
-    """What columns of zeros and ones say of the rows of a table."""
+    """Targets from columns of zeros and ones."""
 
     row_labels: np.ndarray | Lists
     labels: tuple[str, ...]
-    """Names of the classes: of the columns."""
+    """Names of the classes, which are those of the columns."""
     notes: tuple[str, ...]
 
 
 def flag_of(value: object) -> int | None:
-    """NO, YES, UNKNOWN, EMPTY, CROSS or MINUS, as a cell says it; None for a cell that says anything else."""
+    """The meaning of a cell: NO, YES, UNKNOWN, EMPTY, CROSS or MINUS; None for any other cell."""
     if value is None:
         return EMPTY
     if isinstance(value, str):
@@ -63,19 +63,17 @@ def flag_of(value: object) -> int | None:
 
 
 def is_no_class(column: str) -> bool:
-    """Whether a column of this name is no class, although it may hold zeros and ones only."""
+    """Whether a column of this name is not a class, although it may hold only zeros and ones."""
     name = column.strip().casefold()
     return name in NO_CLASSES or _NO_CLASS.fullmatch(name) is not None
 
 
-IS_VALID = (
-    "is_valid"  # as fastai calls the column that says which images are of the validation part
-)
+IS_VALID = "is_valid"  # fastai's name of the column that marks the validation part
 
 
 def parts_of_valid(values: Sequence) -> np.ndarray | None:
-    """The part of each row, by a column that says yes for the validation part: (N,) objects. None for
-    a column that says anything else, or the same of all rows."""
+    """The part of each row, from a column that is YES for the validation part: (N,) objects. None for a
+    column with other values, or with equal values in all rows."""
     flag = {value: flag_of(value) for value in set(values)}
     if set(flag.values()) != {NO, YES}:
         return None
@@ -84,8 +82,8 @@ def parts_of_valid(values: Sequence) -> np.ndarray | None:
 
 
 def named_columns(columns: Columns, present: Sequence[str]) -> tuple[str, ...]:
-    """The columns of classes that `columns.label` names, if it names several; () if it does not. Raises
-    VitkitError for one that is not there."""
+    """The columns of classes, if `columns.label` names several; otherwise (). Raises VitkitError for a
+    column that does not exist."""
     if columns.label is None or columns.label in present or "," not in columns.label:
         return ()
     names = tuple(name.strip() for name in columns.label.split(","))
@@ -101,21 +99,21 @@ def named_columns(columns: Columns, present: Sequence[str]) -> tuple[str, ...]:
 
 
 class Flags:
-    """The flags of columns, row after row. Columns that are not named are given up at the first cell that
-    is none."""
+    """The flags of columns, collected row by row. A column that is not named by the user is dropped at the
+    first cell that is not a flag."""
 
     def __init__(self, columns: Iterable[str], are_named: bool, where: str):
-        """where: what errors call the table."""
+        """where: name of the table in error messages."""
         self.columns = {name: bytearray() for name in columns}
         self.are_named = are_named
         self.where = where
-        self.passed_over: list[str] = []  # columns that are no classes, as their names say
+        self.passed_over: list[str] = []  # columns whose names are not those of classes
 
     @classmethod
     def among(
         cls, columns: Columns, present: Sequence[str], others: Iterable[str | None], where: str
     ) -> "Flags":
-        """Those of the columns that are named, else of all that may be classes. others: columns that have
+        """The columns that the user names; otherwise all that may be classes. others: columns that have
         another meaning."""
         named = named_columns(columns, present)
         if named:
@@ -129,7 +127,7 @@ class Flags:
         return flags
 
     def add(self, row: dict) -> None:
-        """Add a row of the table. Raises VitkitError for a cell of a named column that is no flag."""
+        """Add a row of the table. Raises VitkitError for a cell of a named column that is not a flag."""
         for name in list(self.columns):
             flag = flag_of(row.get(name))
             if flag is not None:
@@ -144,11 +142,11 @@ class Flags:
                 del self.columns[name]
 
     def found(self, target: str, first_rows: np.ndarray | None = None) -> Indicators | None:
-        """What the columns say; None if there are none.
+        """The targets that the columns give; None if there are no columns of classes.
 
-        target: as Columns has it.
-        first_rows: int64 (N,), for each row the first one of the same image, whose classes are those of
-            all its rows; None if each row is an image of its own.
+        target: see `Columns.target`.
+        first_rows: int64 (N,), for each row the first row of the same image. An image gets the classes of
+            all its rows. None if each row is an image of its own.
         """
         columns = {name: np.frombuffer(flags, np.uint8) for name, flags in self.columns.items()}
         columns, notes = _resolved(columns)
@@ -161,16 +159,16 @@ class Flags:
         names = tuple(flags)
         table = np.stack(list(flags.values()), 1)  # (N, K)
         if first_rows is not None:
-            table = _joined(table, first_rows)
+            table = _combine_rows(table, first_rows)
         notes = (f"classes are the columns of zeros and ones: {some(names, 10)}", *notes)
         if self.passed_over:
             listed = ", ".join(self.passed_over)
             notes += (
-                f"not taken for classes, as their names say something else: {listed} "
+                f"not read as classes, because of their names: {listed} "
                 "(`data.columns.label` names the columns of the classes)",
             )
 
-        # One class each, unless somebody says that there may be several
+        # One class each, unless the user asks for several
         chosen = (table == YES).sum(1)
         one_each = (chosen == 1).all() and not (table == UNKNOWN).any()
         if target == "class" and not one_each:
@@ -180,7 +178,7 @@ class Flags:
         unknown = None
         if (table == UNKNOWN).any():
             unknown = _lists(table == UNKNOWN)
-            notes += _about_no_examples(table, names)
+            notes += _note_on_missing_negatives(table, names)
         lists = _lists(table == YES)
         return Indicators(Lists(lists.values, lists.ends, unknown), names, notes)
 
@@ -193,7 +191,7 @@ class Flags:
             column = names[int(np.flatnonzero(table[row] == UNKNOWN)[0])]
             what = f"does not say whether it is of the class {column!r}"
         raise BadData(
-            f"{self.where} row {row} {what}; for several classes an image: "
+            f"{self.where} row {row} {what}; if images may have several classes, set "
             "`data.columns.target='classes'`"
         )
 
@@ -201,7 +199,7 @@ class Flags:
 def _resolved(
     columns: dict[str, np.ndarray],
 ) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
-    """Columns of NO, YES and UNKNOWN only, and a note on what -1 and empty cells are taken for."""
+    """Convert flags to NO, YES and UNKNOWN, with a note on the meaning of -1 and of empty cells."""
     notes: tuple[str, ...] = ()
     # CelebA writes -1 and 1, and CheXpert 0 and 1, and -1 where it is uncertain
     signed = [name for name, flags in columns.items() if (flags == MINUS).any()]
@@ -209,14 +207,14 @@ def _resolved(
     minus = UNKNOWN
     if YES in held and held <= {MINUS, YES}:
         minus = NO
-        notes += (f"-1 is taken for no: beside it there is 1 and no 0, in {some(signed, 10)}",)
+        notes += (f"-1 is read as no: beside it there is 1 and no 0, in {some(signed, 10)}",)
 
     crossed = [name for name, flags in columns.items() if (flags == CROSS).any()]
     held = {int(flag) for name in crossed for flag in np.unique(columns[name])}
     empty = UNKNOWN
     if crossed and not held & {NO, YES, MINUS}:
         empty = NO
-        notes += (f"an empty cell is taken for no: others hold crosses, in {some(crossed, 10)}",)
+        notes += (f"an empty cell is read as no: others hold crosses, in {some(crossed, 10)}",)
 
     resolved = {}
     for name, flags in columns.items():
@@ -227,26 +225,26 @@ def _resolved(
     return resolved, notes
 
 
-def _joined(table: np.ndarray, first_rows: np.ndarray) -> np.ndarray:
-    """What all rows of an image say together: YES if one does, else UNKNOWN if one does. (N, K)"""
+def _combine_rows(table: np.ndarray, first_rows: np.ndarray) -> np.ndarray:
+    """Combine all rows of an image: YES if one has it, otherwise UNKNOWN if one has it. (N, K)"""
     rank = np.array([0, 2, 1], np.uint8)  # of NO, YES and UNKNOWN; its own inverse
     ranks = rank[table]
     np.maximum.at(ranks, first_rows, rank[table])
     return rank[ranks[first_rows]]
 
 
-def _about_no_examples(table: np.ndarray, names: tuple[str, ...]) -> tuple[str, ...]:
-    """A note on classes of which every image is, or may be; none if there are no such."""
+def _note_on_missing_negatives(table: np.ndarray, names: tuple[str, ...]) -> tuple[str, ...]:
+    """A note on classes that no image is known not to have; empty if there are none."""
     without = [name for name, flags in zip(names, table.T, strict=True) if not (flags == NO).any()]
     if not without:
         return ()
     return (
         f"no image is known not to be of {some(without, 10)}: if an empty cell or "
-        "-1 says so, write 0 there",
+        "-1 means that, write 0 there",
     )
 
 
 def _lists(chosen: np.ndarray) -> Lists:
-    """The numbers of the columns that are chosen in each row, of bool (N, K)."""
+    """For each row of bool (N, K), the numbers of the columns that are True."""
     _, values = np.nonzero(chosen)
     return Lists(values.astype(np.int64), np.cumsum(chosen.sum(1), dtype=np.int64))

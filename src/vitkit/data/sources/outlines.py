@@ -1,9 +1,10 @@
-"""How alike the outlines of two images are: the middle of one is searched for in the other at several
-zooms and angles, as a normalised cross-correlation. Of two photographs of different things it is about 0.4,
-of shots of one thing above 0.9. A glance at fewer pixels tells which are worth that.
+"""Similarity of the outlines of two images: the middle of one is searched for in the other at several
+zooms and angles, by normalised cross-correlation. It is about 0.4 for two photographs of different things,
+and above 0.9 for shots of the same thing. A coarse correlation of fewer pixels selects the pairs that are
+worth the search.
 
-Copies of an image that were made to have more of them are mirrored, or turned by quarters. So the other is
-compared as it is, and mirrored or turned as the glance finds it most alike.
+Augmented copies of images are often mirrored or rotated by quarter turns. So the other image is compared
+unchanged, and also in that of these ways whose coarse correlation is highest.
 
 Legend: S pixels of a thumbnail's side, V zooms and angles.
 """
@@ -15,36 +16,35 @@ import numpy as np
 from PIL import Image
 from scipy import fft, ndimage
 
-SIDE = 64  # of a thumbnail
+SIDE = 64  # pixels of a thumbnail's side
 
-# The glance
+# The coarse correlation
 COARSE = 16  # pixels of a side
-MIDDLE = 0.75  # of an image, which is searched for in the others
-CROPS = (0.6, 0.67, 0.75, 0.84, 0.94)  # shares of an image's sides that it may be in there
-STEP = 0.06  # of the sides, between two crops
-REACH = 0.2  # how far from the middle, at most
-COPIES = 7  # ways to mirror an image or turn it by quarters
-COPY = 0.7  # correlation from which an image may be a copy that was mirrored or turned
+MIDDLE = 0.75  # share of an image's sides that is searched for in the others
+CROPS = (0.6, 0.67, 0.75, 0.84, 0.94)  # shares of the other image's sides that it may fill
+STEP = 0.06  # distance between two crops, as a share of the sides
+REACH = 0.2  # largest distance of a crop from the middle
+COPIES = 7  # ways to mirror an image or to rotate it by quarter turns
+COPY = 0.7  # smallest coarse correlation of an image and its mirrored or rotated copy
 
-# The close look
+# The detailed search
 FINE = 48  # pixels of a side
 TEMPLATE = 30  # pixels of the middle that is searched for
 ZOOMS = (0.8, 0.89, 1, 1.12, 1.25)
 ANGLES = (-6, -3, 0, 3, 6)  # degrees
 
 
-# The glance
+# The coarse correlation
 
 
 def glances(thumbnails: np.ndarray) -> np.ndarray:
-    """The middle of each image, of mean 0 and norm 1: float32 (N, COARSE²)."""
+    """The middle of each image at COARSE pixels, with mean 0 and norm 1: float32 (N, COARSE²)."""
     middle = _sampling(MIDDLE, 0)
     return _normed(middle @ thumbnails.astype(np.float32) @ middle.T)
 
 
 def crops(thumbnail: np.ndarray) -> np.ndarray:
-    """The crops of an image in which the middle of another image may be: float32 (crops,
-    COARSE²)."""
+    """The crops of an image that may show the middle of another image: float32 (crops, COARSE²)."""
     pixels = thumbnail.astype(np.float32)
     crops = []
     for samplings in _all_samplings():
@@ -55,6 +55,7 @@ def crops(thumbnail: np.ndarray) -> np.ndarray:
 
 
 def _normed(images: np.ndarray) -> np.ndarray:
+    """Flatten images, and give each mean 0 and norm 1: float32 (n, pixels)."""
     rows = images.reshape(len(images), -1)
     rows = rows - rows.mean(1, keepdims=True)
     norms = np.linalg.norm(rows, axis=1, keepdims=True)
@@ -73,7 +74,7 @@ def _all_samplings() -> tuple[np.ndarray, ...]:
 
 
 def _sampling(share: float, shift: float) -> np.ndarray:
-    """Means of a part of a row of pixels, as a matrix: float32 (COARSE, S)."""
+    """A matrix that averages a part of a row of pixels: float32 (COARSE, S)."""
     middle = SIDE * (0.5 + shift)
     edges = np.linspace(middle - SIDE * share / 2, middle + SIDE * share / 2, COARSE + 1)
     edges = edges.clip(0, SIDE)
@@ -83,40 +84,39 @@ def _sampling(share: float, shift: float) -> np.ndarray:
     return (overlap / overlap.sum(1, keepdims=True)).astype(np.float32)
 
 
-# Mirrored and turned
+# Mirrored and rotated copies
 
 
 def as_copied(images: np.ndarray) -> np.ndarray:
-    """Square images as copies of them may be, mirrored or turned by quarters: (n, S, S) -> (COPIES, n, S,
-    S)."""
+    """All ways to mirror square images or rotate them by quarter turns: (n, S, S) -> (COPIES, n, S, S)."""
     ways = []
     for mirrored in (images, images[:, :, ::-1]):
         ways += [np.rot90(mirrored, quarters, (1, 2)) for quarters in range(4)]
-    return np.stack(ways[1:])  # the first is as it is
+    return np.stack(ways[1:])  # the first is the image itself
 
 
 def glances_as_copied(seen: np.ndarray) -> np.ndarray:
-    """What `glances` of mirrored and turned images are, by those of the images: (n, COARSE²) -> (COPIES, n,
-    COARSE²)."""
+    """The `glances` of mirrored and rotated images, computed from those of the images: (n, COARSE²) ->
+    (COPIES, n, COARSE²)."""
     return as_copied(seen.reshape(-1, COARSE, COARSE)).reshape(COPIES, len(seen), -1)
 
 
 def centre_crops(thumbnail: np.ndarray) -> np.ndarray:
-    """Those of `crops` in the middle of an image, where that of a copy is: float32 (zooms, COARSE²)."""
+    """The centred crops of `crops`, where a copy shows the same part: float32 (zooms, COARSE²)."""
     pixels = thumbnail.astype(np.float32)
     samplings = [_sampling(share, 0) for share in CROPS]
     return _normed(np.stack([sampling @ pixels @ sampling.T for sampling in samplings]))
 
 
-# The close look
+# The detailed search
 
 
 def correlations(
     thumbnails: np.ndarray, items: Sequence[tuple[int, list[int]]]
 ) -> list[np.ndarray]:
     """The highest correlation of each image with the middles of its partners, at any zoom, angle and
-    place; of partners that may be copies, also mirrored or turned."""
-    # An image is the partner of several others
+    position; partners that may be copies are also mirrored or rotated."""
+    # An image may be the partner of several others
     images = sorted({image for first, seconds in items for image in (first, *seconds)})
     row_of = {image: row for row, image in enumerate(images)}
     outlines = _outlines(thumbnails[images])
@@ -129,27 +129,28 @@ def correlations(
         own = np.array([row_of[second] for second in seconds])
         found = _highest(views, norms, spectra[own])
 
-        # Mirrored or turned, in the way that is most alike at a glance
+        # Mirrored or rotated, in the way with the highest coarse correlation
         alike = (copied[:, own] @ centre_crops(thumbnails[first]).T).max(2)  # (COPIES, seconds)
         ways = alike.argmax(0)
-        may_be = np.flatnonzero(alike.max(0) >= COPY)
-        if len(may_be):
-            ways_of = as_copied(outlines[own[may_be]])[ways[may_be], np.arange(len(may_be))]
+        possible_copies = np.flatnonzero(alike.max(0) >= COPY)
+        if len(possible_copies):
+            copies = as_copied(outlines[own[possible_copies]])
+            ways_of = copies[ways[possible_copies], np.arange(len(possible_copies))]
             as_copies = _highest(views, norms, _middles(ways_of))
-            found[may_be] = np.maximum(found[may_be], as_copies)
+            found[possible_copies] = np.maximum(found[possible_copies], as_copies)
         rows.append(found)
     return rows
 
 
 def _highest(views: np.ndarray, norms: np.ndarray, middles: np.ndarray) -> np.ndarray:
-    """The highest correlation of an image's views with middles, by their spectra: (n,)."""
+    """The highest correlation of an image's views with middles, given by their spectra: (n,)."""
     places = FINE - TEMPLATE + 1
     products = fft.irfft2(views[None] * middles[:, None], s=(FINE, FINE))
     return (products[..., :places, :places] / norms).max((1, 2, 3))
 
 
 def _outlines(thumbnails: np.ndarray) -> np.ndarray:
-    """Details of middling size, as strong everywhere in an image: float32 (n, FINE, FINE)."""
+    """Details of medium size with equal strength everywhere in an image: float32 (n, FINE, FINE)."""
     small = [
         Image.fromarray(grey).resize((FINE, FINE), Image.Resampling.BILINEAR) for grey in thumbnails
     ]
@@ -161,11 +162,12 @@ def _outlines(thumbnails: np.ndarray) -> np.ndarray:
 
 
 def _blurred(images: np.ndarray, sigma: float) -> np.ndarray:
+    """Images (n, h, w) blurred by a Gaussian of `sigma` pixels."""
     return ndimage.gaussian_filter(images, (0, sigma, sigma))
 
 
 def _middles(outlines: np.ndarray) -> np.ndarray:
-    """The spectra of the middles, conjugate, of mean 0 and norm 1: complex64 (n, FINE, FINE/2 + 1)."""
+    """The conjugate spectra of the middles, with mean 0 and norm 1: complex64 (n, FINE, FINE/2 + 1)."""
     margin = (FINE - TEMPLATE) // 2
     middle = outlines[:, margin : margin + TEMPLATE, margin : margin + TEMPLATE]
     middle = _normed(middle).reshape(-1, TEMPLATE, TEMPLATE)
@@ -173,8 +175,8 @@ def _middles(outlines: np.ndarray) -> np.ndarray:
 
 
 def _views(outlines: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The spectra of an image at all zooms and angles, complex64 (V, FINE, FINE/2 + 1); and the norm
-    of every part of it that is as large as a middle, (V, places, places)."""
+    """The spectra of an image at all zooms and angles, complex64 (V, FINE, FINE/2 + 1); and the norm of
+    every part of it that has the size of a middle, (V, places, places)."""
     image = Image.fromarray(outlines)
     turns = []
     for matrix in _turns():
@@ -185,7 +187,7 @@ def _views(outlines: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     views = np.stack(turns)
     sums = _sums(views)
     squares = _sums(views**2) - sums**2 / TEMPLATE**2
-    least = 0.05 * TEMPLATE**2  # nothing is found in what shows nothing
+    least = 0.05 * TEMPLATE**2  # so that nothing correlates with an area without details
     return fft.rfft2(views), np.sqrt(np.maximum(squares, least))
 
 
@@ -204,14 +206,14 @@ def _turns() -> tuple[tuple[float, ...], ...]:
 
 
 def _sums(images: np.ndarray) -> np.ndarray:
-    """The sums of all squares of TEMPLATE pixels a side: (V, places, places)."""
+    """The sums of all squares with sides of TEMPLATE pixels: (V, places, places)."""
     spans = _spans()
     return (spans @ images.astype(np.float64) @ spans.T).astype(np.float32)
 
 
 @cache
 def _spans() -> np.ndarray:
-    """Ones where TEMPLATE pixels of a row are, at all places: float64 (places, FINE)."""
+    """A matrix of ones at TEMPLATE consecutive pixels of a row, for all positions: float64 (places, FINE)."""
     places = np.arange(FINE - TEMPLATE + 1)[:, None]
     pixels = np.arange(FINE)
     return ((pixels >= places) & (pixels < places + TEMPLATE)).astype(np.float64)

@@ -1,5 +1,5 @@
-"""Source: a data set with len() and [i], wherever its images are stored; parts of one, random
-subsets, and by what one is recognised.
+"""Source: a data set with len() and [i], wherever its images are stored; subsets and splits of it; and
+digests that identify it.
 
 Legend: N examples, B batch, K classes.
 """
@@ -21,38 +21,37 @@ from vitkit.system.storage.remote import is_address
 
 TEST_SHARE = 0.2  # of every class, if a data set comes without a test part
 SAMPLE = 20_000  # images, at most, whose names and sizes identify a data set
-_HEADING = "# fingerprint "  # how a list of images to leave out begins, unless written by hand
+_HEADING = "# fingerprint "  # beginning of a list of images to leave out that vitkit wrote
 
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """Examples in a fixed order. Travels to worker processes."""
+    """Examples in a fixed order. A Source can be pickled for worker processes."""
 
     store: Store
     rows: np.ndarray
-    """Which row of the store each example is: int64 (N,)."""
+    """Row of each example in the store: int64 (N,)."""
     targets: np.ndarray | Lists
-    """The target of each example, known without decoding an image: a class, int64 (N,); several
-    classes, Lists of N; a number, float32 (N,); or, if there is none, -1, int64 (N,)."""
+    """Target of each example, known without decoding images: a class, int64 (N,); several classes,
+    Lists of N; a number, float32 (N,); or -1, int64 (N,), for no target."""
     labels: tuple[str, ...]
     """Names of the classes; empty unless targets are classes."""
     target_kind: TargetKind = "class"
-    """What a target is."""
+    """Kind of the targets."""
     groups: np.ndarray | None = None
-    """Examples with the same number belong together, such as shots of one burst: int64 (N,). Numbers
-    mean the same in all parts of a data set. None if nothing is known to belong together."""
+    """Group of each example, int64 (N,): examples with equal numbers belong together, such as shots of
+    one burst. Numbers have the same meaning in all parts of a data set. None if there are no groups."""
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def __getitem__(self, i: int) -> tuple[bytes | np.ndarray, int | float | list[int] | None]:
-        """The image, as a file's bytes or as an array, and its target. Raises BadImage if it cannot
-        be read."""
+        """The image, as the bytes of a file or as an array, and its target. Raises BadImage if it cannot be
+        read."""
         return self.store.read(int(self.rows[i])), self._target(i)
 
     def picture(self, i: int) -> Picture:
-        """The image of example i, opened. Raises BadImage, and OSError if reading may succeed
-        later."""
+        """The image of example i, opened. Raises BadImage, and OSError if reading may succeed later."""
         return open_image(self.store.read(int(self.rows[i])), self.name(i))
 
     def name(self, i: int) -> str:
@@ -60,7 +59,7 @@ class Source:
         return self.store.name(int(self.rows[i]))
 
     def answer(self, i: int) -> str | None:
-        """The target as people write it: "cat", "cat, dog" or "3.5"; None if there is none."""
+        """The target as text: "cat", "cat, dog" or "3.5"; None if there is none."""
         if isinstance(self.targets, Lists):
             return ", ".join(self.labels[k] for k in self.targets.row(i).tolist())
         if self.target_kind == "class":
@@ -70,8 +69,8 @@ class Source:
         return None
 
     def targets_of(self, indices: np.ndarray) -> np.ndarray:
-        """The targets of a batch: int64 (B,) for a class; float32 (B, K), ones, zeros and NaN
-        for what is unknown, for several; float32 (B,) for a number; int64 (B,), all -1, if there are none."""
+        """The targets of a batch: int64 (B,) for a class; float32 (B, K) of ones, zeros and NaN (unknown)
+        for several classes; float32 (B,) for a number; int64 (B,) of -1 if there are none."""
         targets = self.targets[indices]
         if isinstance(targets, Lists):
             return targets.multi_hot(len(self.labels))
@@ -79,13 +78,13 @@ class Source:
 
     @property
     def target_array(self) -> np.ndarray:
-        """`targets` of examples that have one each, or none: (N,)."""
+        """The targets (N,) of examples that have one target each, or none."""
         assert not isinstance(self.targets, Lists), "an example has several classes"
         return self.targets
 
     def chunks(self) -> tuple[np.ndarray, int] | None:
-        """The chunk that each example lies in, numbered from 0: int64 (N,), and how many chunks
-        stay in memory. None if examples are read one at a time."""
+        """The chunk of each example, counted from 0, int64 (N,), and the number of chunks that fit in
+        memory. None if examples are read individually."""
         chunks = self.store.chunks(self.rows)
         if chunks is None:
             return None
@@ -98,15 +97,14 @@ class Source:
         return replace(self, store=self.store.keeping(chunks))
 
     def a_few(self) -> "Source":
-        """A copy of the source for reading only a few examples: an example is read without its chunk
-        if the store can do that."""
+        """A copy of the source for reading only a few examples: without fetching the whole chunk of an
+        example, if the store supports that."""
         if not is_elsewhere(self) or self.store.chunks(self.rows) is None:
             return self
         return self.keeping(0)
 
     def prepare(self) -> None:
-        """Load into memory what worker processes should share; call this before they are
-        started."""
+        """Load data that worker processes should share into memory; call this before they are started."""
         self.store.prepare(self.rows)
 
     def _target(self, i: int) -> int | float | list[int] | None:
@@ -141,11 +139,10 @@ def merge_parts(first: Source, second: Source) -> Source:
 
 
 def split_off(source: Source, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Indices of two parts, both in ascending order: the second holds a share of every class,
-    chosen by seed. Examples of one group are on the same side.
+    """Indices of two parts, each in ascending order: the second has a share of every class, chosen by
+    seed. Examples of one group are in the same part.
 
-    If the target of an example is not one class, it is a share of all examples, whatever their
-    targets.
+    If targets are not one class each, the second part has a share of all examples.
     """
     classes = np.zeros(len(source), dtype=np.int64)
     if source.target_kind == "class":
@@ -156,10 +153,10 @@ def split_off(source: Source, share: float, seed: int) -> tuple[np.ndarray, np.n
 
 
 def stratified(targets: np.ndarray, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Indices of two parts, both in ascending order: the second holds a share of every class,
-    rounded.
+    """Indices of two parts, each in ascending order: the second has a share of every class, rounded.
 
-    Both hold at least one example of a class that has two; a single example stays in the first.
+    If a class has at least two examples, both parts have one of it; a single example is in the first
+    part.
     """
     random = np.random.Generator(np.random.PCG64(seed))
     by_class = np.argsort(targets, kind="stable")
@@ -175,12 +172,14 @@ def stratified(targets: np.ndarray, share: float, seed: int) -> tuple[np.ndarray
 def stratified_groups(
     targets: np.ndarray, groups: np.ndarray, share: float, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Indices of two parts, both in ascending order, with no group (numbers, (N,)) on both sides. The
-    second holds as nearly a share of every class as whole groups allow; a group of several classes
-    counts to the one that most of it has. Where each example is a group of its own, these are the
-    parts of `stratified`.
+    """Indices of two parts, each in ascending order, with each group in one of them.
 
-    Both hold at least one group of a class that has two; a single one stays in the first.
+    The second part has a share of every class, as nearly as whole groups allow. A group of several
+    classes counts as the most frequent of them. If each example is a group of its own, the result is that
+    of `stratified`. If a class has at least two groups, both parts have one of it; a single group is in
+    the first part.
+
+    groups: number of each example's group, (N,).
     """
     random = np.random.Generator(np.random.PCG64(seed))
     _, group_of = np.unique(groups, return_inverse=True)
@@ -195,29 +194,29 @@ def stratified_groups(
         own = shuffled[np.sort(first_places)]
         asked = min(max(1, round(share * len(members))), len(members) - 1)
 
-        # Groups in turn, each if the share is nearer with it
+        # Add groups in turn, each if it brings the part closer to its share
         taken = 0
         for group in own:
             is_last = in_second[own].sum() == len(own) - 1
             if not is_last and taken + sizes[group] / 2 <= asked:
                 in_second[group] = True
                 taken += sizes[group]
-        if not taken and len(own) > 1:  # all are too large
+        if not taken and len(own) > 1:  # all groups are too large
             in_second[own[sizes[own].argmin()]] = True
     return np.flatnonzero(~in_second[group_of]), np.flatnonzero(in_second[group_of])
 
 
 def _commonest(targets: np.ndarray, group_of: np.ndarray) -> np.ndarray:
-    """The class that most of each group has: (groups,)."""
+    """The most frequent class of each group: (groups,)."""
     pairs, counts = np.unique(np.stack([group_of, targets]), axis=1, return_counts=True)
-    order = np.lexsort((pairs[1], -counts, pairs[0]))  # the commonest of each group first
+    order = np.lexsort((pairs[1], -counts, pairs[0]))  # the most frequent of each group first
     is_first = np.diff(pairs[0][order], prepend=-1) > 0
     return pairs[1][order][is_first]
 
 
 def subset_size(images: int, share: float) -> int:
-    """The number of images for a share of them, or for a number if it is above 1. Raises VitkitError
-    if it is neither, or more than there are."""
+    """The number of images for a share of them, or for a number if it is above 1. Raises VitkitError if it
+    is neither, or larger than the number of images."""
     if not 0 < share <= max(images, 1):
         raise BadSettings(
             f"subset is {share:g}; it is a share of the {images:,} training images, above 0 and up to "
@@ -230,11 +229,11 @@ def subset_size(images: int, share: float) -> int:
 
 
 def random_subset(source: Source, count: int, seed: int, by_class: bool = False) -> Source:
-    """`count` examples, drawn by `seed`, in the order of the source. A larger count includes the
-    examples of a smaller one.
+    """Draw `count` examples by `seed`, in the order of the source. A larger count includes the examples of
+    a smaller one.
 
-    by_class: every class has its share of them, rounded up or down, and at least one example if
-    there are as many examples as classes. It is for sources whose targets are one class each.
+    by_class: every class gets its share of them, rounded up or down, and at least one example if there
+        are as many examples as classes. Only for sources whose targets are one class each.
     """
     random = np.random.Generator(np.random.PCG64(seed))
     order = random.permutation(len(source))
@@ -244,8 +243,8 @@ def random_subset(source: Source, count: int, seed: int, by_class: bool = False)
 
 
 def _by_turns(classes: np.ndarray) -> np.ndarray:
-    """An order of examples with these classes, (N,): the k-th of n examples of a class stands at k
-    / n of it, k from 0, so that every beginning has each class's share."""
+    """An order of examples with these classes, (N,), in which every prefix has each class's share: the k-th
+    of n examples of a class is sorted by k / n, with k from 0."""
     turns = np.empty(len(classes))
     for number in np.unique(classes):
         members = np.flatnonzero(classes == number)
@@ -253,16 +252,15 @@ def _by_turns(classes: np.ndarray) -> np.ndarray:
     return np.argsort(turns, kind="stable")
 
 
-# Which images these are
+# Identity of a data set
 
 
 def fingerprint(source: Source) -> str:
     """A digest of the targets and of the names and sizes of SAMPLE images.
 
-    It differs for another data set, even one of as many images. No image is read for it, and times
-    are left out, which differ between copies of a data set. So two changes go unnoticed: an image
-    that was replaced by one of exactly the same size, and a change of an image that is not in the
-    sample.
+    Another data set has another digest, also one with as many images. No image is read, and modification
+    times are ignored, because they differ between copies of a data set. So two changes go unnoticed: an
+    image that is replaced by one of exactly the same size, and a change of an image outside of the sample.
     """
     digest = hashlib.sha256(json.dumps(source.labels).encode() + source.targets.tobytes())
     step = len(source) // SAMPLE + 1
@@ -272,22 +270,23 @@ def fingerprint(source: Source) -> str:
 
 
 def is_elsewhere(source: Source) -> bool:
-    """Whether the images are at an address, from which each would have to be fetched again."""
+    """Whether the images are at a remote address, from which each would be fetched again."""
     return any(map(is_address, getattr(source.store, "files", ())))
 
 
 def content_digest(source: Source) -> str:
-    """A digest of the content of the images, in their order, independent of their names and
-    targets. Of more than SAMPLE images only a sample is read, and the names and sizes of all count;
-    of images at an address, which would have to be fetched, names and sizes alone. Raises BadImage,
-    OSError.
+    """A digest of the contents of the images, in their order, independent of names and targets.
+
+    Of more than SAMPLE images only a sample is read, and the names and sizes of all are included. Of
+    remote images only names and sizes are included, because reading would fetch them. Raises BadImage
+    and OSError.
     """
     digest = hashlib.sha256()
     count = len(source)
     step = count // SAMPLE + 1
     elsewhere = is_elsewhere(source)
 
-    # Names and sizes, if not every image is read
+    # Names and sizes, unless every image is read
     if step > 1 or elsewhere:
         for row in source.rows.tolist():
             digest.update(source.store.identity(row).encode("utf-8", "surrogateescape") + b"\0")
@@ -305,8 +304,11 @@ def content_digest(source: Source) -> str:
 
 
 def write_list(path: Path, source: Source, why: dict[int, str]) -> None:
-    """Write a file for `without`: the examples to leave out, by index, each with a reason for the
-    reader. Raises OSError, and VitkitError for a file that vitkit did not write."""
+    """Write a file for `without`: the names of examples to leave out, each with a reason. Raises OSError,
+    and VitkitError for an existing file that vitkit did not write.
+
+    why: index -> reason, for people who read the file.
+    """
     lines = [heading_of_list(source)]
     for i in sorted(why):
         lines.append(f"{source.name(i)}\t{why[i]}")
@@ -316,16 +318,18 @@ def write_list(path: Path, source: Source, why: dict[int, str]) -> None:
 
 
 def heading_of_list(source: Source) -> str:
-    """The line by which `without` recognises the data set of a list."""
+    """The line that identifies the data set of a list for `without`."""
     return _HEADING + fingerprint(source)
 
 
 def without(source: Source, path: Path | str) -> Source:
-    """The examples of a training part that a file does not list: a name at the beginning of each line, up
-    to a tab, as `Source.name` gives it. A line whose fifth field is another part, as the page of a
-    review writes it, is of no example here. Raises VitkitError if the source has no image of a name, or if the list
-    was written for other images or for another order of them: it would silently leave out nothing,
-    or the wrong ones."""
+    """The examples of a training part that a file does not list.
+
+    Each line of the file begins with a name (`Source.name`), up to a tab. A line whose fifth field is
+    another part, as the review page writes it, is ignored. Raises VitkitError if the source has no image
+    of a name, or if the list was written for other images or another order: such a list would leave out
+    nothing, or the wrong images.
+    """
     try:
         lines = Path(path).read_text("utf-8", "surrogateescape").split("\n")
     except OSError as error:
@@ -349,7 +353,7 @@ def without(source: Source, path: Path | str) -> Source:
     if written_for and written_for[0] != heading_of_list(source):
         raise BadData(
             f"{path} was written for other images of the same names: the data set has changed "
-            f"since, or has another split seed; write the list anew (`exclude` of "
+            f"since, or has another split seed; write the list again (`exclude` of "
             "data stats)"
         )
     return subset(source, np.setdiff1d(np.arange(len(source)), listed))

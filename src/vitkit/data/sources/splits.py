@@ -1,16 +1,16 @@
-"""A data set by its name: up to three Sources, the parts to train, select and test on.
+"""Open a data set by its name: up to three Sources, the parts to train, validate and test on.
 
-What `open_splits` and `open_source` take: a folder of class folders, with or without train, val and
-test above them; a CSV, TSV or JSON-lines manifest; a parquet file or a tar shard; several, by a
-pattern ("train-{000..146}.tar"), by NAME for NAME-train*.parquet and its siblings, or by the folder
-they lie in; such files elsewhere, by their address (https://, s3://, gs://); "hf:NAME" for a data
-set of the Hugging Face hub, or a directory that `datasets` saved; or "digits", which comes with
-scikit-learn; or "file.py:function" for a function of one's own that returns a Source, Splits, a
-data set as `from_dataset` takes it, or a dictionary of such by part.
+A name is: a folder of class folders, with or without train, val and test above them; a CSV, TSV or
+JSON-lines manifest; a parquet file or a tar shard; several of these, by a pattern
+("train-{000..146}.tar"), by NAME for NAME-train*.parquet and its siblings, or by their folder; the
+address of such files (https://, s3://, gs://); "hf:NAME" for a data set of the Hugging Face hub, or a
+directory that `datasets` saved; "digits", which comes with scikit-learn; or "file.py:function" for a
+user's function that returns a Source, Splits, an argument of `from_dataset`, or a dictionary of these
+by part.
 
-These two and `open_parts` are for programs of people, and run such a function: who calls them has typed
-the name. vitkit itself opens data sets by `splits_at`, `source_at` and `parts_at`, which run no code
-unless their caller says that a person typed the name.
+`open_splits`, `open_source` and `open_parts` are for users' programs, and run such a function: their
+caller has typed the name. vitkit itself opens data sets by `splits_at`, `source_at` and `parts_at`, which
+run no code unless their caller states that a person typed the name.
 """
 
 from dataclasses import dataclass, replace
@@ -48,54 +48,54 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Splits:
-    """The parts of a data set as a run uses them: None for one that is not there.
+    """The parts of a data set that a run uses: None for a missing part.
 
-    A function of one's own may return them; `open_splits` makes a test part if there is none.
+    A user's function may return them; `open_splits` makes a test part if there is none.
     """
 
     train: Source | None
     val: Source | None
     test: Source | None
     labels: tuple[str, ...]
-    """Names of the classes, the same for all parts; empty unless targets are classes."""
+    """Names of the classes, equal for all parts; empty unless targets are classes."""
     notes: tuple[str, ...]
-    """What was decided on the way, for the user to read."""
+    """Notes for the user on how the data set was read."""
     made_test: dict | None
-    """If a test part had to be made: {"seed", "share", "test": [rows]}, as plain numbers; the
-    others are for training."""
+    """A test part that vitkit has made: {"seed", "share", "test": [rows]}, as plain numbers; the other
+    rows are for training. None if the data set has a part to measure on."""
     target_kind: TargetKind = "class"
-    """What the target of an example is, the same for all parts."""
+    """Kind of the targets, equal for all parts."""
     unlearned: str = ""
-    """A sentence about classes that only other parts than the training part have, which nothing can
-    be trained on; empty if there are none."""
+    """A sentence about classes that the training part lacks, which no model can learn; empty if there are
+    none."""
 
     @property
     def sources(self) -> dict[str, Source]:
-        """The parts that are there, by name."""
+        """The existing parts by name."""
         parts = {"train": self.train, "val": self.val, "test": self.test}
         return {name: part for name, part in parts.items() if part is not None}
 
     @property
     def made_fingerprint(self) -> str | None:
-        """Identifies a test part that had to be made, wherever its data set is; None if none was
-        made."""
+        """A digest that identifies a test part that vitkit has made, wherever the data set is; None if it
+        has made none."""
         if self.made_test is None or self.test is None:
             return None
         return fingerprint(self.test)
 
 
 class Parts(NamedTuple):
-    """The parts that a data set has; no part is made."""
+    """The parts that a data set has by itself."""
 
     sources: dict[str, Source]
-    """"train", "val" and "test", or "" if there are none."""
+    """"train", "val" and "test", or "" if there are no parts."""
     notes: tuple[str, ...]
-    """What was decided on the way, for the user to read."""
+    """Notes for the user on how the data set was read."""
     unlearned: str = ""
-    """As `Splits` has it."""
+    """See `Splits.unlearned`."""
 
 
-# For programs: the name is typed
+# For programs of users, who typed the name
 
 
 def open_splits(
@@ -105,19 +105,20 @@ def open_splits(
     groups: str = "auto",
     always_grouped: bool = False,
 ) -> Splits:
-    """A data set with its parts, by a name that the caller has typed: "file.py:function" is run.
+    """Open a data set with its parts. The caller has typed the name, so "file.py:function" is run.
 
     If there is neither a test nor a validation part, a fifth becomes the test part, chosen by seed:
-    a fifth of every class, or, if an example's target is not one class, a fifth of all. Images that
-    belong together stay on the same side.
+    a fifth of every class, or, if targets are not one class each, a fifth of all images. Images that
+    belong together stay in the same part.
 
-    groups: which do. "auto" takes the column of groups if `columns` name one, else photographs of one
-        burst (bursts.py); "none" takes none; anything else is the name of the column.
+    groups: which images belong together. "auto": those with equal values in the column of groups, if
+        `columns` name one; otherwise photographs of one burst (bursts.py). "none": none. Any other value
+        is the name of the column.
     always_grouped: look for bursts even if the data set has a part to measure on, because the caller
         divides the training part.
 
-    Raises VitkitError, in one sentence, for a data set that does not exist, is malformed, or may be
-    one of several.
+    Raises VitkitError, with one sentence, for a data set that does not exist or is malformed, and for an
+    ambiguous name.
     """
     return splits_at(where, columns, seed, groups, always_grouped, typed=True)
 
@@ -125,22 +126,21 @@ def open_splits(
 def open_source(
     where: str | Path, columns: Columns | None = None, split: str | None = None
 ) -> Source:
-    """One part of a data set: the one named, else test, else val; all of it if it is not divided
-    into parts.
+    """Open one part of a data set: `split`, otherwise test or val; all of it if there are no parts.
 
-    The caller has typed its name: "file.py:function" is run. Class numbers are those of the whole
+    The caller has typed the name, so "file.py:function" is run. Class numbers are those of the whole
     data set. Raises VitkitError like open_splits, and for a part that does not exist.
     """
     return source_at(where, columns, split, typed=True)
 
 
 def open_parts(where: str | Path, columns: Columns | None = None) -> Parts:
-    """The parts that a data set has; no part is made. The caller has typed its name:
-    "file.py:function" is run. Raises VitkitError like open_splits."""
+    """Open the parts that a data set has by itself. The caller has typed the name, so "file.py:function" is
+    run. Raises VitkitError like open_splits."""
     return parts_at(where, columns, typed=True)
 
 
-# Within vitkit: the name may stand in a file
+# For vitkit itself, as the name may come from a file
 
 
 def splits_at(
@@ -152,7 +152,7 @@ def splits_at(
     *,
     typed: bool = False,
 ) -> Splits:
-    """A data set with its parts, as `open_splits` gives it.
+    """Open a data set with its parts, see `open_splits`.
 
     typed: whether a person typed the name; if not, "file.py:function" raises VitkitError.
     """
@@ -168,7 +168,7 @@ def source_at(
     *,
     typed: bool = False,
 ) -> Source:
-    """One part of a data set, as `open_source` gives it.
+    """Open one part of a data set, see `open_source`.
 
     typed: whether a person typed the name; if not, "file.py:function" raises VitkitError.
     """
@@ -176,7 +176,7 @@ def source_at(
 
 
 def parts_at(where: str | Path, columns: Columns | None = None, *, typed: bool = False) -> Parts:
-    """The parts that a data set has, as `open_parts` gives them.
+    """Open the parts that a data set has by itself, see `open_parts`.
 
     typed: whether a person typed the name; if not, "file.py:function" raises VitkitError.
     """
@@ -194,7 +194,7 @@ def parts_at(where: str | Path, columns: Columns | None = None, *, typed: bool =
 
 
 def grouped_columns(columns: Columns, groups: str) -> Columns:
-    """The columns of a table, with the column that `groups` names, as in `open_splits`."""
+    """`columns`, with the column of groups that the setting `groups` of `open_splits` names."""
     if groups == "none":
         return replace(columns, group=None)
     if groups != "auto":
@@ -205,7 +205,7 @@ def grouped_columns(columns: Columns, groups: str) -> Columns:
 def splits_of(
     parts: Parts, where: str, seed: int = 0, groups: str = "auto", always_grouped: bool = False
 ) -> Splits:
-    """The parts of a data set, with a test part if there is none to measure on: see
+    """The parts of a data set, with a test part that is made if there is none to measure on: see
     `open_splits`."""
     sources, notes, unlearned = parts
     is_whole = set(sources) in ({""}, {"train"})
@@ -243,19 +243,19 @@ def splits_of(
 def _grouped(
     sources: dict[str, Source], is_whole: bool
 ) -> tuple[dict[str, Source], tuple[str, ...]]:
-    """The parts with the groups of their images, and what to say of them. is_whole: whether a test part
-    is made of them."""
+    """The parts with the groups of their images, and notes on them. is_whole: whether a test part will be
+    made."""
     everything = next(iter(sources.values()))
     for part in list(sources.values())[1:]:
         if part.store is not everything.store:
             return sources, ()
         everything = merge_parts(everything, part)
 
-    # A column or a function of one's own says it
+    # Groups from a column or from a user's function
     if everything.groups is not None:
-        return sources, _about_groups(everything, "group", "images")
+        return sources, _note_on_groups(everything, "group", "images")
 
-    # Else photographs of one burst
+    # Otherwise photographs of one burst
     if not isinstance(everything.store, Files) and not is_whole:
         return sources, ()
     bursts, notes = _bursts(everything)
@@ -268,18 +268,18 @@ def _grouped(
         grouped[name] = replace(part, groups=groups[start : start + len(part)])
         start += len(part)
     everything = replace(everything, groups=groups)
-    notes = _about_groups(everything, "burst", "photographs", shown=bursts.surest)
-    return grouped, (*notes, *_on_both_sides(grouped))
+    notes = _note_on_groups(everything, "burst", "photographs", shown=bursts.surest)
+    return grouped, (*notes, *_warn_of_shared_bursts(grouped))
 
 
 def _bursts(source: Source) -> "tuple[Bursts | None, tuple[str, ...]]":
-    """Which photographs are of one burst; None if each is alone, or if they were not looked for, with a
-    sentence that says why."""
+    """The bursts among photographs; None if there are none, or if they were not looked for, with a note
+    that gives the reason."""
     if not isinstance(source.store, Files):
         if not hasattr(source.store, "files"):
             return None, ()
         note = (
-            "bursts are not looked for in packed images; a column of theirs may say which belong "
+            "bursts are not looked for in packed images; a column may define which belong "
             "together (`groups=COLUMN`)"
         )
         return None, (note,)
@@ -288,7 +288,7 @@ def _bursts(source: Source) -> "tuple[Bursts | None, tuple[str, ...]]":
     if len(source) > MOST:
         note = (
             f"bursts were not looked for, as that would take long for {len(source):,} images; a "
-            "column of a manifest may say which belong together (`groups=COLUMN`)"
+            "column of a manifest may define which belong together (`groups=COLUMN`)"
         )
         return None, (note,)
     bursts = find_bursts(source)
@@ -298,24 +298,26 @@ def _bursts(source: Source) -> "tuple[Bursts | None, tuple[str, ...]]":
 
 
 def grouped_to_measure(source: Source) -> tuple[Source, tuple[str, ...]]:
-    """Images that a model is measured on, with their groups: those of a column, or else photographs of one
-    burst. And what to say of them: what belongs together, or why bursts were not looked for."""
+    """Images that a model is measured on, with their groups, from a column or else by bursts; and notes on
+    them: which images belong together, or why bursts were not looked for."""
     dependent = "their answers are not independent"
     if source.groups is not None:
-        return source, _about_groups(source, "group", "images", dependent)
+        return source, _note_on_groups(source, "group", "images", dependent)
     bursts, notes = _bursts(source)
     if bursts is None:
         return source, notes
     source = replace(source, groups=bursts.groups)
-    return source, _about_groups(source, "burst", "photographs", dependent, bursts.surest)
+    return source, _note_on_groups(source, "burst", "photographs", dependent, bursts.surest)
 
 
-def _about_groups(
+def _note_on_groups(
     source: Source, group: str, images: str, consequence: str = "", shown: int | None = None
 ) -> tuple[str, ...]:
-    """What belongs together, in a sentence; none if each image is alone. consequence: what follows; by
-    default, how the images are divided. shown: the number of the group that is the example; by default the
-    largest."""
+    """A note on the groups of images; empty if each image is alone.
+
+    consequence: what follows from the groups; by default, how the images are divided.
+    shown: number of the group to give as an example; by default the largest.
+    """
     assert source.groups is not None
     numbers, sizes = np.unique(source.groups, return_counts=True)
     several = sizes[sizes > 1]
@@ -343,20 +345,19 @@ def _about_groups(
     )
 
 
-def _on_both_sides(parts: dict[str, Source]) -> tuple[str, ...]:
-    """A warning if images to measure on are of a burst that is learned from, as the data set is
-    divided."""
+def _warn_of_shared_bursts(parts: dict[str, Source]) -> tuple[str, ...]:
+    """A warning if images to measure on are of the same burst as images to train on."""
     sentences = []
     for name in ("val", "test"):
         if "train" not in parts or name not in parts:
             continue
         groups, of_train = parts[name].groups, parts["train"].groups
-        assert groups is not None and of_train is not None  # _grouped has found them
+        assert groups is not None and of_train is not None  # the caller has set them
         known = int(np.isin(groups, of_train).sum())
         if known:
             sentences.append(
-                f"{known:,} of {len(parts[name]):,} images of the {name} part are of a burst that the "
-                "train part has too, so what is measured on them is too good"
+                f"{known:,} of {len(parts[name]):,} images of the {name} part are of the same burst as "
+                "images of the train part, so a model's accuracy on them is overestimated"
             )
     return tuple(sentences)
 
@@ -372,7 +373,7 @@ def part_of(sources: dict[str, Source], split: str | None, where: str) -> Source
 
 
 def _parts_of(table: Table) -> Parts:
-    """The parts of a table, their targets numbered."""
+    """The parts of a table, with numbered targets."""
     table = without_secret_parts(table)
     target_kind, targets, labels, notes, unlearned = numbered(table)
     groups = None
@@ -390,10 +391,10 @@ def _parts_of(table: Table) -> Parts:
 
 
 def _own_parts(returned: Source | Splits, where: str, columns: Columns) -> Parts:
-    """The parts that a function of one's own returned."""
+    """The parts that a user's function returned."""
     if columns != Columns():
         raise BadData(
-            f"{where} returns a {type(returned).__name__}, whose targets are what they are: "
+            f"{where} returns a {type(returned).__name__}, which has its own targets: "
             f"leave out `data.columns`"
         )
     if isinstance(returned, Source):
@@ -402,8 +403,7 @@ def _own_parts(returned: Source | Splits, where: str, columns: Columns) -> Parts
 
 
 def _own_table(returned: Any, where: str, columns: Columns) -> Table:
-    """The table of a data set, or of a dictionary of them by part, that a function of one's own
-    returned."""
+    """The table of a data set, or of a dictionary of data sets by part, that a user's function returned."""
     if columns.group is not None:
         raise BadData(
             f"{where} returns no table, so it has no column {columns.group!r} of groups; a Source may "

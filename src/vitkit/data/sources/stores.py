@@ -1,9 +1,8 @@
-"""Where the bytes of examples lie: files below a folder, arrays in memory; other kinds beside their
-formats.
+"""Stores of encoded images: files below a folder, and arrays in memory. Stores of other kinds are defined
+with their formats.
 
-A store travels to worker processes, so it keeps no list of a million Python strings (every
-reference count that a worker touches would copy a page of them) and opens files again where it
-lands.
+A store is sent to worker processes. So it contains no list of a million Python strings (every reference
+count that a worker changes would copy a page of them), and opens files again in each process.
 """
 
 import os
@@ -21,36 +20,36 @@ from vitkit.system.errors import BadImage
 from vitkit.system.storage import remote
 from vitkit.system.storage.addresses import shown_address
 
-KEEP = 2 << 30  # bytes: smaller stores are kept in memory, compressed as they are
-WINDOW = 512 << 20  # bytes of larger ones that a process keeps
-LEAST = 4  # chunks in a window, however large they are
-MAX_FILE = 1 << 30  # bytes; larger files are disk images and the like
+KEEP = 2 << 30  # bytes of the largest store that is kept in memory, in its compressed form
+WINDOW = 512 << 20  # bytes of a larger store that a process keeps
+LEAST = 4  # fewest chunks in a window, however large they are
+MAX_FILE = 1 << 30  # bytes of the largest image file; larger files are disk images and similar
 
 
 class Store(Protocol):
-    """The operations of every kind of store."""
+    """The methods of every store."""
 
     def read(self, row: int) -> bytes | np.ndarray:
         """The image, as a file's bytes or as an array. Raises BadImage, and OSError if reading may
         succeed later."""
 
     def name(self, row: int) -> str:
-        """The name by which a user knows the image."""
+        """The name of the image in messages."""
 
     def identity(self, row: int) -> str:
-        """Identifies the image without reading it: its name below the data set's own folder, and
-        the size of it, or of what it lies in. It is the same on every machine, however the path
-        of that folder is written."""
+        """Identifies the image without reading it: its name below the data set's own folder, and the size of
+        it or of the file that contains it. It is equal on every machine, however the path of that folder is
+        written."""
 
-    # What follows is for stores whose rows are read faster together. Others inherit from this class.
+    # For stores that are faster when rows are read together. Other stores inherit these defaults.
 
     def prepare(self, rows: np.ndarray) -> None:
-        """Load into memory what processes that are forked from this one should share."""
-        return  # an empty body would make it abstract
+        """Load data into memory that processes forked from this one should share."""
+        return  # with an empty body, type checkers would consider it abstract
 
     def chunks(self, rows: np.ndarray) -> tuple[np.ndarray, int] | None:
-        """The chunk that each row lies in, int64 (rows,), and how many chunks stay in memory. None
-        if rows are read one at a time."""
+        """The chunk of each row, int64 (rows,), and the number of chunks that fit in memory. None if rows
+        are read individually."""
         return None
 
     def keeping(self, chunks: int) -> "Store":
@@ -66,7 +65,7 @@ class RowRanges:
     """
 
     starts: np.ndarray
-    """int64 (T + 1,): the first row of each table, and the number of all rows."""
+    """int64 (T + 1,): the first row of each table, and the total number of rows."""
 
     @classmethod
     def of(cls, counts: Sequence[int]) -> "RowRanges":
@@ -74,16 +73,15 @@ class RowRanges:
         return cls(np.cumsum([0, *counts]))
 
     def __len__(self) -> int:
-        """How many rows there are in all tables."""
+        """The total number of rows."""
         return int(self.starts[-1])
 
     def tables(self, rows: np.ndarray | int) -> np.ndarray:
-        """The number of the table to which each row belongs."""
+        """The number of the table that contains each row."""
         return np.searchsorted(self.starts, rows, side="right") - 1
 
     def locate(self, row: int) -> tuple[int, int]:
-        """The number of the table to which a row belongs, and the number of the row in this
-        table."""
+        """The number of the table that contains a row, and the number of the row in this table."""
         table = int(self.tables(row))
         return table, row - int(self.starts[table])
 
@@ -94,7 +92,7 @@ class Names:
 
     block: bytes
     ends: np.ndarray
-    """Where each string ends."""
+    """End of each string in the block."""
 
     @classmethod
     def of(cls, names: Sequence[str]) -> "Names":
@@ -107,7 +105,7 @@ class Names:
 
     @classmethod
     def concatenate(cls, several: Sequence["Names"]) -> "Names":
-        """The strings of several, one after the other."""
+        """Concatenate several Names."""
         block = b"".join(names.block for names in several)
         ends = []
         start = 0
@@ -135,7 +133,7 @@ class Arrays(Store):
         return self.array[row]
 
     def name(self, row: int) -> str:
-        """The name by which a user knows the image, such as "digits image 3"."""
+        """The name of the image in messages, such as "digits image 3"."""
         return f"{self.title} image {row}"
 
     def identity(self, row: int) -> str:
@@ -144,8 +142,8 @@ class Arrays(Store):
 
     @property
     def are_alike(self) -> bool:
-        """Whether what can be done with one picture can be done with all: they have one shape, and if
-        they have 8 bits, any byte is a level."""
+        """Whether one picture represents all when they are checked: they have the same shape, and with 8
+        bits every value is a level."""
         return self.array.dtype == np.uint8
 
 
@@ -174,7 +172,7 @@ class Files(Store):
         identity."""
         try:
             size = os.stat(self.name(row)).st_size  # noqa: PTH116
-        except OSError:  # reading it will raise this again
+        except OSError:  # reading the file raises it again
             size = None
         return f"{self.names[row]} {size}"
 
@@ -183,7 +181,7 @@ def read_file(path: str) -> bytes:
     """The bytes of an image file. Raises BadImage if it is missing, too large, or not a file."""
     try:
         state = os.stat(path)  # noqa: PTH116 pathlib would take longer than reading the file
-        if not S_ISREG(state.st_mode):  # a pipe would wait for ever
+        if not S_ISREG(state.st_mode):  # reading a pipe would block forever
             raise BadImage(f"{path} is not a file")
         if state.st_size > MAX_FILE:
             raise BadImage(f"{path} is larger than {MAX_FILE:,} bytes, which no image file is")
@@ -202,21 +200,21 @@ def read_file(path: str) -> bytes:
 class ChunkCache:
     """The chunks of a store (row groups of parquet files, ranges of shards) that a process keeps.
 
-    A store of at most KEEP bytes is read once, whole, before worker processes are forked, and any
-    order is as good as another. Of a larger store, a process keeps a window of chunks, and the
-    order of training goes from window to window (see loading/order.py).
+    A store of at most KEEP bytes is read completely before worker processes are forked, and examples are
+    read in any order. Of a larger store, a process keeps a window of chunks, and the order of training
+    visits one window after another (loading/order.py).
     """
 
     files: Sequence[str]
     bytes: int
-    """Of the whole store."""
+    """Size of the whole store."""
     density: tuple[int, int]
-    """A number of bytes, and the number of chunks that they are in."""
+    """(bytes, chunks): a number of bytes, and the number of chunks that contain them."""
     limit: int | None = None
-    """How many chunks a process keeps; None if it is a window of them, or all. With 0 a store reads
-    its rows one at a time, if it can."""
+    """Number of chunks to keep; None for a window, or all. With 0 a store reads rows individually, if it
+    supports that."""
     chunks: OrderedDict = field(default_factory=OrderedDict)
-    """By number, the last used at the end."""
+    """Chunks by number, the most recently used last."""
 
     @property
     def window(self) -> int | None:
@@ -227,7 +225,7 @@ class ChunkCache:
         return max(LEAST, WINDOW * count // max(size, 1))
 
     def get(self, number: int, load: Callable[[int], Any]) -> Any:
-        """A chunk from the cache, or else from load(number)."""
+        """A chunk from the cache; if it is not there, load(number)."""
         if number not in self.chunks:
             limit = self.window
             if self.limit is not None:
@@ -239,8 +237,8 @@ class ChunkCache:
         return self.chunks[number]
 
     def fill(self, numbers: np.ndarray, load: Callable[[int], Any]) -> None:
-        """Load these chunks, if all of the store is kept: processes forked from this one then share
-        them. If they come from elsewhere, a progress bar is shown."""
+        """Load these chunks if the whole store is kept, so that processes forked from this one share them.
+        Shows a progress bar if they are fetched from an address."""
         if self.window is not None:
             return
         numbers = np.unique(numbers)
@@ -257,25 +255,25 @@ class ChunkCache:
         return numbers, self.window
 
     def keeping(self, chunks: int) -> "ChunkCache":
-        """An empty cache with this many chunks."""
+        """An empty cache that keeps this many chunks."""
         return replace(self, limit=chunks, chunks=OrderedDict())
 
     def clear(self) -> None:
-        """Forget all chunks."""
+        """Drop all chunks."""
         self.chunks.clear()
 
     def __len__(self) -> int:
         return len(self.chunks)
 
     def __getstate__(self) -> dict:
-        """It travels to other processes without what it has read."""
+        """Pickle the cache without its chunks."""
         return {**self.__dict__, "chunks": OrderedDict()}
 
 
 def titles(files: Sequence[str]) -> list[str]:
-    """The title of each file: its name, or if two have the same, its path below the folder that
-    contains all of them."""
-    # An address may hold a password or a signature, which is not for people to read
+    """The name of each file in messages: its file name, or, if two are equal, its path below the folder
+    that contains all files."""
+    # An address may contain a password or a signature, which must not be shown
     shown = map(shown_address, map(remote.without_query, files))
     paths = [file.replace(os.sep, "/").split("/") for file in shown]
     names = [path[-1] for path in paths]

@@ -1,5 +1,4 @@
-"""What every kind of data set is read into: a table, its columns, its parts, and the numbers that
-its classes get.
+"""The table that every data set is read into: its columns, its parts, and the numbers of its classes.
 
 Legend: N examples, M classes of all examples together.
 """
@@ -20,7 +19,7 @@ from vitkit.system.errors import BadData, BadSettings
 IMAGE = ("image", "img", "pixels", "jpg", "png")
 PATH = (*IMAGE, "path", "file", "filename", "file_name", "image_path", "filepath")
 LABEL = ("label", "labels", "class", "target", "y", "category", "cls", "fine_label")
-# What people call the parts of a data set, and what they are called here.
+# Usual names of the parts of a data set: what they mean here
 PARTS = {
     "train": "train",
     "training": "train",
@@ -38,8 +37,7 @@ Target = Literal["auto", "class", "classes", "number", "none"]
 
 @dataclass(frozen=True)
 class Columns:
-    """Columns of a table that hold the images and the labels. None: they are found by their usual
-    names."""
+    """Names and meanings of the columns of a table. Where one is None, it is found by its usual names."""
 
     image: str | None = None
     """Name of the column with the images, or in a manifest with their paths."""
@@ -78,20 +76,20 @@ class Columns:
 
 
 class Table(NamedTuple):
-    """A data set in the form in which it was read: one row per example, all parts together."""
+    """A data set after it was read: one row per example of all parts."""
 
     store: Store
     row_labels: RowLabels
-    """What the label of each row is, as it was read: see RowLabels."""
+    """Label of each row before numbering, see RowLabels."""
     parts: np.ndarray
-    """(N,) objects: "train", "val" or "test", "" if the data set has no parts, None for a row that
-    is left out."""
+    """(N,) objects: "train", "val" or "test"; "" if the data set has no parts; None for a row that is
+    left out."""
     labels: tuple[str, ...] | None
-    """Names of the classes, if the rows have class numbers and the names come with them."""
+    """Names of the classes, if rows have class numbers and the data set names them."""
     notes: tuple[str, ...]
-    """What the user should know."""
+    """Notes for the user."""
     groups: np.ndarray | None = None
-    """What the column of groups has for each row: (N,) objects; None if there is no such column."""
+    """(N,) objects: value of each row in the column of groups; None if there is no such column."""
 
 
 def image_column(
@@ -102,7 +100,7 @@ def image_column(
     if name is None:
         raise BadData(
             f"none of the columns {', '.join(present)} is called {', '.join(known)}; "
-            f"say which is meant with `data.columns.image`"
+            f"name the right one with `data.columns.image`"
         )
     return name
 
@@ -112,9 +110,8 @@ def label_column(
 ) -> str | None:
     """The column that holds the labels: see `pick`.
 
-    Returns None if there is none, and for target "none".
-
-    Raises VitkitError if there is none, it is needed and the user asked for a kind of target.
+    Returns None if there is none, and for target "none". Raises VitkitError if there is none although
+    it is needed and the user set a kind of target.
     """
     if columns.target == "none":
         return None
@@ -122,19 +119,19 @@ def label_column(
     if name is None and columns.target != "auto" and is_needed:
         raise BadData(
             f"none of the columns {', '.join(present)} is called {', '.join(LABEL)}; "
-            f"say which is meant with `data.columns.label`"
+            f"name the right one with `data.columns.label`"
         )
     return name
 
 
 def group_column(columns: Columns, present: Sequence[str]) -> str | None:
-    """The column that says which images belong together; None if none is asked for. Raises VitkitError
-    if there is no such column."""
+    """The column that defines which images belong together; None if none is set. Raises VitkitError if the
+    column does not exist."""
     return pick(columns.group, (), present, "columns.group")
 
 
 def numbered_groups(values: Sequence | np.ndarray) -> np.ndarray:
-    """A number for each row, int64 (N,): the same for equal values, its own for a row without one."""
+    """A group number for each row, int64 (N,): equal for equal values, and unique for a missing value."""
     numbers: dict = {}
     groups = np.arange(len(values), dtype=np.int64)
     for row, value in enumerate(values):
@@ -150,14 +147,13 @@ def pick(
     flag: str,
     typed: Sequence[str] = (),
 ) -> str | None:
-    """The column that is meant: the one asked for, else the only one with a known name, else the
+    """Choose a column: the one that the user set, otherwise the only one with a known name, otherwise the
     only one of the type.
 
-    flag: the setting that names it.
-    typed: columns that their type or a header declares to be it.
-    Returns None if there is no such column.
-    Raises VitkitError, naming the columns present, if there is more than one, or not the one asked
-    for.
+    flag: the setting that names the column.
+    typed: columns that have this role by their type or by a header.
+    Returns None if there is no such column. Raises VitkitError, with the names of all columns, if there
+    are several, or if the one that the user set does not exist.
     """
     listed = ", ".join(present)
     if requested is not None:
@@ -173,24 +169,24 @@ def pick(
         if candidates:
             raise BadData(
                 f"several columns may be meant: {', '.join(candidates)} (of {listed}); "
-                f"say which with `data.{flag}`"
+                f"choose one with `data.{flag}`"
             )
     return None
 
 
 def note_unlabelled(where: str, present: Sequence[str], columns: Columns) -> tuple[str, ...]:
-    """The note on a table without a column of labels; empty if labels are not to be read."""
+    """The note on a table without a column of labels; empty if the target is "none"."""
     if columns.target == "none":
         return ()
     note = (
         f"{where} is unlabelled: none of its columns {', '.join(present)} is called "
-        f"{', '.join(LABEL)}; if one holds the labels, say which with `data.columns.label`"
+        f"{', '.join(LABEL)}; if one holds the labels, name it with `data.columns.label`"
     )
     return (note,)
 
 
 def note_left_out(left_out: Counter) -> tuple[str, ...]:
-    """The note on what was left out, by kind; none if nothing was."""
+    """The note on what was left out, by kind; empty if nothing was."""
     if not left_out:
         return ()
     counts = [counted_kind(count, kind) for kind, count in sorted(left_out.items())]
@@ -201,8 +197,8 @@ def note_left_out(left_out: Counter) -> tuple[str, ...]:
 
 
 def as_parts(values: Sequence, where: str) -> np.ndarray:
-    """The part of every row, by any of its usual names: (N,) objects. Raises VitkitError, with the
-    row, for a name that is not one of them."""
+    """The part of every row, from any of its usual names: (N,) objects. Raises VitkitError, with the row,
+    for any other name."""
     parts = [PARTS.get(str(value).lower(), "") for value in values]
     if "" in parts:
         row = parts.index("")
@@ -214,8 +210,8 @@ def as_parts(values: Sequence, where: str) -> np.ndarray:
 
 
 def without_secret_parts(table: Table) -> Table:
-    """The Table without the parts whose labels are kept secret: -1 throughout, as the hub has
-    ImageNet's test part. Their rows get no part. If there is no other part, nothing is left out."""
+    """The table without parts whose labels are secret: -1 throughout, as in ImageNet's test part on the
+    hub. Their rows get no part. If there is no other part, the table is unchanged."""
     row_labels = table.row_labels
     if not isinstance(row_labels, np.ndarray) or row_labels.dtype != np.int64:
         return table
@@ -227,7 +223,7 @@ def without_secret_parts(table: Table) -> Table:
         return table
     is_secret = np.isin(table.parts, secret_parts)
     parts = " and ".join(secret_parts)
-    note = f"left out: the part {parts}, whose labels are all -1, that is, not told"
+    note = f"left out: the part {parts}, whose labels are all -1 because they are secret"
     public_parts = table.parts.copy()
     public_parts[is_secret] = None
     return table._replace(
@@ -237,7 +233,7 @@ def without_secret_parts(table: Table) -> Table:
     )
 
 
-# Targets: classes get their numbers
+# Numbers of classes
 
 
 class Numbered(NamedTuple):
@@ -248,17 +244,16 @@ class Numbered(NamedTuple):
     labels: tuple[str, ...]
     """Names of the classes."""
     notes: tuple[str, ...] = ()
-    """What the user should know."""
+    """Notes for the user."""
     unlearned: str = ""
-    """A sentence about classes that only other parts than the training part have; empty if there
-    are none."""
+    """A sentence about classes that the training part lacks; empty if there are none."""
 
 
 def numbered(table: Table) -> Numbered:
-    """The targets of a Table, whose classes are numbered.
+    """The targets of a table, with numbered classes.
 
-    Named classes are numbered in the order of their sorted names, those of the training part first
-    if there is one; numbers stay what they are. Raises VitkitError for a number without a name.
+    Named classes are numbered in the order of their sorted names, those of the training part first if
+    there is one. Class numbers are unchanged. Raises VitkitError for a number without a name.
     """
     row_labels = table.row_labels
     if row_labels is None:
@@ -284,13 +279,13 @@ def numbered(table: Table) -> Numbered:
         if least != most:
             how_many = f"{least} to {most}"
         listed = some(classes.labels, 10)
-        note = f"every image is of {how_many} of {len(classes.labels)} classes ({listed})"
+        note = f"every image has {how_many} of {len(classes.labels)} classes ({listed})"
         notes = (note, *classes.notes)
         if lists.unknown is not None:
             pairs = len(lists) * len(classes.labels)
             notes += (
                 f"{len(numbers) - known:,} of {pairs:,} labels, one for each image and class, are unknown: "
-                "they take no part in losses and metrics",
+                "they are ignored in losses and metrics",
             )
         return classes._replace(target_kind="classes", targets=lists, notes=notes)
     if row_labels.dtype == np.float64:
@@ -300,16 +295,19 @@ def numbered(table: Table) -> Numbered:
 
 
 def _number_classes(values: np.ndarray, owners: np.ndarray, table: Table) -> Numbered:
-    """The classes of all values, numbers int64 (M,) or names. owners: the example that each value
-    belongs to, (M,). Raises VitkitError for a number that no class has."""
+    """Number the classes of all values. Raises VitkitError for a number that is not a class.
+
+    values: numbers int64 (M,) or names of classes.
+    owners: the example of each value, (M,).
+    """
     if not len(values):
         if table.labels is None:
-            raise BadData(f"{table.store.name(0)} and all others are of no class at all")
+            raise BadData(f"{table.store.name(0)} and all others have no class at all")
         return Numbered("class", values, table.labels)
     if values.dtype != np.int64:
         return _number_names(values, owners, table)
 
-    # Numbers of classes stay what they are.
+    # Numbers of classes are unchanged
     low = int(values.min())
     high = int(values.max())
     limit = len(table.labels or ()) or MAX_CLASSES
@@ -325,7 +323,7 @@ def _number_classes(values: np.ndarray, owners: np.ndarray, table: Table) -> Num
     if table.labels is not None:
         return Numbered("class", values, table.labels)
 
-    # Without names a class is called by its number, and some may not occur.
+    # Without names a class is named by its number, and some classes may not occur
     names = tuple(map(str, range(high + 1)))
     used = len(np.unique(values))
     if used == len(names):
@@ -338,15 +336,15 @@ def _number_classes(values: np.ndarray, owners: np.ndarray, table: Table) -> Num
 
 
 def _number_names(values: np.ndarray, owners: np.ndarray, table: Table) -> Numbered:
-    """Names of classes become numbers.
+    """Replace names of classes by numbers.
 
-    Those that only a test or validation part has come last, so that a head of the training part's
-    classes has the same numbers.
+    Classes that only a test or validation part has come last, so that the classes of the training part
+    have the numbers that a head for them uses.
     """
     values, notes = composed(values)
     notes = (*notes, *notes_on(values, isinstance(table.row_labels, Lists)))
     train_values = values[table.parts[owners] == "train"]
-    if not len(train_values):  # there is no such part
+    if not len(train_values):  # there is no training part
         train_values = values
     learned = sorted(set(train_values))
     others = sorted(set(values) - set(learned))

@@ -1,6 +1,6 @@
-"""What an example's answer is: a class, several classes, a number, or nothing at all; and labels as
-people write them, made all of one kind of these. (Without "row", labels are the names of the
-classes.)
+"""Kinds of targets: a class, several classes, a number, or none; and the conversion of labels in their
+usual notations to one of these kinds. ("Labels" alone are the names of the classes, "row labels" the
+labels of examples.)
 
 Legend: N examples, B batch, K classes, M classes of all examples together.
 """
@@ -16,14 +16,14 @@ from vitkit.system.errors import BadData
 from vitkit.system.storage.files import parse_json
 
 TargetKind = Literal["class", "classes", "number", "none"]
-NO_TARGET = -1  # what a batch holds for an example without a target: no class has this number
-LARGEST = float(np.finfo(np.float32).max)  # number that a batch can hold
+NO_TARGET = -1  # value in a batch for an example without a target; no class has this number
+LARGEST = float(np.finfo(np.float32).max)  # largest number that a batch can hold
 SEPARATORS = ("|", ";")  # between the classes of one image in a cell of a manifest
-COMMA = ","  # the same, if somebody says that there are several classes: names have commas too
-# What people write where a label is unknown, in small letters
+COMMA = ","  # a separator only if the target is "classes", because names contain commas too
+# Usual notations of an unknown label, in lower case
 UNKNOWN_WORDS = frozenset(("", "?", "-1", "na", "n/a", "nan", "none", "null", "unknown", "<na>"))
 
-# What stands in a written list: text in quotes, a number, or that there is nothing
+# An item of a written list: text in quotes, a number, or a missing value
 _ITEM = re.compile(
     r"""'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)"|(?<![\w.+-])([+-]?[\d.]+|None|null|nan)(?![\w.+-])"""
 )
@@ -33,23 +33,23 @@ _DECIMAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 @dataclass(frozen=True, eq=False)
 class Lists:
-    """A list of values for each of N examples, end to end: 21,000 classes of 10 million images fit
-    in memory.
+    """A list of values for each of N examples, concatenated: 21,000 classes of 10 million images fit in
+    memory.
 
     The values are class numbers, or the classes' names before they are numbered.
     """
 
     values: np.ndarray
-    """(M,): the lists of all examples, one after the other."""
+    """(M,): the lists of all examples, concatenated."""
     ends: np.ndarray
-    """int64 (N,): where the list of each example ends."""
+    """int64 (N,): end of each example's list in `values`."""
     unknown: "Lists | None" = None
-    """For each example, the classes of which it is not known whether the example has them: they take
-    no part in losses and metrics. None if everything is known."""
+    """For each example, the classes that it may have or not: they are ignored in losses and metrics. None
+    if everything is known."""
 
     @classmethod
     def of(cls, lists: Sequence[Sequence]) -> "Lists":
-        """A copy without repetitions within a list; values are all int or all str."""
+        """Lists without repetitions within a list; values are all int or all str."""
         flat: list = []
         ends = []
         for values in lists:
@@ -62,12 +62,12 @@ class Lists:
         return len(self.ends)
 
     def __getitem__(self, rows: np.ndarray) -> "Lists":
-        """The lists of these rows, int64 or bool as numpy takes them."""
+        """The lists of these rows, given by int64 or bool as in numpy."""
         counts = self.counts[rows]
         ends = np.cumsum(counts, dtype=np.int64)
         old_starts = (self.ends - self.counts)[rows]
         new_starts = ends - counts
-        # Value j of the result, which is of list i, was value j - new_starts[i] + old_starts[i].
+        # Value j of the result, in list i, is value j - new_starts[i] + old_starts[i] of this one.
         shift = np.repeat(old_starts - new_starts, counts)
         unknown = None
         if self.unknown is not None:
@@ -81,7 +81,7 @@ class Lists:
 
     @property
     def owners(self) -> np.ndarray:
-        """int64 (M,): which example each value belongs to."""
+        """int64 (M,): the example of each value."""
         return np.repeat(np.arange(len(self)), self.counts)
 
     def row(self, i: int) -> np.ndarray:
@@ -90,7 +90,7 @@ class Lists:
         return self.values[start : int(self.ends[i])]
 
     def multi_hot(self, classes: int) -> np.ndarray:
-        """float32 (N, K): 1 where an example is of a class, NaN where that is unknown, else 0."""
+        """float32 (N, K): 1 where an example has a class, NaN where that is unknown, otherwise 0."""
         rows = np.zeros((len(self), classes), dtype=np.float32)
         rows[self.owners, self.values] = 1
         if self.unknown is not None:
@@ -98,7 +98,7 @@ class Lists:
         return rows
 
     def tobytes(self) -> bytes:
-        """The bytes that tell these lists from others, for a digest."""
+        """The bytes of these lists, for a digest."""
         known = self.ends.tobytes() + self.values.tobytes()
         if self.unknown is None:
             return known
@@ -106,16 +106,16 @@ class Lists:
 
 
 class PartlyKnown(NamedTuple):
-    """Several classes of one example, of some of which nothing is known."""
+    """The classes of one example, some of which are unknown."""
 
     classes: list
-    """Those that it has."""
+    """The classes that it has."""
     unknown: list
-    """Those that it may have or not."""
+    """The classes that it may have or not."""
 
 
 def concatenate(several: Sequence[np.ndarray | Lists]) -> np.ndarray | Lists:
-    """The targets of several parts of one data set, one after the other; all are of one kind."""
+    """Concatenate the targets of several parts of one data set, which are of the same kind."""
     arrays = [each for each in several if isinstance(each, np.ndarray)]
     if len(arrays) == len(several):
         return np.concatenate(arrays)
@@ -125,6 +125,7 @@ def concatenate(several: Sequence[np.ndarray | Lists]) -> np.ndarray | Lists:
 
 
 def _concatenate_lists(several: Sequence[Lists]) -> Lists:
+    """Concatenate lists, including their unknown classes."""
     counts = np.concatenate([lists.counts for lists in several])
     values = np.concatenate([lists.values for lists in several])
     unknown = None
@@ -140,21 +141,21 @@ def nothing_for(count: int) -> Lists:
 
 # Labels of rows
 
-# As they were read: text, numbers, lists of either, or what arrow columns become.
+# As they were read: text, numbers, lists of either, or what arrow columns become
 Values = Sequence | np.ndarray | Lists
-# All of one kind, before they are targets: class numbers, int64 (N,); class names, objects (N,);
+# All of one kind, before they become targets: class numbers, int64 (N,); class names, objects (N,);
 # numbers to predict, float64 (N,); several classes, by number or by name, as Lists of N; None for
-# images without labels.
+# images without labels
 RowLabels = np.ndarray | Lists | None
 
 
 def as_row_labels(
     values: Values, where: str, target: str = "auto", separator: str | None = None
 ) -> RowLabels:
-    """The label of each row, all of one kind, from the values of a table.
+    """Convert the values of a table to the label of each row, all of one kind.
 
-    where: what errors call the file that they come from.
-    target, separator: as Columns has them.
+    where: name of the file in error messages.
+    target, separator: see `Columns`.
     Raises VitkitError, with the row, for a label that is missing or of another kind.
     """
     if target == "none":
@@ -166,8 +167,8 @@ def as_row_labels(
             values = values.astype(np.int64)
         else:
             values = values.tolist()
-    # Text is a list if somebody says so, or if nothing else explains it
-    if target == "classes" or (target == "auto" and (_are_lists(values) or _recurs(values))):
+    # Text is a list if the user sets it, or if nothing else explains it
+    if target == "classes" or (target == "auto" and (_are_lists(values) or _classes_recur(values))):
         values = _split_cells(values, separator, where)
     kind = target
     if kind == "auto":
@@ -180,16 +181,16 @@ def as_row_labels(
 
 
 def _likely_kind(values: Values) -> TargetKind:
-    """What labels seem to be: lists are several classes, fractions are numbers, all else is one
-    class."""
+    """The most likely kind of labels: lists are several classes, fractions are numbers, anything else is
+    one class."""
     if isinstance(values, Lists):
         return "classes"
-    if isinstance(values, np.ndarray):  # of whole numbers: fractions have become a list
+    if isinstance(values, np.ndarray):  # of integers, as fractions were converted to a list
         return "class"
     if any(isinstance(value, list | tuple) for value in values):
         return "classes"
     if not all(value is None or isinstance(value, str | int | float) for value in values):
-        return "class"  # which will be refused, by its row
+        return "class"  # so that these values are refused, with their row
     unique = {value for value in values if value is not None and value != ""}
     numbers = [number for value in unique if (number := as_number(value)) is not None]
     if len(numbers) < len(unique) or all(number.is_integer() for number in numbers):
@@ -198,7 +199,7 @@ def _likely_kind(values: Values) -> TargetKind:
 
 
 def as_number(value) -> float | None:
-    """A number, or text that is one, as a float; None for anything else."""
+    """A number, or text that contains one, as a float; None for anything else."""
     if isinstance(value, str) and not _DECIMAL.fullmatch(value.strip()):
         return None
     try:
@@ -208,14 +209,14 @@ def as_number(value) -> float | None:
 
 
 def _classes(values: Values, where: str) -> np.ndarray:
-    """One class each: int64 (N,), or names as objects (N,). Text that is all whole numbers counts
-    as numbers."""
+    """One class each: int64 (N,), or names as objects (N,). Text is converted to numbers if all of it is
+    whole numbers."""
     if isinstance(values, np.ndarray):
         return values
     if isinstance(values, Lists):
-        values = _as_lists(values)  # each of which will be refused
+        values = _as_lists(values)  # each of them is refused
     if values and all(isinstance(value, bool) for value in values):
-        values = list(map(str, values))  # "False" and "True", as a CSV has them, not 0 and 1
+        values = list(map(str, values))  # "False" and "True" as in a CSV file, not 0 and 1
     for row, value in enumerate(values):
         _check_class(value, where, row)
         if isinstance(value, str) != isinstance(values[0], str):
@@ -236,12 +237,12 @@ def _check_class(value, where: str, row: int) -> None:
     message = f"{where} row {row} has the label {value!r}; a class is a whole number or a name"
     is_nan = value != value
     if not is_nan:
-        message += "; `data.columns.target` says what else it is"
+        message += "; if it is something else, set `data.columns.target`"
     raise BadData(message)
 
 
 def _as_array(values: Sequence, where: str) -> np.ndarray:
-    """Names as objects, or, if all of them are whole numbers, int64."""
+    """An array of names as objects, or, if all of them are whole numbers, of int64."""
     if len(values) and isinstance(values[0], str):
         if not all(map(_is_whole, set(values))):
             return np.array(values, dtype=object)
@@ -255,14 +256,16 @@ def _as_array(values: Sequence, where: str) -> np.ndarray:
 
 
 def _is_whole(text: str) -> bool:
-    """Whether text is a whole number as one writes it: "12", but not "012", which is a name."""
+    """Whether text is a whole number in its usual notation: "12", but not "012", which is a name."""
     return text.isascii() and text.isdigit() and len(text) < 19 and str(int(text)) == text
 
 
 def _numbers(values: Values, where: str) -> np.ndarray:
-    """One number each: float64 (N,), all of them finite in 32 bits."""
+    """One number each: float64 (N,), all finite in 32 bits."""
     if isinstance(values, Lists):
-        raise BadData(f"{where} has lists as labels; a number to predict is one an image")
+        raise BadData(
+            f"{where} has lists as labels; a number to predict is a single one for each image"
+        )
     numbers = []
     for row, value in enumerate(values):
         empty = isinstance(value, str) and not value.strip()
@@ -275,9 +278,9 @@ def _numbers(values: Values, where: str) -> np.ndarray:
     return np.array(numbers, dtype=np.float64)
 
 
-def _recurs(values: Values) -> bool:
-    """Whether cells of text are lists of classes: taken apart, as in "cat;dog", "dog" and
-    "cat;cow", there are fewer classes than different cells."""
+def _classes_recur(values: Values) -> bool:
+    """Whether cells of text are lists of classes: if splitting them, as in "cat;dog", "dog" and
+    "cat;cow", gives fewer classes than there are distinct cells."""
     if isinstance(values, Lists | np.ndarray):
         return False
     if not all(isinstance(value, str) for value in values):
@@ -291,8 +294,8 @@ def _recurs(values: Values) -> bool:
 
 
 def _are_lists(values: Values) -> bool:
-    """Whether cells of text are lists: some are written as such, as ["cat", "dog"] of JSON and
-    ['cat', 'dog'] of Python, or all stand in brackets, as [cat, dog]."""
+    """Whether cells of text are lists: some are written as lists of JSON, ["cat", "dog"], or Python,
+    ['cat', 'dog'], or all are in brackets, [cat, dog]."""
     if isinstance(values, Lists | np.ndarray):
         return False
     if not all(isinstance(value, str) for value in values):
@@ -305,13 +308,13 @@ def _are_lists(values: Values) -> bool:
 
 
 def is_in_brackets(text: str) -> bool:
-    """Whether text begins and ends with brackets of one kind."""
+    """Whether text begins and ends with a matching pair of brackets."""
     return len(text) > 1 and text[0] + text[-1] in _BRACKETS
 
 
 def _separator(cells: Iterable[str], separators: Sequence[str] = SEPARATORS) -> str | None:
-    """What separates the classes in cells of text: the first of the separators that occurs outside of
-    written lists; None if none does."""
+    """The separator of the classes in cells of text: the first that occurs outside of written lists; None
+    if none does."""
     cells = [cell for cell in cells if _listed(cell) is None]
     for separator in separators:
         if any(separator in cell for cell in cells):
@@ -320,7 +323,7 @@ def _separator(cells: Iterable[str], separators: Sequence[str] = SEPARATORS) -> 
 
 
 def _refuse_two_separators(cells: Iterable[str], where: str) -> None:
-    """Raises VitkitError if some cells are separated by one of the separators, and others by another."""
+    """Raises VitkitError if some cells contain one of the separators, and others the other."""
     first, second = SEPARATORS
     cells = [cell for cell in cells if _listed(cell) is None]
     by_first = sorted(cell for cell in cells if first in cell)
@@ -328,17 +331,17 @@ def _refuse_two_separators(cells: Iterable[str], where: str) -> None:
     if by_first and by_second:
         raise BadData(
             f"{where} has labels with {first!r} and with {second!r} ({by_first[0]}, {by_second[0]}): if both "
-            "stand between classes, write one of them throughout; else say which does, as in "
+            "separate classes, use one of them throughout; otherwise set the one that does, as in "
             f"`data.columns.separator={first!r}`"
         )
 
 
 def _split_cells(values: Values, separator: str | None, where: str) -> Sequence | Lists:
-    """Cells like "cat|dog", "cat;dog", "cat, dog" and '["cat", "dog"]' as lists; an empty cell is an
-    empty list.
+    """Split cells like "cat|dog", "cat;dog", "cat, dog" and '["cat", "dog"]' into lists; an empty cell
+    becomes an empty list.
 
-    separator: what stands between classes, if the caller gives it.
-    Raises VitkitError for cells that are separated in two ways.
+    separator: the separator of classes, if the user sets it.
+    Raises VitkitError for cells with two different separators.
     """
     if isinstance(values, Lists):
         return values
@@ -346,7 +349,7 @@ def _split_cells(values: Values, separator: str | None, where: str) -> Sequence 
         cells = {value for value in values if isinstance(value, str)}
         separator = _separator(cells, (*SEPARATORS, COMMA))
         _refuse_two_separators(cells, where)
-    lists: dict[str, list] = {}  # by text: a cell that comes a million times is split once
+    lists: dict[str, list] = {}  # by text, so that a frequent cell is split only once
     result = []
     for value in values:
         if not isinstance(value, str):
@@ -359,6 +362,7 @@ def _split_cells(values: Values, separator: str | None, where: str) -> Sequence 
 
 
 def _split_cell(text: str, separator: str | None) -> list:
+    """Split a cell into the classes that it lists."""
     listed = _listed(text)
     if listed is not None:
         return listed
@@ -373,8 +377,8 @@ def _split_cell(text: str, separator: str | None) -> list:
 
 
 def _listed(text: str) -> list | None:
-    """What a list, a tuple or a set holds that is written as JSON, as Python or as NumPy does; None for
-    other text, such as a name that begins with a bracket."""
+    """The items of a list, a tuple or a set in the notation of JSON, Python or NumPy; None for any other
+    text, such as a name that begins with a bracket."""
     text = text.strip()
     if text == "set()":
         return []
@@ -391,7 +395,7 @@ def _listed(text: str) -> list | None:
     items = []
     for single, double, bare in _ITEM.findall(inner):
         items.append(_bare_item(bare) if bare else single or double)
-    # "(1)" is a name
+    # Text in parentheses without quotes or commas, such as "(1)", is a name
     is_plain = not inner.strip() or any(mark in inner for mark in "'\",")
     if text.startswith("[") or is_plain:
         return items
@@ -399,7 +403,7 @@ def _listed(text: str) -> list | None:
 
 
 def _bare_item(text: str) -> int | float | str | None:
-    """What stands in a written list without quotes: a number, or None for what is missing."""
+    """Convert an unquoted item of a written list: a number, or None for a missing value."""
     if text in ("None", "null", "nan"):
         return None
     if _is_whole(text):
@@ -445,8 +449,8 @@ def _lists(values: Values, where: str) -> Lists:
             raise BadData(f"{where} has numbers and names as labels; choose one kind")
         lists = Lists(_as_array(flat, where), np.array(ends, dtype=np.int64))
         if unknown:
-            nothing_known = Lists(np.array(unknown, np.int64), np.array(unknown_ends, np.int64))
-            lists = replace(lists, unknown=nothing_known)
+            unknown_lists = Lists(np.array(unknown, np.int64), np.array(unknown_ends, np.int64))
+            lists = replace(lists, unknown=unknown_lists)
     _refuse_repetitions(lists, where)
     if not is_vector:
         _refuse_zeros_and_ones(lists, where)
@@ -454,9 +458,8 @@ def _lists(values: Values, where: str) -> Lists:
 
 
 def _refuse_repetitions(lists: Lists, where: str) -> None:
-    """Raises VitkitError for an image that is of a class twice, as rows of zeros and ones seem to
-    be."""
-    # Side by side: first by image, then by class.
+    """Raises VitkitError for an image with the same class twice, as rows of zeros and ones seem to be."""
+    # Sort by image, then by class, so that equal classes are adjacent
     codes = np.unique(lists.values, return_inverse=True)[1]
     order = np.lexsort((codes, lists.owners))
     same_class = np.diff(codes[order]) == 0
@@ -471,23 +474,23 @@ def _refuse_repetitions(lists: Lists, where: str) -> None:
 
 
 def _refuse_zeros_and_ones(lists: Lists, where: str) -> None:
-    """Raises VitkitError if all labels are [0, 1] or [1, 0], which say for two classes whether an image is
-    of them: as lists of classes, every image would be of both."""
+    """Raises VitkitError if all labels are [0, 1] or [1, 0], which probably are flags for two classes: as
+    lists of classes, every image would have both."""
     if not len(lists) or lists.values.dtype != np.int64:
         return
     if (lists.counts == 2).all() and np.isin(lists.values, (0, 1)).all():
         raise BadData(
-            f"{where} row 0 has the label {lists.row(0).tolist()}, and all others are of zeros and ones "
+            f"{where} row 0 has the label {lists.row(0).tolist()}, and all others consist of zeros and ones "
             "too; give the number of the class instead, a list of the numbers of several classes, or a "
             "column of zeros and ones for each class"
         )
 
 
 def concatenate_values(several: Sequence[Values]) -> Values:
-    """The values of several files, joined before `as_row_labels`."""
-    alike = [values for values in several if isinstance(values, Lists | np.ndarray)]
-    if len(alike) == len(several) and len({type(values) for values in alike}) == 1:
-        return concatenate(alike)
+    """Concatenate the values of several files, for `as_row_labels`."""
+    arrays = [values for values in several if isinstance(values, Lists | np.ndarray)]
+    if len(arrays) == len(several) and len({type(values) for values in arrays}) == 1:
+        return concatenate(arrays)
     result: list = []
     for values in several:
         if isinstance(values, Lists):
@@ -499,5 +502,5 @@ def concatenate_values(several: Sequence[Values]) -> Values:
 
 
 def _as_lists(lists: Lists) -> list[list]:
-    """Lists as Python's."""
+    """Convert Lists to Python lists."""
     return [lists.row(i).tolist() for i in range(len(lists))]

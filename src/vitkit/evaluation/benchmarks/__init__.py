@@ -1,1 +1,1 @@
-"""Data sets with rules of their own: ImageNet's, ReaL, ObjectNet, ImageNet-C."""
+"""Benchmarks: data sets with their own evaluation protocol, such as ImageNet's, ReaL, ObjectNet, ImageNet-C."""

@@ -1,8 +1,8 @@
-"""What a model may answer, and which answers count as the same class.
+"""Which classes a model may answer with, and which of them count as the same answer.
 
-Usually a model chooses among all of its classes, and each is an answer of its own. Some data sets
-ask otherwise: ImageNet-A and R let it choose among their 200 classes, and for ObjectNet a "bicycle"
-is right as a mountain bike and as a tandem.
+Usually a model chooses among all of its classes, and each is an answer of its own. Some benchmarks have
+other rules: ImageNet-A and R restrict the answers to their 200 classes, and ObjectNet accepts both "mountain
+bike" and "tandem" for a bicycle.
 
 Legend: B batch, K classes of the model, A of them that may be answered.
 """
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from vitkit.evaluation.benchmarks.labels import LabelAlignment, align
 
-NO_ANSWER = -1  # for a class of the model that may not be answered
+NO_ANSWER = -1  # marks a class of the model that is not a possible answer
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,11 +29,11 @@ class Choice:
     labels: tuple[str, ...]
     """The names of the answers."""
     answer_of: Tensor
-    """Which answer each of the model's classes is: int64 (K,); or NO_ANSWER."""
+    """The answer that each of the model's classes counts as, or NO_ANSWER: int64 (K,)."""
     truth: Tensor
-    """The right answer to each of the data's classes: int64 (classes of the data,)."""
+    """The right answer for each of the data's classes: int64 (classes of the data,)."""
     notes: tuple[str, ...] = field(default=())
-    """What a reader of the numbers should know, a sentence each."""
+    """Sentences for readers of the results, such as about how classes were matched."""
 
     def to(self, device: torch.device | str) -> "Choice":
         """Returns a copy of the choice with its tensors on a device."""
@@ -47,21 +47,21 @@ class Choice:
 
     @cached_property
     def joins_classes(self) -> bool:
-        """Whether several classes of the model are the same answer."""
+        """Whether several classes of the model count as the same answer."""
         return len(self.labels) < len(self.columns)
 
     @cached_property
     def columns(self) -> Tensor:
-        """The model's classes that may be answered, in their order: int64 (A,)."""
+        """The model's classes that are possible answers, ascending: int64 (A,)."""
         return (self.answer_of != NO_ANSWER).nonzero()[:, 0]
 
     @cached_property
     def answers(self) -> Tensor:
-        """The answer that each of the A columns is: int64 (A,)."""
+        """The answer that each of the A columns counts as: int64 (A,)."""
         return self.answer_of[self.columns]
 
     def allowed(self, logits: Tensor) -> Tensor:
-        """(B, K) -> (B, A), of the classes that may be answered."""
+        """The logits of the possible answers: (B, K) -> (B, A)."""
         if len(self.columns) == logits.shape[1]:
             return logits
         return logits[:, self.columns]
@@ -74,11 +74,11 @@ class Choice:
         return logits.masked_fill(~is_right, -torch.inf).argmax(-1)
 
     def columns_of(self, answers: Tensor) -> Tensor:
-        """The columns that are one of these answers, in ascending order."""
+        """The columns that count as one of these answers, ascending."""
         return torch.isin(self.answers, answers).nonzero()[:, 0]
 
     def confidence(self, probabilities: Tensor) -> Tensor:
-        """(B, A) -> the probability of the most likely answer, over all of its classes, (B,)."""
+        """(B, A) -> the probability of the most likely answer, summed over its classes, (B,)."""
         highest, column = probabilities.max(-1)
         if not self.joins_classes:
             return highest
@@ -86,8 +86,8 @@ class Choice:
         return (probabilities * is_same).sum(-1).clamp(max=1)
 
     def loss(self, logits: Tensor, own: Tensor, truth: Tensor) -> Tensor:
-        """The softmax loss, in nats, of the right answer: (B, A), own column (B,), answer (B,) ->
-        (B,). The probabilities of columns that are the same answer add up."""
+        """The softmax loss, in nats: logits (B, A), right column (B,), right answer (B,) -> (B,). The
+        probabilities of columns that count as the same answer are summed."""
         if not self.joins_classes:
             return F.cross_entropy(logits, own, reduction="none")
         is_right = self.answers == truth[:, None]
@@ -97,45 +97,43 @@ class Choice:
 def among_all(
     data: Sequence[str], model: Sequence[str], needed: Container[int] | None = None
 ) -> Choice:
-    """A choice in which every class of the model counts as an answer. `needed` and errors: as for
-    `align`."""
-    met = align(data, model, needed)
-    return Choice(tuple(model), torch.arange(len(model)), met.classes, met.notes)
+    """A choice among all of the model's classes. `needed` and the errors are those of `align`."""
+    alignment = align(data, model, needed)
+    return Choice(tuple(model), torch.arange(len(model)), alignment.classes, alignment.notes)
 
 
 def among_the_datas(data: Sequence[str], model: Sequence[str]) -> Choice:
-    """A choice in which only the data's classes count as answers. Raises VitkitError as `align`
-    does."""
-    met = align(data, model)
+    """A choice among the data's classes alone. Raises VitkitError as `align` does."""
+    alignment = align(data, model)
     return Choice(
-        labels=tuple(model[k] for k in met.classes.tolist()),
-        answer_of=_inverse(met, len(model)),
+        labels=tuple(model[k] for k in alignment.classes.tolist()),
+        answer_of=_inverse(alignment, len(model)),
         truth=torch.arange(len(data)),
-        notes=met.notes,
+        notes=alignment.notes,
     )
 
 
 def several_are_right(
     data: Sequence[str], names: Sequence[Sequence[str]], model: Sequence[str]
 ) -> Choice:
-    """Every class of the model may be answered, and for each of the data's classes several of them,
-    which go by `names`, are right. Raises VitkitError as `align` does, and if a class of the model is
-    right for two of the data's."""
+    """A choice among all of the model's classes, where several of them, given by `names`, are right for
+    each of the data's classes. Raises VitkitError as `align` does, and if a class of the model is right
+    for two of the data's."""
     flat = list(chain.from_iterable(names))
     owners = np.repeat(np.arange(len(data)), [len(several) for several in names])
-    met = align(flat, model)
+    alignment = align(flat, model)
 
     # The data's classes come first, then the model's others
     answer_of = torch.full((len(model),), NO_ANSWER)
-    answer_of[met.classes] = torch.from_numpy(owners)
+    answer_of[alignment.classes] = torch.from_numpy(owners)
     others = (answer_of == NO_ANSWER).nonzero()[:, 0]
     answer_of[others] = torch.arange(len(data), len(data) + len(others))
     labels = (*data, *(model[k] for k in others.tolist()))
-    return Choice(labels, answer_of, torch.arange(len(data)), met.notes)
+    return Choice(labels, answer_of, torch.arange(len(data)), alignment.notes)
 
 
-def _inverse(met: LabelAlignment, classes: int) -> Tensor:
-    """Which of the data's classes each of a model's is; NO_ANSWER for one that is none."""
+def _inverse(alignment: LabelAlignment, classes: int) -> Tensor:
+    """The data's class that each of the model's classes is; NO_ANSWER for one that is not in the data."""
     answer_of = torch.full((classes,), NO_ANSWER)
-    answer_of[met.classes] = torch.arange(len(met.classes))
+    answer_of[alignment.classes] = torch.arange(len(alignment.classes))
     return answer_of

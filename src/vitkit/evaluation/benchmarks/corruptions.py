@@ -1,9 +1,9 @@
 """Accuracy under common corruptions (Hendrycks & Dietterich 2019): noise, blur, weather and digital
 damage, each at five severities.
 
-The corruptions are those of the package imagecorruptions-imaug, the kept form of the authors' code.
-An image is corrupted as the model gets it, at the model's own size, as ImageNet-C's images were at
-224 x 224; ImageNet-C then stored them as JPEG, which is left out here.
+The corruptions are those of the package imagecorruptions-imaug, a maintained fork of the authors' code.
+An image is corrupted after it was resized and cropped for the model, as ImageNet-C's images were at
+224 x 224; ImageNet-C then compressed them as JPEG, which is left out here.
 
 Legend: C corruptions, S severities, N images.
 """
@@ -21,7 +21,7 @@ from vitkit.evaluation.metrics.metric import SHARE, Metric, share_right, with_in
 from vitkit.system.console.progress import Shown, silent
 from vitkit.system.errors import Unsupported
 
-# The fifteen of ImageNet-C, then four that its authors keep for choosing between methods
+# The fifteen corruptions of ImageNet-C, then four that its authors reserve for the selection of methods
 Corruption = Literal[
     "gaussian_noise", "shot_noise", "impulse_noise",
     "defocus_blur", "glass_blur", "motion_blur", "zoom_blur",
@@ -31,20 +31,20 @@ Corruption = Literal[
 ]  # fmt: skip
 COMMON: tuple[Corruption, ...] = get_args(Corruption)[:15]
 SEVERITIES = (1, 2, 3, 4, 5)
-SEEDED = ("impulse_noise", "glass_blur")  # which draw from a generator of their own
-SMALLEST = 32  # pixels a side
+SEEDED = ("impulse_noise", "glass_blur")  # corruptions that take a seed for their own generator
+SMALLEST = 32  # shortest side, in pixels, of an image that can be corrupted
 MEMORY = 1 << 30  # bytes of prepared images that are kept: 7,133 of 224 x 224
 
 
 @dataclass(frozen=True, eq=False)
 class PreparedStore:
-    """The images of a source as a model gets them: a Store."""
+    """A Store of a source's images, resized and cropped for a model."""
 
     source: Source
     preprocessing: Preprocessing
 
     def read(self, row: int) -> np.ndarray:
-        """uint8 (h, w, 3). Raises BadImage."""
+        """The image as uint8 (h, w, 3). Raises BadImage."""
         image = self.preprocessing(self.source.picture(row))
         return np.ascontiguousarray(image.permute(1, 2, 0).numpy())
 
@@ -72,25 +72,25 @@ def prepare_once(
     workers: int = 0,
     shown: Shown = silent,
 ) -> Source:
-    """The images of a source as a model gets them, kept in memory by one pass of `workers`
-    processes if they take at most `limit` bytes; else the source as it is. Raises BadImage with the
-    image's name."""
+    """The source with its images resized and cropped for the model and kept in memory, if they take at
+    most `limit` bytes; otherwise the source itself. `workers` processes prepare them in one pass. Raises
+    BadImage with the image's name."""
     height, width = preprocessing.size
     if len(source) * height * width * 3 > limit:
         return source
     store = PreparedStore(source, preprocessing)
     prepared = replace(source, store=store, rows=np.arange(len(source)))
     kept = decoded(prepared, limit, workers, shown)
-    if kept is prepared:  # it cannot be shared with processes, or is read in chunks
+    if kept is prepared:  # `decoded` kept nothing: not shareable with processes, or read in chunks
         return source
     return kept
 
 
 @dataclass(frozen=True, eq=False)
 class Corrupted:
-    """The images of a source as a model gets them, corrupted: a Store.
+    """A Store of a source's images, resized and cropped for a model, and corrupted.
 
-    The random numbers for an image follow only from (seed, example), and are the same at all
+    The random numbers for an image depend on nothing but (seed, example): they are the same at all
     severities.
     """
 
@@ -101,7 +101,7 @@ class Corrupted:
     seed: int = 0
 
     def read(self, row: int) -> np.ndarray:
-        """uint8 (h, w, 3). Raises BadImage."""
+        """The corrupted image as uint8 (h, w, 3). Raises BadImage."""
         store = self.source.store
         if isinstance(store, Pixels):  # from `prepare_once`
             pixels = store.read(int(self.source.rows[row]))
@@ -130,10 +130,10 @@ class Corrupted:
 
 
 def corrupted(pixels: np.ndarray, corruption: Corruption, severity: int, seed: int) -> np.ndarray:
-    """uint8 (h, w, 3) -> the same, corrupted. The global random numbers stay what they are.
+    """A corrupted copy of an image, uint8 (h, w, 3). The state of the global random generator is restored.
 
-    A panorama at its own proportions may be one row of patches high: what it lacks to SMALLEST is filled
-    with its mirror image while it is corrupted.
+    A panorama at its own proportions may be one row of patches high: an image below SMALLEST is padded with
+    its mirror image while it is corrupted.
     """
     import imagecorruptions
 
@@ -153,7 +153,7 @@ def corrupted(pixels: np.ndarray, corruption: Corruption, severity: int, seed: i
 def corrupt(
     source: Source, preprocessing: Preprocessing, corruption: Corruption, severity: int
 ) -> tuple[Source, Preprocessing]:
-    """The corrupted images of a source, and the preprocessing that is left: normalisation."""
+    """The source with corrupted images, and the preprocessing that they still need: normalisation."""
     store = Corrupted(source, preprocessing, corruption, severity)
     return replace(source, store=store, rows=np.arange(len(source))), uncropped(preprocessing)
 
@@ -174,12 +174,12 @@ def check_can_corrupt(preprocessing: Preprocessing) -> None:
     except ModuleNotFoundError:
         raise Unsupported("`corruptions` needs: pip install 'vitkit[corruptions]'") from None
     except ImportError as error:
-        # OpenCV loads libraries of the system that containers and servers are often without
+        # OpenCV loads system libraries that are often missing in containers and on servers
         raise Unsupported(
             f"`corruptions` cannot load its packages: {error}. OpenCV needs libraries of the "
             "system: apt-get install libgl1 libglib2.0-0, on Debian and Ubuntu"
         ) from None
-    cv2.setNumThreads(1)  # each process of several decodes images of its own
+    cv2.setNumThreads(1)  # several processes decode images in parallel
     if not preprocessing.is_native and min(preprocessing.size) < SMALLEST:
         height, width = preprocessing.size
         raise Unsupported(
@@ -192,19 +192,18 @@ class Robustness(NamedTuple):
     """The accuracy of a model under corruptions."""
 
     clean: Metric | None
-    """top1 on the images as they are; None if it was not measured."""
+    """top1 on the clean images; None if it was not measured."""
     cells: dict[Corruption, tuple[Metric, ...]]
-    """By corruption, top1 at each severity."""
+    """top1 of each corruption at each severity."""
     by_severity: tuple[Metric, ...]
-    """The mean over corruptions at each severity."""
+    """The mean of top1 over corruptions, for each severity."""
     mean: Metric
-    """The mean over corruptions and severities."""
+    """The mean of top1 over corruptions and severities."""
     right: np.ndarray
-    """Whether each image was answered right, as 0 and 1, float64 (C, S, N); NaN where logits are not
+    """Whether each image was classified right, as 0 and 1, float64 (C, S, N); NaN where logits are not
     finite."""
     errors: tuple[Metric, ...] = ()
-    """On ImageNet-C's own files, errors in proportion to AlexNet's: their mean, then that of each
-    corruption."""
+    """On ImageNet-C's own files, errors divided by AlexNet's: their mean, then that of each corruption."""
 
     @property
     def metrics(self) -> list[Metric]:
@@ -226,20 +225,20 @@ def robustness(
     corruptions: Sequence[Corruption],
     ask: Callable[[Corruption, int], Answers],
 ) -> Robustness:
-    """Measure each corruption at each severity. `ask` runs a model on the images that are corrupted
-    so.
+    """Measure each corruption at each severity. `ask` runs a model on the images with this corruption and
+    severity.
 
-    The intervals of means come from resampling images, which are the same for all corruptions. If a
-    logit is not finite, what it belongs to is NaN.
+    The intervals of means are computed by resampling images, which are the same for all corruptions. A
+    metric of a cell with a logit that is not finite is NaN, and so are the means over it.
     """
     cells: dict[Corruption, tuple[Metric, ...]] = {}
-    answered = []  # S arrays of each corruption, (N,)
+    answered = []  # S arrays for each corruption, (N,)
     groups = None
     for corruption in corruptions:
         row = []
         for severity in SEVERITIES:
             given = ask(corruption, severity)
-            groups = given.groups  # of the same images
+            groups = given.groups  # equal for all cells, which have the same images
             is_right = np.where(given.finite.all(), given.right, np.nan)
             name = f"corrupted/{corruption}/severity_{severity}/top1"
             row.append(share_right(name, is_right, groups))
@@ -251,14 +250,17 @@ def robustness(
     shares = right.mean(0)
     names = [f"corrupted/severity_{severity}/top1" for severity in SEVERITIES]
     *by_severity, mean = _means(shares, [*names, "corrupted/top1"], groups)
-    if len(cells) == 1:  # the mean of one is itself, and so is its interval
+    if len(cells) == 1:  # the mean over one corruption is its cell, with the same interval
         by_severity = [replace(cell, name=name) for cell, name in zip(row, names, strict=True)]
     return Robustness(clean, cells, tuple(by_severity), mean, right)
 
 
 def _means(shares: np.ndarray, names: Sequence[str], groups: np.ndarray | None) -> list[Metric]:
-    """The mean of each severity over images, and that of all, with intervals: (S, N), and the number of
-    each image's group, (N,)."""
+    """The mean over images for each severity, and the mean of these, with intervals.
+
+    shares: share of corruptions under which each image is right, (S, N). names: of the S + 1 metrics.
+    groups: the number of each image's group, (N,).
+    """
 
     def figures(rows: np.ndarray) -> np.ndarray:
         means = shares[:, rows].mean(1)

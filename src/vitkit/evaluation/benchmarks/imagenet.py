@@ -1,5 +1,5 @@
-"""ImageNet's validation images, which are known by the numbers in their names: the files that say of which
-class each is, where they lie in no class folders; and ReaL, which has a list of classes for each."""
+"""ImageNet's validation images, identified by the numbers in their names: files of labels for images that are
+not in class folders, and ReaL's labels, a list of classes for each image."""
 
 import csv
 import hashlib
@@ -21,16 +21,18 @@ from vitkit.system.errors import BadData, Unavailable
 from vitkit.system.storage.download import download
 from vitkit.system.storage.files import cache_dir, parse_json
 
-IMAGES = 50_000  # of which ReaL has no label for 3,163
+IMAGES = 50_000  # validation images; ReaL has no label for 3,163 of them
 CLASSES = 1000
 NAME = re.compile(r"ILSVRC2012_val_(\d{8})")
-MAX_BYTES = 16 << 20  # of a file of labels, which has three megabytes at most
-HIGHER_FOLDERS = 4  # as from ILSVRC/Data/CLS-LOC/val to Kaggle's LOC_val_solution.csv
-DEVKIT = ("ILSVRC2012_devkit_t12/data", "devkit/data", "data")  # below one of these folders
+# Largest accepted file of labels; the published ones have three megabytes at most
+MAX_BYTES = 16 << 20
+# Number of parent folders to search: from ILSVRC/Data/CLS-LOC/val to Kaggle's LOC_val_solution.csv
+HIGHER_FOLDERS = 4
+DEVKIT = ("ILSVRC2012_devkit_t12/data", "devkit/data", "data")  # subfolders that are searched too
 
 
 def number(name: str) -> int | None:
-    """The number of a validation image, from 1, by the end of its name; None for another image."""
+    """The number of a validation image, from 1, from the end of its name; None for another image."""
     found = NAME.findall(name)
     if not found or not 1 <= int(found[-1]) <= IMAGES:
         return None
@@ -49,19 +51,19 @@ def _number_of(source: Source, index: int) -> int:
     found = number(name)
     if found is None:
         raise BadData(
-            f"{name} is not called as an image of ImageNet's validation part is "
+            f"{name} does not have the name of an ImageNet validation image "
             "(ILSVRC2012_val_00000001.JPEG), so its labels in ReaL are not known"
         )
     return found
 
 
-# The class of each image, by a file beside them
+# The class of each image, from a file of labels
 
 
 def find_labels(where: str) -> tuple[np.ndarray, Path]:
-    """The class of each validation image, int64 (IMAGES,), in the order of their numbers; -1 for
-    one that has none; and the file that says so, in the folder of the images or above it. Raises
-    VitkitError if there is none, and for one that is malformed."""
+    """The class of each validation image, int64 (IMAGES,), in the order of their numbers, -1 if it has
+    none; and the path of the file of labels, in the images' folder or above it. Raises VitkitError if
+    there is no such file, and for a malformed one."""
     folder = Path(where).absolute()
     folders = [folder, *folder.parents][: HIGHER_FOLDERS + 1]
     for folder in folders:
@@ -77,8 +79,8 @@ def find_labels(where: str) -> tuple[np.ndarray, Path]:
 
 
 def read_ground_truth(path: Path) -> np.ndarray:
-    """ILSVRC2012_validation_ground_truth.txt of the development kit: a line for each image, with
-    the challenge's own number of its class, from 1. meta.mat explains these numbers."""
+    """Read ILSVRC2012_validation_ground_truth.txt of the development kit: a line for each image, with
+    the challenge's own number of its class, from 1. meta.mat holds the names of these numbers."""
     synsets = _challenge_synsets(path.with_name("meta.mat"))
     values = _lines(path)
     _check_count(path, len(values))
@@ -93,16 +95,16 @@ def read_ground_truth(path: Path) -> np.ndarray:
 
 
 def read_synsets(path: Path) -> np.ndarray:
-    """imagenet_2012_validation_synset_labels.txt, as in TensorFlow's tools: a line for each image,
-    with WordNet's name of its class."""
+    """Read imagenet_2012_validation_synset_labels.txt of TensorFlow's tools: a line for each image,
+    with the WordNet ID of its class."""
     names = _lines(path)
     _check_count(path, len(names))
     return _classes(path, names)
 
 
 def read_solution(path: Path) -> np.ndarray:
-    """Kaggle's LOC_val_solution.csv: "ImageId,PredictionString", where a prediction begins with
-    WordNet's name of the class."""
+    """Read Kaggle's LOC_val_solution.csv: "ImageId,PredictionString", where a prediction begins with
+    the WordNet ID of the class."""
     names = [""] * IMAGES
     for row in csv.DictReader(io.StringIO(_text(path))):
         prediction = (row.get("PredictionString") or "").split()
@@ -114,8 +116,8 @@ def read_solution(path: Path) -> np.ndarray:
 
 
 def read_list(path: Path) -> np.ndarray:
-    """val.txt, as Caffe has it: "ILSVRC2012_val_00000001.JPEG 65", with the class's position among
-    the 1,000 WordNet names in ascending order; which is also the order of published models."""
+    """Read Caffe's val.txt: "ILSVRC2012_val_00000001.JPEG 65", with the class's index among the 1,000
+    WordNet IDs in ascending order, which is also the order of published models."""
     classes = np.full(IMAGES, -1)
     for line, text in enumerate(_lines(path), 1):
         name, _, value = text.rpartition(" ")
@@ -142,13 +144,13 @@ READERS: dict[str, Callable[[Path], np.ndarray]] = {
 
 
 def _challenge_synsets(path: Path) -> dict[str, str]:
-    """WordNet's name of each class by the challenge's number, as text, from meta.mat."""
+    """The WordNet ID of each class by the challenge's number, as text, from meta.mat."""
     from scipy.io import loadmat
     from scipy.io.matlab import MatReadError
 
     if not path.is_file():
         raise BadData(
-            f"there is no {path}, and only it says which classes the challenge's numbers are; put "
+            f"{path} does not exist, and it alone holds the classes of the challenge's numbers; put "
             "meta.mat of the same development kit there"
         )
     _check_size(path)
@@ -173,7 +175,7 @@ def _challenge_synsets(path: Path) -> dict[str, str]:
 
 
 def _classes(path: Path, names: Sequence[str]) -> np.ndarray:
-    """The classes of images by WordNet's names; -1 for an empty one."""
+    """The classes of images from their WordNet IDs; -1 for an empty one."""
     numbers = {name: k for k, name in enumerate(imagenet_wordnet())}
     numbers[""] = -1
     unknown = [name for name in names if name not in numbers]
@@ -195,7 +197,7 @@ def _text(path: Path) -> str:
 
 
 def _check_size(path: Path) -> None:
-    """Raises VitkitError for a file that cannot be a file of labels."""
+    """Raises VitkitError for a file that is too large for a file of labels, or cannot be read."""
     try:
         size = path.stat().st_size
     except OSError as error:
@@ -211,7 +213,7 @@ def _check_count(path: Path, count: int) -> None:
 
 # ReaL (Beyer et al. 2020, Section 4.1 of the ViT paper): new labels, a list of classes for each image
 
-DOWNLOAD = "download"  # instead of a path
+DOWNLOAD = "download"  # value of `real` that downloads the file
 URL = "https://raw.githubusercontent.com/google-research/reassessed-imagenet/25ae4854f875bbae6782fd9ea4a18654f6c89c6c/real.json"
 SHA256 = "d83e9bff374c631aae8439eb064c7019acc56e1b3bc3f56b8380c2a710b0220b"
 
@@ -219,8 +221,8 @@ Lists = list[list[int]]
 
 
 def find_real(path: Path | str) -> Path:
-    """The file at a path; or, for DOWNLOAD, the authors' own, downloaded once to the cache. Raises
-    VitkitError for a download that fails or is another file than the published one."""
+    """The path itself; or, for DOWNLOAD, the authors' file, downloaded once to the cache. Raises
+    VitkitError for a download that fails or is not the published file."""
     if str(path) != DOWNLOAD:
         return Path(path)
     target = cache_dir() / "imagenet" / "real.json"
@@ -241,8 +243,8 @@ def find_real(path: Path | str) -> Path:
 
 
 def read_real(path: Path | str) -> Lists:
-    """The classes of each validation image, in the images' order; [] for one without a label.
-    Raises VitkitError for a file that is not the published one, or one like it."""
+    """Read the classes of each validation image, in the images' order; [] for one without a label.
+    Raises VitkitError for a file that does not have the format of the published one."""
     lists = read_json(Path(path))
     if not isinstance(lists, list) or len(lists) != IMAGES:
         raise BadData(
@@ -259,7 +261,7 @@ def read_real(path: Path | str) -> Lists:
 
 
 def read_json(path: Path) -> Any:
-    """The content of a stranger's JSON file. Raises VitkitError for a file that cannot be read."""
+    """Read an untrusted JSON file. Raises VitkitError for a file that cannot be read."""
     _check_size(path)
     try:
         return parse_json(path.read_bytes())
@@ -270,12 +272,12 @@ def read_json(path: Path) -> Any:
 
 
 def real_accuracy(given: Answers, source: Source, lists: Lists) -> list[Metric]:
-    """real/top1: how often the most likely class is in an image's list; and real/seen, the images that
-    have a label: the others are left out.
+    """real/top1, the share of labelled images whose most likely class is in their list; and real/seen, the
+    number of labelled images. Images without a label are left out.
 
-    The images are known by the numbers in their names, in whatever folders they lie. Raises
-    VitkitError for an image that is not of ImageNet's validation part, for a model that lacks one of
-    ImageNet's classes, and if no image has a label.
+    Images are identified by the numbers in their names, whatever their folder. Raises VitkitError for an
+    image that is not of ImageNet's validation part, for a model that lacks one of ImageNet's classes, and
+    if no image has a label.
     """
     model_class = align(imagenet_wordnet(), given.labels).classes.tolist()
     right: list[float] = []

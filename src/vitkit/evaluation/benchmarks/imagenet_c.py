@@ -1,8 +1,8 @@
 """ImageNet-C (Hendrycks & Dietterich 2019): ImageNet's validation images, corrupted, as files.
 
-They lie in CORRUPTION/SEVERITY/WNID/*.JPEG, with or without a folder of the corruption's kind above
-(noise, blur, weather, digital), as its archives are unpacked. A model's errors are put in proportion
-to those of AlexNet, so that hard corruptions and easy ones count alike.
+Their paths are CORRUPTION/SEVERITY/WNID/*.JPEG, below a folder of the corruption's kind (noise, blur,
+weather, digital) or not, depending on how the archives were unpacked. A model's errors are divided by
+those of AlexNet, so that hard and easy corruptions have the same weight.
 
 Legend: C corruptions, S severities, N images.
 """
@@ -29,7 +29,7 @@ from vitkit.system.errors import BadData
 KINDS = ("", "noise", "blur", "weather", "digital")
 
 # AlexNet's top-1 error under each corruption, the mean over severities: the authors' published
-# figures, by which every other model's are divided
+# figures, by which every model's errors are divided
 ALEXNET: dict[Corruption, float] = {
     "gaussian_noise": 0.886428,
     "shot_noise": 0.894468,
@@ -47,7 +47,7 @@ ALEXNET: dict[Corruption, float] = {
     "pixelate": 0.717840,
     "jpeg_compression": 0.606500,
 }
-ALEXNET_CLEAN = 0.435  # its error on the images as they are (Table 1 of their paper)
+ALEXNET_CLEAN = 0.435  # AlexNet's error on clean images (Table 1 of their paper)
 
 
 class CorruptedSet(NamedTuple):
@@ -64,9 +64,8 @@ class CorruptedSet(NamedTuple):
 
 
 def open_corruption(where: str, corruption: Corruption) -> CorruptedSet | None:
-    """The images of a corruption; None if there is no folder of it. Raises VitkitError for a
-    severity that is missing, for one that has other images than the first, and as `open_named`
-    does."""
+    """Open the images of a corruption; None if it has no folder. Raises VitkitError for a missing
+    severity, for one whose images differ from the first one's, and as `open_named` does."""
     folder = _folder(where, corruption)
     if folder is None:
         return None
@@ -83,15 +82,15 @@ def open_corruption(where: str, corruption: Corruption) -> CorruptedSet | None:
 
 
 def is_imagenet_c(where: str) -> bool:
-    """Whether a folder has a corruption's folder with its first severity."""
+    """Whether a folder contains the folder of any corruption, with its first severity."""
     folders = [_folder(where, corruption) for corruption in COMMON]
     return any(folder is not None and (folder / "1").is_dir() for folder in folders)
 
 
 def open_imagenet_c(where: str) -> tuple[list[CorruptedSet], tuple[str, ...]]:
-    """The corruptions in a folder; and sentences on the protocol, and on missing corruptions.
-    Raises VitkitError if none of the fifteen is there, if two have other images, and as
-    `open_corruption` does."""
+    """Open the corruptions in a folder; returns them, and sentences about the protocol and about missing
+    corruptions. Raises VitkitError if none of the fifteen is there, if two have different images, and
+    as `open_corruption` does."""
     found = []
     missing = []
     for corruption in COMMON:
@@ -129,8 +128,8 @@ def open_imagenet_c(where: str) -> tuple[list[CorruptedSet], tuple[str, ...]]:
 def robustness_on_files(
     found: Sequence[CorruptedSet], ask: Callable[[Named, str], Answers]
 ) -> Robustness:
-    """Measure every corruption at every severity. `ask` runs a model on the images of a folder, under
-    a progress bar with a title."""
+    """Measure every corruption at every severity. `ask` runs a model on the images of a folder; its second
+    argument is the title of the progress bar."""
     by_name = {corrupted.corruption: corrupted for corrupted in found}
     names = list(by_name)
 
@@ -144,8 +143,8 @@ def robustness_on_files(
 
 
 def corruption_errors(found: Robustness) -> tuple[Metric, ...]:
-    """The error under each corruption in proportion to AlexNet's (CE), corrupted/fog/ce, after the
-    mean over all of them: mce if all fifteen were measured, else corrupted/ce."""
+    """The mean corruption error, then that of each corruption: the model's error divided by AlexNet's (CE).
+    The mean is called mce if all fifteen were measured, else corrupted/ce; the others corrupted/fog/ce."""
     errors = []
     for number, corruption in enumerate(found.cells):
         # (S, N) -> the share of severities at which each image is answered wrong, (N,)
@@ -161,14 +160,13 @@ def corruption_errors(found: Robustness) -> tuple[Metric, ...]:
 
 
 def relative_error(corrupted: float, clean: float, corruption: Corruption) -> float:
-    """How much more a model errs under a corruption than on the images as they are, in proportion to
-    how much more AlexNet does: the relative CE. Errors are shares; `corrupted` is a mean over
-    severities."""
+    """The relative CE: the increase of a model's error from clean to corrupted images, divided by
+    AlexNet's. Errors are shares; `corrupted` is a mean over severities."""
     return (corrupted - clean) / (ALEXNET[corruption] - ALEXNET_CLEAN)
 
 
 def _folder(where: str, corruption: Corruption) -> Path | None:
-    """The folder of a corruption, in one of its kind or not."""
+    """The folder of a corruption, directly in `where` or in the folder of its kind; None if there is none."""
     for kind in KINDS:
         folder = Path(where) / kind / corruption
         if folder.is_dir():
@@ -177,8 +175,8 @@ def _folder(where: str, corruption: Corruption) -> Path | None:
 
 
 def _check_same(first: Source, other: Source, first_name: str, other_name: str) -> None:
-    """Raises VitkitError unless two folders have the same images, by their files' names and classes,
-    in the same order: a mean over others would compare nothing."""
+    """Raises VitkitError unless two folders have the same images, by file name and class, in the same
+    order: otherwise a mean over them would be meaningless."""
     names = [_file(first, i) for i in range(len(first))]
     others = [_file(other, i) for i in range(len(other))]
     if names == others and np.array_equal(first.target_array, other.target_array):
@@ -188,7 +186,7 @@ def _check_same(first: Source, other: Source, first_name: str, other_name: str) 
     if extra:
         example = f", {min(extra)} for example is in one of them alone"
     raise BadData(
-        f"{first_name} and {other_name} have other images ({len(names):,} and {len(others):,}"
+        f"{first_name} and {other_name} have different images ({len(names):,} and {len(others):,}"
         f"{example}), and in ImageNet-C every folder has the same: unpack its archives again"
     )
 
@@ -198,7 +196,7 @@ def _file(source: Source, i: int) -> str:
 
 
 def _mean(name: str, values: np.ndarray) -> Metric:
-    """The mean of a figure of each image, (N,), and its interval; without one if it is no number."""
+    """The mean over images of their values, (N,), with its interval; without one if it is not finite."""
 
     def figures(rows: np.ndarray) -> np.ndarray:
         return values[rows].mean(keepdims=True)

@@ -1,5 +1,5 @@
-"""Which of a model's classes are the data's. A class may have another number in another data set,
-so classes are compared by their names."""
+"""Matching the classes of a data set with those of a model. A class may have different indices in different
+data sets, so classes are matched by their names."""
 
 import re
 from collections.abc import Callable, Container, Iterator, Sequence
@@ -16,34 +16,34 @@ from vitkit.system.errors import BadData, VitkitError
 from vitkit.system.functions.steps import DATA, MODEL, step
 from vitkit.weights import imagenet21k_wordnet, imagenet_labels
 
-SYNSET = re.compile(r"n\d{8}")  # a class in WordNet, such as n01440764
-SHOWN = 5  # names in a sentence
+SYNSET = re.compile(r"n\d{8}")  # a WordNet ID, such as n01440764
+SHOWN = 5  # largest number of names in a message
 
 
 class LabelAlignment(NamedTuple):
-    """The positions of the data's classes among the model's."""
+    """The indices of the data's classes among the model's."""
 
     classes: Tensor
-    """The number that each of the data's C classes has in the model: int64 (C,)."""
+    """The model's index of each of the data's C classes: int64 (C,)."""
     notes: tuple[str, ...] = ()
-    """How they met, a sentence each, unless they simply have the same names."""
+    """Sentences about how the classes were matched, where their names are not identical."""
 
 
 def align(
     data: Sequence[str], model: Sequence[str], needed: Container[int] | None = None
 ) -> LabelAlignment:
-    """Finds each of the data's classes among the model's, by its name.
+    """Match each of the data's classes with one of the model's, by its name.
 
-    Names may be WordNet's on one side and ImageNet's on the other ("n01440764" is "tench"). They
+    Names may be WordNet IDs on one side and ImageNet's names on the other ("n01440764" is "tench"). They
     may differ in case, spaces, hyphens and underscores ("English_springer"), and be one of several
-    that are written with commas ("tench, Tinca tinca"). A note mentions each of these. Only numbers
-    of which none is a name of the model's are positions.
+    names separated by commas ("tench, Tinca tinca"). A note mentions each of these. Numbers are taken as
+    indices only if none of them is a name of a class of the model.
 
-    needed: the numbers of those of the data's classes that some image has, all by default. Another
-    that the model does not have is -1.
+    needed: indices of the data's classes that must be found, such as those that occur; by default all.
+        Others that the model does not have are -1.
 
     Raises VitkitError, with the nearest names, for classes that the model does not have, and for two
-    that would be one of the model's.
+    classes that match the same one of the model's.
     """
     if by_position(data, model):
         note = (
@@ -52,7 +52,7 @@ def align(
         )
         return LabelAlignment(torch.arange(len(data)), (note,))
     _check_numbers(data, model)
-    numbers, notes, names, model_names = _meeting(data, model)
+    numbers, notes, names, model_names = _matched(data, model)
     missing = [i for i in range(len(data)) if i not in numbers]
     if needed is not None:
         missing = [i for i in missing if i in needed]
@@ -64,29 +64,29 @@ def align(
 
 
 def unknown(data: Sequence[str], model: Sequence[str]) -> list[int]:
-    """The data's classes that the model does not have, by number, ascending."""
+    """The indices of the data's classes that the model does not have, ascending."""
     if by_position(data, model):
         return []
-    numbers, *_ = _meeting(data, model)
+    numbers, *_ = _matched(data, model)
     return [i for i in range(len(data)) if i not in numbers]
 
 
-def _meeting(
+def _matched(
     data: Sequence[str], model: Sequence[str]
 ) -> tuple[dict[int, int], list[str], Sequence[str], Sequence[str]]:
-    """Classes of the model by classes of the data, notes, and both sides' names as compared."""
+    """The model's classes by the data's, notes, and the names of both sides as they were compared."""
     names, model_names, notes = _in_one_language(data, model)
     numbers: dict[int, int] = {}
-    for met, difference in _by_rules(names, model_names):
-        numbers |= met
-        if met and difference:
-            examples = [f"{data[i]} is {model[k]}" for i, k in met.items()]
-            notes.append(f"{len(met)} of {len(data)} classes {difference} ({some(examples)})")
+    for matches, difference in _by_rules(names, model_names):
+        numbers |= matches
+        if matches and difference:
+            examples = [f"{data[i]} is {model[k]}" for i, k in matches.items()]
+            notes.append(f"{len(matches)} of {len(data)} classes {difference} ({some(examples)})")
     return numbers, notes, names, model_names
 
 
 def label_notes(data: Sequence[str], model: Sequence[str]) -> tuple[str, ...]:
-    """How the data's classes meet the model's, if that is worth a sentence and they do meet."""
+    """The notes about matching the data's classes with the model's; none if they do not match."""
     if not data or not model:
         return ()
     try:
@@ -95,68 +95,68 @@ def label_notes(data: Sequence[str], model: Sequence[str]) -> tuple[str, ...]:
         return ()
 
 
-# Rules by which two names are of one class
+# Rules for which names denote the same class. A form of a name is what is compared
 
 
-def _spelled_alike(name: str) -> set[str]:
-    """The name without what spellings differ in: case, spaces, hyphens and underscores."""
+def _normalised(name: str) -> set[str]:
+    """The name in lower case, with single spaces for spaces, hyphens and underscores."""
     return {" ".join(re.split(r"[\s_-]+", name.casefold())).strip()}
 
 
 def _one_of_several(name: str) -> set[str]:
-    """Each of the names in a list with commas."""
+    """Each of the names that commas separate, as `_normalised` normalises it."""
     forms = set()
     for part in name.split(","):
-        forms |= _spelled_alike(part)
+        forms |= _normalised(part)
     return forms - {""}
 
 
 RULES: tuple[tuple[Callable[[str], set[str]], str], ...] = (
     (lambda name: {name}, ""),
-    (_spelled_alike, "meet by names that differ in case, spaces, hyphens or underscores"),
+    (_normalised, "meet by names that differ in case, spaces, hyphens or underscores"),
     (_one_of_several, "meet by one of several names"),
 )
 
 
 def _by_rules(data: Sequence[str], model: Sequence[str]) -> Iterator[tuple[dict[int, int], str]]:
-    """Yields, for each rule, what it finds beyond the rules before it, and how names differ."""
+    """Yields, for each rule, the matches beyond those of the rules before it, and how their names differ."""
     found: set[int] = set()
     for forms, difference in RULES:
-        met = _meet(data, model, forms)
-        new = {i: k for i, k in met.items() if i not in found}
+        matches = _matches(data, model, forms)
+        new = {i: k for i, k in matches.items() if i not in found}
         found |= new.keys()
         yield new, difference
         if len(found) == len(data):
             return
 
 
-def _meet(
+def _matches(
     data: Sequence[str], model: Sequence[str], forms: Callable[[str], set[str]]
 ) -> dict[int, int]:
-    """Classes of the model by classes of the data, where exactly one shares a form."""
+    """The model's classes by the data's, where exactly one class of the model has a form in common."""
     classes_with: dict[str, set[int]] = {}
     for k, name in enumerate(model):
         for form in forms(name):
             classes_with.setdefault(form, set()).add(k)
-    met = {}
+    matches = {}
     for i, name in enumerate(data):
         candidates: set[int] = set()
         for form in forms(name):
             candidates |= classes_with.get(form, set())
         if len(candidates) == 1:
-            met[i] = candidates.pop()
-    return met
+            matches[i] = candidates.pop()
+    return matches
 
 
 # Numbers instead of names
 
 
 def by_position(data: Sequence[str], model: Sequence[str]) -> bool:
-    """Whether the data's classes are the model's first ones: the data has no names but "0", "1",
-    ..., as a table of integers has, and no class of the model is called so.
+    """Whether the data's classes are indices of the model's: their names are "0", "1", ..., as those of a
+    table of integers, and no class of the model has such a name.
 
-    A model that was trained on folders "0" to "11" has them in the order of text (0, 1, 10, 11, 2,
-    ...), so there a name is no position.
+    A model that was trained on folders "0" to "11" has them in lexicographic order (0, 1, 10, 11, 2,
+    ...), so there a name is not an index.
     """
     return _are_numbers(data) and len(data) <= len(model) and not set(data) & set(model)
 
@@ -177,22 +177,23 @@ def _check_numbers(data: Sequence[str], model: Sequence[str]) -> None:
         )
 
 
-# WordNet's names and ImageNet's
+# WordNet IDs and ImageNet's names
 
 
 def _in_one_language(
     data: Sequence[str], model: Sequence[str]
 ) -> tuple[Sequence[str], Sequence[str], list[str]]:
-    """The names of the data's and of the model's classes, so that they can be compared, and notes.
+    """The names of the data's and of the model's classes, both as WordNet IDs or both as plain names; and
+    notes.
 
-    ImageNet's folders are called by WordNet's names, and published models by plain ones. A head of
+    ImageNet's folders are named by WordNet IDs, the classes of published models by plain names. A head of
     ImageNet-21k's classes has no names at all, only their order.
     """
-    # A published model of ImageNet-1k: its order is known, whatever its names are
+    # A published model of ImageNet-1k: the order of its classes is known, whatever their names are
     if len(model) == 1000 and model[0].startswith("tench") and _are_synsets(data):
         return data, imagenet_wordnet(), []
 
-    # A published model of ImageNet-21k: numbers, in a known order
+    # A published model of ImageNet-21k: its classes are numbers in a known order
     if _are_numbers(model) and len(model) in (21_841, 21_843) and not set(data) <= set(model):
         note = (
             f"the model's {len(model):,} classes are taken for ImageNet-21k's, in WordNet's order"
@@ -213,29 +214,32 @@ def _are_synsets(names: Sequence[str]) -> bool:
 
 
 def _as_synsets(names: Sequence[str]) -> list[str]:
-    """WordNet's name for every name of ImageNet-1k's; any other name as it is."""
+    """The names with each name of an ImageNet-1k class replaced by its WordNet ID."""
     synsets = list(names)
-    for met, _ in _by_rules(names, imagenet_labels()):
-        for i, k in met.items():
+    for matches, _ in _by_rules(names, imagenet_labels()):
+        for i, k in matches.items():
             synsets[i] = imagenet_wordnet()[k]
     return synsets
 
 
 @cache
 def imagenet_wordnet() -> tuple[str, ...]:
-    """The WordNet names of ImageNet-1k's classes, in the order of all published models."""
+    """The WordNet IDs of ImageNet-1k's classes, in the order of all published models."""
     return tuple(Path(__file__).with_name("imagenet_wordnet.txt").read_text().split())
 
 
-# What cannot meet
+# Messages about classes without a match
 
 
 def _unknown(unknown: dict[str, str], total: int, model: Sequence[str]) -> str:
-    """The message about unknown classes: each one's name, and what it was compared as."""
+    """The message about classes of the data that the model does not have.
+
+    unknown: the form of each class that was compared, by its name. total: number of the data's classes.
+    """
     described = []
     for name, compared in list(unknown.items())[:SHOWN]:
         near = get_close_matches(compared, model, 1)
-        if near and not SYNSET.fullmatch(compared):  # a near number is no near class
+        if near and not SYNSET.fullmatch(compared):  # similar WordNet IDs are not similar classes
             name = f"{name} (nearest: {near[0]})"
         described.append(name)
     if len(unknown) > SHOWN:

@@ -1,5 +1,5 @@
-"""Data sets that go by a name: what their folders mean, which answers their authors allow, and how
-many images they have."""
+"""Benchmarks by name: the classes of their folders, the answers that their authors allow, and their numbers
+of images."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -34,15 +34,15 @@ class NamedSet:
     """A data set of ImageNet's classes, and its authors' protocol."""
 
     title: str
-    """What it is called."""
+    """The displayed name of the data set."""
     images: int
-    """Images that it has."""
+    """Number of images of the published data set."""
     source: str
-    """Where to get it."""
+    """Address of the page to download it from."""
     protocol: str
-    """What may be answered, in a sentence."""
+    """A sentence about which answers are allowed and count as right."""
     classes: str = ""
-    """The file of its classes, if they are fewer than ImageNet's: only these may be answered."""
+    """Name of the file with its classes, if it has only some of ImageNet's: only these may be answered."""
 
 
 ALL_CLASSES = "any of the model's classes may be answered"
@@ -74,7 +74,7 @@ SETS: dict[str, NamedSet] = {
 }  # fmt: skip
 
 
-# Its folders are opened by imagenet_c.py, one by one
+# ImageNet-C's folders are opened by imagenet_c.py, one by one
 IMAGENET_C = NamedSet(
     "ImageNet-C",
     50_000,
@@ -84,7 +84,7 @@ IMAGENET_C = NamedSet(
 )
 
 
-BORDER = 1  # pixels on each side of ObjectNet's images
+BORDER = 1  # width, in pixels, of the border of ObjectNet's images
 FOLDERS = "folder_to_objectnet_label.json"
 CLASSES = "objectnet_to_imagenet_1k.json"
 
@@ -93,17 +93,17 @@ class Named(NamedTuple):
     """A named data set on this machine."""
 
     source: Source
-    """Its images, with WordNet's names as classes, or ObjectNet's."""
+    """The images, whose classes are WordNet IDs, or ObjectNet's names of objects."""
     notes: tuple[str, ...]
-    """The protocol, and in what the images are not the published ones; a sentence each."""
+    """Sentences about the protocol, and about differences from the published data set."""
     restricted: bool
-    """Whether only its own classes may be answered."""
+    """Whether only the data set's own classes may be answered."""
     right: tuple[tuple[str, ...], ...] = ()
-    """The WordNet names that are right for each class, if they are several."""
+    """The WordNet IDs that are right for each class; empty if each class is one of ImageNet's."""
 
     def choice(self, model: Sequence[str]) -> Choice:
-        """The answers that count. Raises VitkitError if the model does not know a class of the
-        data."""
+        """The answers that a model with these classes may give. Raises VitkitError if the model does not
+        know a class of the data."""
         labels = self.source.labels
         if self.right:
             _check_known(list(chain.from_iterable(self.right)), model)
@@ -117,7 +117,7 @@ class Named(NamedTuple):
 
 
 def _check_known(needed: Sequence[str], model: Sequence[str]) -> None:
-    """Raises VitkitError for a model that does not have these of ImageNet's classes."""
+    """Raises VitkitError for a model that lacks one of these classes, given as WordNet IDs."""
     others = unknown(needed, model)
     if not others:
         return
@@ -138,11 +138,12 @@ def open_named(
     *,
     typed: bool = False,
 ) -> Named:
-    """The images of a named data set to measure on: of several parts the one named, else test, else
-    val.
+    """Open the images of a named data set to measure on.
 
-    typed: whether a person typed `where`, so that it may be a function in Python. Raises VitkitError,
-    in one sentence, for images that are not of the data set, and as `open_source` does.
+    split: the part to open, by default test, else val.
+    typed: whether a user typed `where`, so that it may name a Python function.
+
+    Raises VitkitError for images that are not of the data set, and as `open_source` does.
     """
     named = SETS[name]
     right: tuple[tuple[str, ...], ...] = ()
@@ -158,11 +159,12 @@ def open_named(
 def open_named_parts(
     name: SetName, where: str, columns: Columns | None = None, *, typed: bool = False
 ) -> Parts:
-    """All parts of a named data set, to learn from: its classes by names that people read. Each
-    class is an answer of its own, whatever its authors' protocol counts as the same.
+    """Open all parts of a named data set, to learn from. Classes have plain names, not WordNet IDs, and each
+    is an answer of its own, even if the data set's protocol counts several as the same.
 
-    typed: whether a person typed `where`, as `open_named` takes it. Raises VitkitError as `open_named`
-    does.
+    typed: whether a user typed `where`, so that it may name a Python function.
+
+    Raises VitkitError as `open_named` does.
     """
     if name == "objectnet":
         source, _ = _open_objectnet(where)
@@ -180,13 +182,13 @@ def open_named_parts(
 
 
 def _readable(wordnet: Sequence[str]) -> tuple[str, ...]:
-    """ImageNet's names of classes by WordNet's."""
+    """ImageNet's names of classes, from their WordNet IDs."""
     names = dict(zip(imagenet_wordnet(), imagenet_labels(), strict=True))
     return tuple(names[wnid] for wnid in wordnet)
 
 
 def _fewer(named: NamedSet, source: Source) -> tuple[str, ...]:
-    """A sentence, if these are not as many images as were published."""
+    """A sentence, if the number of images differs from that of the published data set."""
     if len(source) == named.images:
         return ()
     return (
@@ -196,7 +198,7 @@ def _fewer(named: NamedSet, source: Source) -> tuple[str, ...]:
 
 
 def _classes(named: NamedSet) -> tuple[str, ...]:
-    """The WordNet names of a data set's classes, in ascending order."""
+    """The WordNet IDs of a data set's classes, in ascending order."""
     if not named.classes:
         return imagenet_wordnet()
     return tuple((Path(__file__).parent / named.classes).read_text().split())
@@ -217,8 +219,8 @@ def _as_named(name: SetName, source: Source, where: str) -> tuple[Source, tuple[
 
 
 def _with_classes(source: Source, classes: tuple[str, ...], named: NamedSet, where: str) -> Source:
-    """The source with its labels mapped to the classes of the data set: by WordNet's names, by ImageNet's,
-    or by the numbers 0 to 999 of ImageNet's order, as ImageNet-v2's folders are called."""
+    """The source with its labels mapped to the classes of the data set. Its labels are WordNet IDs,
+    ImageNet's names, or indices 0 to 999 in ImageNet's order, as the names of ImageNet-v2's folders."""
     present = np.unique(source.target_array)
     labels = [source.labels[k] for k in present.tolist()]
     try:
@@ -236,19 +238,19 @@ def _with_classes(source: Source, classes: tuple[str, ...], named: NamedSet, whe
 
 
 def _labelled_by_number(source: Source, where: str) -> tuple[Source, str]:
-    """Validation images with the classes that a file beside them says, and a note on it."""
+    """Validation images with the classes from a file of labels near them, and a note about that file."""
     labels, path = find_labels(where)
     numbers = [number(source.name(i)) for i in range(len(source))]
     if None in numbers:
         wrong = source.name(numbers.index(None))
         raise BadData(
-            f"{wrong} lies in no class folder, and is not called as ImageNet's validation images are "
+            f"{wrong} is in no class folder, and does not have the name of an ImageNet validation image "
             "(ILSVRC2012_val_00000001.JPEG)"
         )
     targets = labels[np.array(numbers) - 1]
     if (targets < 0).any():
         missing = source.name(int(np.flatnonzero(targets < 0)[0]))
-        raise BadData(f"{path} does not say which class {missing} is of")
+        raise BadData(f"{path} has no class for {missing}")
     labelled = replace(
         source, targets=targets.astype(np.int64), labels=imagenet_wordnet(), target_kind="class"
     )
@@ -256,8 +258,8 @@ def _labelled_by_number(source: Source, where: str) -> tuple[Source, str]:
 
 
 # ObjectNet (Barbu et al. 2019; Appendix D.9 of the ViT paper): photographs of 313 kinds of objects, of
-# which 113 are classes of ImageNet, some of them several. They come with a red border of one pixel,
-# which is no part of the photograph: it is cut off.
+# which 113 correspond to one or several of ImageNet's classes. They have a red border of one pixel that is
+# not part of the photograph: it is cut off.
 
 
 @dataclass(frozen=True, eq=False)
@@ -267,7 +269,7 @@ class WithoutBorder:
     store: Store
 
     def read(self, row: int) -> np.ndarray:
-        """uint8 (h, w, 3). Raises BadImage."""
+        """The image as uint8 (h, w, 3). Raises BadImage."""
         name = self.name(row)
         pixels = open_image(self.store.read(row), name).pixels()
         inner = pixels[BORDER:-BORDER, BORDER:-BORDER]
@@ -292,12 +294,11 @@ class WithoutBorder:
 
 
 def _open_objectnet(where: str) -> tuple[Source, tuple[tuple[str, ...], ...]]:
-    """The images of the objects that ImageNet has, without their border; and for each object the
-    WordNet names of the classes that it is.
+    """The images of the objects that are in ImageNet, without their border; and for each object the WordNet
+    IDs of its classes.
 
-    `where` is the folder that was downloaded, with `images` and `mappings`, or `images` itself.
-    Raises VitkitError for mappings that are missing or malformed, and for folders that they do not
-    have.
+    `where` is the downloaded folder, with `images` and `mappings`, or `images` itself. Raises VitkitError
+    for missing or malformed mappings, and for folders that are not in them.
     """
     root = Path(where)
     if (root / "images").is_dir():
@@ -306,23 +307,21 @@ def _open_objectnet(where: str) -> tuple[Source, tuple[tuple[str, ...], ...]]:
     object_of_folder = _names(mappings / FOLDERS)
     names_of_object = _names(mappings / CLASSES)
 
-    # The objects that ImageNet has, and the number of each folder's, or -1
+    # The objects that are in ImageNet, and the index of each folder's object, or -1
     source = source_at(str(root), Columns())
     objects = sorted(names_of_object)
     number_of = {name: i for i, name in enumerate(objects)}
     numbers = []
     for folder in source.labels:
         if folder not in object_of_folder:
-            raise BadData(
-                f"{root} has the folder {folder!r}, which {mappings / FOLDERS} does not have"
-            )
+            raise BadData(f"{root} has the folder {folder!r}, which is not in {mappings / FOLDERS}")
         numbers.append(number_of.get(object_of_folder[folder], -1))
 
-    # Their images
+    # The images of these objects
     targets = np.array(numbers, dtype=np.int64)[source.target_array]
     overlapping = subset(source, np.flatnonzero(targets >= 0))
     if not len(overlapping):
-        raise BadData(f"{root} has no image of an object that ImageNet has")
+        raise BadData(f"{root} has no image of an object that is in ImageNet")
     store = WithoutBorder(source.store)
     images = Source(store, overlapping.rows, targets[targets >= 0], tuple(objects))
     wnids = tuple(_wnids(names_of_object[name], mappings / CLASSES) for name in objects)
@@ -336,12 +335,12 @@ def _mappings(images: Path) -> Path:
             return folder
     raise BadData(
         f"{images.parent / 'mappings'} needs {FOLDERS} and {CLASSES} of ObjectNet's download, which "
-        "say what its folders are in ImageNet"
+        "map its folders to ImageNet's classes"
     )
 
 
 def _names(path: Path) -> dict[str, str]:
-    """A file of names by names. Raises VitkitError for anything else."""
+    """Read a JSON object of strings. Raises VitkitError for anything else."""
     values = read_json(path)
     if not isinstance(values, dict) or not all(type(name) is str for name in values.values()):
         raise BadData(f"{path} is not ObjectNet's: expected an object with names as values")
@@ -349,10 +348,10 @@ def _names(path: Path) -> dict[str, str]:
 
 
 def _wnids(names: str, path: Path) -> tuple[str, ...]:
-    """The WordNet names of ImageNet's classes that an entry such as "analog clock; digital clock"
-    lists. Raises VitkitError for a class that ImageNet does not have."""
+    """The WordNet IDs of the ImageNet classes that an entry such as "analog clock; digital clock" lists.
+    Raises VitkitError for a class that is not in ImageNet."""
     try:
         classes = align(names.split("; "), imagenet_labels()).classes.tolist()
     except VitkitError:
-        raise BadData(f"{path} has {names[:100]!r}, which are no classes of ImageNet") from None
+        raise BadData(f"{path} has {names[:100]!r}, which are not classes of ImageNet") from None
     return tuple(imagenet_wordnet()[k] for k in classes)

@@ -1,4 +1,4 @@
-"""The evaluators that a run has too, on any model and any images."""
+"""`vitkit.evaluate`: measures any model on any images, with the evaluators that runs use."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ from vitkit.weights import Classifier, ModelLike, Overrides, check_answers, hint
 
 # Settings for images with one class each, without `evals`
 FOR_REPORTS = ("against", "report", "calibrate", "real", "named", "corruptions")
-WITHOUT_HEAD = {"neighbours", "fewshot"}  # evaluators of features
+WITHOUT_HEAD = {"neighbours", "fewshot"}  # evaluators of features, which need no head
 
 
 @public
@@ -152,7 +152,7 @@ def evaluate(
             "calibrate the model, and export that"
         )
     with process_group(device) as opened:
-        asked = Measurement(
+        settings = Measurement(
             model=model,
             data=data,
             against=against,
@@ -175,50 +175,50 @@ def evaluate(
             json=json,
             hints=hints_of(overrides),
         )
-        return _evaluate(asked, opened)
+        return _evaluate(settings, opened)
 
 
-def _evaluate(asked: Measurement, device: torch.device) -> Evaluation:
-    """What every rank does."""
+def _evaluate(settings: Measurement, device: torch.device) -> Evaluation:
+    """Open the model and the images, and measure; every rank calls this."""
     # The model and the images
-    if asked.named == "imagenet-c":
-        check_imagenet_c(asked)
-    loaded = classifier_on(asked.model, asked.hints, asked.runtime, asked.precision)
-    if not asked.evals or not set(asked.evals) <= WITHOUT_HEAD:
+    if settings.named == "imagenet-c":
+        check_imagenet_c(settings)
+    loaded = classifier_on(settings.model, settings.hints, settings.runtime, settings.precision)
+    if not settings.evals or not set(settings.evals) <= WITHOUT_HEAD:
         check_answers(
             loaded, "train one: `vitkit.finetune`; or measure its features: `evals='neighbours'`"
         )
-    corrupted = asked.corruptions or asked.named == "imagenet-c"
+    corrupted = settings.corruptions or settings.named == "imagenet-c"
     if corrupted and getattr(loaded.model, "takes_pictures", False):
         raise BadSettings(
-            f"{asked.model} prepares images itself, and those that are corrupted are prepared already; "
+            f"{settings.model} prepares images itself, and corrupted images are prepared already; "
             "give the model, or a file that was exported without `preprocessing`"
         )
-    if asked.named == "imagenet-c":
-        return report_on_files(asked, loaded, device)
+    if settings.named == "imagenet-c":
+        return report_on_files(settings, loaded, device)
     named = None
     notes: tuple[str, ...] = ()
-    if asked.named is None and is_imagenet_c(asked.data):
+    if settings.named is None and is_imagenet_c(settings.data):
         raise BadSettings(
-            f"{asked.data} has the folders of ImageNet-C; `named='imagenet-c'` measures each of them"
+            f"{settings.data} has the folders of ImageNet-C; `named='imagenet-c'` measures each of them"
         )
-    if asked.named is not None:
-        named, source, title = named_images(asked.named, asked, loaded)
+    if settings.named is not None:
+        named, source, title = named_images(settings.named, settings, loaded)
     else:
-        source, title, notes = images_of(asked, loaded)
-    if knows_good_images(loaded) and not any(getattr(asked, name) for name in FOR_REPORTS):
-        asked = replace(asked, evals=asked.evals or ("defects",))
+        source, title, notes = images_of(settings, loaded)
+    if knows_good_images(loaded) and not any(getattr(settings, name) for name in FOR_REPORTS):
+        settings = replace(settings, evals=settings.evals or ("defects",))
 
-    # Images with one class each get a whole report, all others their evaluators
-    if source.target_kind == "class" and not asked.evals:
-        return report_on(ReportRequest(asked, loaded, source, title, named, device, notes))
-    if any(getattr(asked, name) for name in FOR_REPORTS):
+    # Images with one class each get a full report, all others the metrics of their evaluators
+    if source.target_kind == "class" and not settings.evals:
+        return report_on(ReportRequest(settings, loaded, source, title, named, device, notes))
+    if any(getattr(settings, name) for name in FOR_REPORTS):
         raise BadSettings(
             "`against`, `report`, `calibrate`, `real`, `named` and `corruptions` are for images with "
-            f"one class each, and without `evals`; the targets of {asked.data} are of the kind "
+            f"one class each, and without `evals`; the targets of {settings.data} are of the kind "
             f"{source.target_kind!r}"
         )
-    evaluators = _evaluators(asked, source)
+    evaluators = _evaluators(settings, source)
     if on_rank_0():
         for sentence in notes:
             say(printable(sentence))
@@ -227,95 +227,95 @@ def _evaluate(asked: Measurement, device: torch.device) -> Evaluation:
     metrics: list[Metric] = []
     for evaluator in evaluators:
         heading = f"evaluating {type(evaluator).__name__}"
-        batches = batches_of(classifier, source, heading, asked.batch, asked.workers)
-        part = Part(source, batches, train_part(asked, evaluator, source))
-        with autocast(classifier.device, asked.precision):
+        batches = batches_of(classifier, source, heading, settings.batch, settings.workers)
+        part = Part(source, batches, train_part(settings, evaluator, source))
+        with autocast(classifier.device, settings.precision):
             metrics += evaluator.measure(Subject(classifier), part)
-    return Evaluation.of(asked, title, tuple(metrics), None, source)
+    return Evaluation.of(settings, title, tuple(metrics), None, source)
 
 
-def _evaluators(asked: Measurement, source: Source) -> Sequence[Evaluator]:
-    """The evaluators that `evals` names, or the usual ones for such images. Raises VitkitError if
-    they cannot measure anything on them."""
-    if not asked.evals:
+def _evaluators(settings: Measurement, source: Source) -> Sequence[Evaluator]:
+    """The evaluators that `evals` names, or the default ones for the images' kind of targets. Raises
+    VitkitError if one of them cannot measure such images, or there is none."""
+    if not settings.evals:
         if not USUAL[source.target_kind]:
             raise BadData(
-                f"{asked.data} has no labels, so the model's answers cannot be checked; "
-                f"{step('predict', asked.model, asked.data)} prints them"
+                f"{settings.data} has no labels, so the model's answers cannot be checked; "
+                f"{step('predict', settings.model, settings.data)} prints them"
             )
         return USUAL[source.target_kind]
-    for name in asked.evals:
+    for name in settings.evals:
         if not EVALUATORS[name].judges(source.target_kind):
             raise BadSettings(
-                f"{name} cannot be measured on {asked.data}, whose targets are of the kind "
+                f"{name} cannot be measured on {settings.data}, whose targets are of the kind "
                 f"{source.target_kind!r}; leave out `evals` to measure what can be"
             )
-    return [EVALUATORS[name] for name in asked.evals]
+    return [EVALUATORS[name] for name in settings.evals]
 
 
-def images_of(asked: Measurement, classifier: Classifier) -> tuple[Source, str, tuple[str, ...]]:
-    """The images to evaluate on, with their groups; what to call them; and what to say of the groups.
+def images_of(settings: Measurement, classifier: Classifier) -> tuple[Source, str, tuple[str, ...]]:
+    """The images to evaluate on, with their groups; their title; and sentences about the groups.
 
     For the data set that a model was trained on, these are the images that its training held out.
     """
-    source, note = _opened(asked, classifier)
+    source, note = _opened(settings, classifier)
     if knows_good_images(classifier):
         source = good_or_not(source, classifier.labels)
-    if asked.on_bad_image == "skip":
+    if settings.on_bad_image == "skip":
         source = without_broken(source)
-    if asked.on_unknown_class == "skip" and classifier.labels:
+    if settings.on_unknown_class == "skip" and classifier.labels:
         source = without_unknown(source, classifier.labels)
     count = counted(len(source), "image")
-    if 0 < asked.limit < len(source):
-        chosen = np.arange(asked.limit) * len(source) // asked.limit
-        count = f"{asked.limit:,} of {count}"
+    if 0 < settings.limit < len(source):
+        chosen = np.arange(settings.limit) * len(source) // settings.limit
+        count = f"{settings.limit:,} of {count}"
         source = subset(source, chosen)
-    title = f"{count} of {shown_address(asked.data)}{note}"
-    if asked.groups == "none":
+    title = f"{count} of {shown_address(settings.data)}{note}"
+    if settings.groups == "none":
         return replace(source, groups=None), title, ()
     if source.target_kind == "none":
-        return source, title, ()  # no answer is right or wrong
+        return source, title, ()  # without labels there are no intervals to widen
     groups, notes = from_rank_0(lambda: _groups_of(source))
     return replace(source, groups=groups), title, notes
 
 
 def _groups_of(source: Source) -> tuple[np.ndarray | None, tuple[str, ...]]:
-    """The groups of images, (N,), and what to say of them."""
+    """The groups of images, (N,), and sentences about them."""
     source, notes = grouped_to_measure(source)
     return source.groups, notes
 
 
-def _opened(asked: Measurement, classifier: Classifier) -> tuple[Source, str]:
-    """The images, and what a reader should know of them, to be added to their name."""
+def _opened(settings: Measurement, classifier: Classifier) -> tuple[Source, str]:
+    """The images, and a note about them, to be appended to their title."""
     origin = classifier.origin
-    columns = asked.columns
+    columns = settings.columns
     if columns.target == "auto" and _predicts_numbers(classifier):
-        columns = _columns_of_numbers(asked)
-    with_groups = grouped_columns(columns, asked.groups)
+        columns = _columns_of_numbers(settings)
+    with_groups = grouped_columns(columns, settings.groups)
     note = ""
     if held_out := origin.get("held_out"):
-        splits = _divided(asked.data, columns, origin)
-        name = asked.split or "test"
+        splits = _divided(settings.data, columns, origin)
+        name = settings.split or "test"
         part = getattr(splits, name)
         if part and splits.made_fingerprint == held_out:
             if name == "train":
                 return part, ", the images that the model learned from"
-            if asked.groups not in ("auto", "none"):
-                part = _grouped_by(part, asked.data, with_groups)
+            if settings.groups not in ("auto", "none"):
+                part = _grouped_by(part, settings.data, with_groups)
             return part, f", the {name} part that was held out when the model was trained"
-        if _is_called_so(asked.data, origin):
+        if _has_same_name(settings.data, origin):
             note = (
                 "; the data set of this name that the model was trained on was another one, or has "
                 "changed since, so it may know some of them"
             )
-    source = source_at(asked.data, with_groups, asked.split, typed=True)
+    source = source_at(settings.data, with_groups, settings.split, typed=True)
     if origin.get("learned") and fingerprint(source) in origin["learned"]:
         note = ", images that the model learned from"
     return source, note
 
 
 def _grouped_by(part: Source, data: str, columns: Columns) -> Source:
-    """A part of a data set, with the groups that the columns name: it may have been divided by others."""
+    """A part of a data set with the groups of `columns`, which may differ from those it was split by."""
     group_of: dict[int, int] = {}
     for source in parts_at(data, columns, typed=True).sources.values():
         assert source.groups is not None, "a part without the column cannot be opened"
@@ -323,16 +323,16 @@ def _grouped_by(part: Source, data: str, columns: Columns) -> Source:
     return replace(part, groups=np.array([group_of[row] for row in part.rows.tolist()]))
 
 
-def _is_called_so(data: str, origin: dict) -> bool:
-    """Whether data has the name of those that a model was trained on."""
+def _has_same_name(data: str, origin: dict) -> bool:
+    """Whether a data set has the name of the one that a model was trained on."""
     return Path(str(without_secrets(data))).name == Path(origin.get("data", "")).name
 
 
 def _divided(data: str, columns: Columns, origin: dict) -> Splits:
-    """The parts of images, as those that a model was trained on were divided; without its groups if
-    these have no such column."""
+    """The parts of a data set, split as in the training of a model; without the training's groups if the
+    data set lacks their column."""
     seed = origin.get("split_seed", 0)
-    groups = origin.get("groups", "none")  # a model may be older than groups
+    groups = origin.get("groups", "none")  # missing in models from before groups
     try:
         return splits_at(data, columns, seed, groups, typed=True)
     except VitkitError:
@@ -342,50 +342,50 @@ def _divided(data: str, columns: Columns, origin: dict) -> Splits:
 
 
 def named_images(
-    name: SetName, asked: Measurement, classifier: Classifier
+    name: SetName, settings: Measurement, classifier: Classifier
 ) -> tuple[Named, Source, str]:
-    """A data set that goes by a name, its images, and what to call them.
+    """A named data set, its images, and their title.
 
-    Raises VitkitError for images that are not of it, and for options that its protocol has no
-    meaning for.
+    Raises VitkitError for images that are not of the data set, and for options that do not go with its
+    protocol.
     """
-    if asked.calibrate and name != "imagenet":
+    if settings.calibrate and name != "imagenet":
         raise BadSettings(
-            f"`calibrate` with `named={name!r}` would fit a temperature to answers that the model "
-            "is not asked for elsewhere, on images that are for testing; leave one of them out"
+            f"`calibrate` with `named={name!r}` would fit a temperature to a restricted choice of "
+            "answers, on images that are for testing; leave one of them out"
         )
-    if asked.real and name != "imagenet":
+    if settings.real and name != "imagenet":
         raise BadSettings(
-            f"`real` has labels for ImageNet's validation images, and `named` says {name}"
+            f"`real` has labels for ImageNet's validation images, and `named` is {name!r}"
         )
-    if asked.limit:
+    if settings.limit:
         raise BadSettings(f"`named={name!r}` measures all of its images; leave out `limit`")
-    if asked.on_unknown_class != "fail":
+    if settings.on_unknown_class != "fail":
         raise BadSettings(
-            f"`named={name!r}` says itself which classes count; leave out `on_unknown_class`"
+            f"`named={name!r}` determines which classes count; leave out `on_unknown_class`"
         )
-    columns = grouped_columns(asked.columns, asked.groups)
-    named = open_named(name, asked.data, columns, asked.split, typed=True)
-    if asked.on_bad_image == "skip":
+    columns = grouped_columns(settings.columns, settings.groups)
+    named = open_named(name, settings.data, columns, settings.split, typed=True)
+    if settings.on_bad_image == "skip":
         named = named._replace(source=without_broken(named.source))
     origin = classifier.origin
-    if origin.get("held_out") and _is_called_so(asked.data, origin):
+    if origin.get("held_out") and _has_same_name(settings.data, origin):
         note = (
             "the model was trained on a data set of this name, of which a part was held out: it may "
             "know the other images, and `named` measures on all"
         )
         named = named._replace(notes=(*named.notes, note))
     images = counted(len(named.source), "image")
-    title = f"{images} of {SETS[name].title} ({shown_address(asked.data)})"
+    title = f"{images} of {SETS[name].title} ({shown_address(settings.data)})"
     return named, named.source, title
 
 
-def train_part(asked: Measurement, evaluator: Evaluator, source: Source) -> Source | None:
+def train_part(settings: Measurement, evaluator: Evaluator, source: Source) -> Source | None:
     """The training images of the data, for an evaluator that learns from them. None for other
-    evaluators, or if these images are measured themselves."""
+    evaluators, or if the images to measure are among them."""
     if not learns(evaluator):
         return None
-    train = parts_at(asked.data, asked.columns, typed=True).sources.get("train")
+    train = parts_at(settings.data, settings.columns, typed=True).sources.get("train")
     if train is None or np.isin(train.rows, source.rows).any():
         return None
     if isinstance(evaluator, Fewshot) and on_rank_0() and train.target_kind == "class":
@@ -399,12 +399,12 @@ def _predicts_numbers(classifier: Classifier) -> bool:
     return bool(classifier.labels) and classifier.activation == "none"
 
 
-def _columns_of_numbers(asked: Measurement) -> Columns:
-    """The columns for a model whose outputs are numbers: whole ones are numbers too, not classes.
-    Data with names is left as it is, so that the evaluator says what does not fit."""
-    columns = replace(asked.columns, target="number")
+def _columns_of_numbers(settings: Measurement) -> Columns:
+    """The columns for a model that predicts numbers: integer targets are numbers too, not classes. If the
+    targets are not numbers, the columns are unchanged, and the evaluator reports the mismatch."""
+    columns = replace(settings.columns, target="number")
     try:
-        source_at(asked.data, columns, asked.split, typed=True)
+        source_at(settings.data, columns, settings.split, typed=True)
     except VitkitError:
-        return asked.columns
+        return settings.columns
     return columns

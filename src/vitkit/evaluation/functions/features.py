@@ -1,4 +1,4 @@
-"""What a model's head reads of every image, as a file for other programs."""
+"""`vitkit.features`: the features of images, written to a file for other programs."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ class WrittenFeatures(Rows):
     """The features of a data set's images, in memory and in a file."""
 
     path: Path
-    """The file."""
+    """The file of features."""
     sources: dict[str, Source]
-    """The images, by part."""
+    """The images of each part."""
     features: dict[str, np.ndarray]
-    """float32 (N, D) for each part: what the head reads of its images, in their order."""
+    """The features of each part's images, in their order: float32 (N, D)."""
     following: str
-    """The call that fits a head to them."""
+    """The call that fits a head to the features."""
 
     def rows(self) -> list[dict]:
-        """A row for each image: its part, name, answer and features."""
+        """A row for each image: its part, name, label and features."""
         rows = []
         for part, source in self.sources.items():
             for i, x in enumerate(self.features[part]):
@@ -127,7 +127,7 @@ def features(
             for name, source in sources.items():
                 parts[name] = (source, features_of(classifier, source).x)
 
-        # Where they come from goes with them
+        # The file's metadata says how the features were computed
         facts = {
             "made": MARK,
             "model": name_of(model),
@@ -143,6 +143,6 @@ def features(
 
 
 def _write(output: Path, parts: dict[str, tuple[Source, np.ndarray]], facts: dict) -> None:
-    """Write the file, and the folders that it lies in."""
+    """Write the file, and create its folder if necessary."""
     output.resolve().parent.mkdir(parents=True, exist_ok=True)
     WRITERS[output.suffix](output.resolve(), parts, facts)

@@ -1,4 +1,4 @@
-"""What a model's features are worth when there are a few images a class."""
+"""`vitkit.fewshot`: the few-shot accuracy of a model's features."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class FewshotAccuracy(Rows):
     """The accuracy of a model that learned from a few images per class, for each data set."""
 
     metrics: dict[str, tuple[Metric, ...]]
-    """By data set: accuracy and its deviation for each number of shots, called "5-shot/top1"."""
+    """Metrics of each data set: accuracy and deviation for each number of shots, such as "5-shot/top1"."""
     evaluator: Fewshot
-    """How it was measured: shots, seeds and form."""
+    """The evaluator with its settings: shots, seeds and form."""
     following: str
-    """The call that learns from all images."""
+    """The call that fits a head to all images."""
     json: bool = False
     """Whether it is printed as JSON."""
 
@@ -161,8 +161,8 @@ def fewshot(
 def _answers(
     evaluator: Fewshot, classifier: Classifier, data: str, splits: Splits
 ) -> tuple[dict[int, np.ndarray | None], np.ndarray | None]:
-    """Which test images of a data set are classified right, by shots; and the number of each one's group.
-    Logs what was decided, and what the data lacks."""
+    """Which test images of a data set are classified right, by shots; and their groups. Prints notes on the
+    split of the data, and on classes with too few images."""
     test = splits.test or splits.val
     if splits.train is None or test is None:
         raise BadData(
@@ -183,7 +183,7 @@ def _answers(
 
 
 def _table(measured: Fewshot, metrics: dict[str, tuple[Metric, ...]]) -> Table:
-    """A row for each data set and number of shots; of several data sets the means too."""
+    """A table with a row for each data set and number of shots, and the means over several data sets."""
     table = Table()
     table.add_column("data", overflow="fold")
     for header in ("shots", "top-1", "95 % interval", "deviation"):

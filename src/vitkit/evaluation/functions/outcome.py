@@ -1,4 +1,4 @@
-"""What an evaluation has measured, and how it is shown."""
+"""The result of an evaluation, and how it is printed and written."""
 
 from __future__ import annotations
 
@@ -50,8 +50,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Measurement:
-    """What is measured of which model on which images, as the caller of `evaluate` says; the parameters of
-    that function describe each."""
+    """The arguments of `evaluate`, which its docstring describes."""
 
     model: ModelLike
     data: str
@@ -83,37 +82,37 @@ class Evaluation(Rows):
     model: str
     """The name of the model."""
     images: str
-    """What to call the images."""
+    """The title of the images: their number, data set and part."""
     metrics: tuple[Metric, ...]
-    """What was measured, each with its interval; under torchrun empty but on rank 0."""
+    """The metrics with their intervals; under torchrun empty on all ranks but 0."""
     details: Report | None
-    """Everything that the answers tell, for images with one class each: classes, mistakes,
-    calibration, the difference from another model."""
+    """The full report for images with one class each: classes, mistakes, calibration, the difference from
+    another model. None for other images."""
     source: Source
-    """The images."""
+    """The images that the model was measured on."""
     written: tuple[Path, ...] = ()
-    """Files and directories that were asked for."""
+    """Reports and directories that were written."""
     following: str = ""
-    """What one would do next."""
+    """The suggested next call."""
     json: bool = False
-    """Whether it is printed as JSON."""
+    """Whether the result is printed as JSON."""
 
     @classmethod
     def of(
         cls,
-        asked: Measurement,
+        settings: Measurement,
         images: str,
         metrics: tuple[Metric, ...],
         details: Report | None,
         source: Source,
         written: tuple[Path, ...] = (),
     ) -> Evaluation:
-        """The evaluation that was asked for."""
-        following = step("predict", asked.model, IMAGES)
+        """The evaluation of a request, with its suggested next call."""
+        following = step("predict", settings.model, IMAGES)
         if details is not None:
-            following = next_step(asked)
-        name = name_of(asked.model)
-        return cls(name, images, metrics, details, source, written, following, asked.json)
+            following = next_step(settings)
+        name = name_of(settings.model)
+        return cls(name, images, metrics, details, source, written, following, settings.json)
 
     def __getitem__(self, name: str) -> float:
         """The value of a metric by its name, such as "top1". Raises KeyError."""
@@ -121,8 +120,8 @@ class Evaluation(Rows):
 
     @property
     def accuracy(self) -> float:
-        """The share of images whose most likely class is theirs. Raises KeyError for images of other
-        targets."""
+        """The share of images whose most likely class is the true one. Raises KeyError for images with
+        other targets than one class."""
         return self["top1"]
 
     def report(self, path: Path | str) -> Path:
@@ -155,7 +154,7 @@ class Evaluation(Rows):
             yield metrics_table(self.metrics)
             yield f"next: {self.following}"
             return
-        # The figures of a report as tables, and its sentences
+        # The metrics of a report as tables, then its sentences
         report = self.details
         yield printable(f"{report.model} on {report.images}")
         if report.paired is None:
@@ -183,7 +182,7 @@ class Evaluation(Rows):
         yield f"next: {self.following}"
 
 
-CONFUSED = 5  # pairs of classes on the terminal
+CONFUSED = 5  # largest number of confused pairs that are printed
 ENDINGS = (".html", ".json", ".png")
 
 
@@ -197,8 +196,7 @@ def rows_of_metrics(metrics: Iterable[Metric]) -> list[dict]:
 
 
 def check_files(files: Sequence[Path], directory: Path | None) -> None:
-    """Raises VitkitError for reports that cannot be written, before anything is measured; and for a
-    directory of a model that cannot."""
+    """Raises VitkitError for report files, or a model directory, that cannot be written."""
     for file in files:
         if file.suffix.lower() not in ENDINGS:
             raise BadSettings(
@@ -220,8 +218,8 @@ def _metrics(report: Report) -> Iterator[str | Table]:
     others = [metric for metric in report.metrics if metric.name not in apart]
     if others:
         yield metrics_table(others)
-    # A row for each corruption, a column for each severity: top1 in percent. On ImageNet-C's files
-    # a column has the errors in proportion to AlexNet's too
+    # A row for each corruption, a column for each severity: top1 in percent. For ImageNet-C's files
+    # another column has the errors divided by AlexNet's
     found = report.robustness
     severities = [str(k + 1) for k in range(len(found.by_severity))]
     header = ["top1 (%) at severity", *severities]
@@ -257,7 +255,7 @@ def _differences(paired: Paired) -> Table:
     table = Table("metric", "first", "second", "difference", "95 % interval")
     for each in paired.differences:
         values = [metric.unit.text(metric.value) for metric in (each.first, each.second)]
-        unit = replace(each.difference.unit, suffix="")  # that of the columns beside it
+        unit = replace(each.difference.unit, suffix="")  # the columns beside it show the unit
         interval = ""
         if each.difference.interval is not None:
             interval = unit.range(*each.difference.interval)
@@ -266,8 +264,8 @@ def _differences(paired: Paired) -> Table:
 
 
 def as_json(report: Report) -> dict:
-    """The metrics by name, those of a comparison under "against/" and "difference/", and
-    the temperature that was fitted with what it leads to under "calibrated/"."""
+    """The metrics by name, for JSON: those of a comparison begin with "against/" and "difference/", those
+    after calibration with "calibrated/"."""
     metrics = list(report.metrics)
     if report.calibration is not None:
         metrics += report.calibration.metrics()
@@ -278,7 +276,7 @@ def as_json(report: Report) -> dict:
 
 
 def write(files: Sequence[Path], report: Report, source: Source) -> list[Path]:
-    """Write a report to files of these names, and return their paths."""
+    """Write a report to files, in the format of each one's suffix, and return the paths written."""
     written = []
     for file in files:
         ending = file.suffix.lower()
@@ -300,29 +298,29 @@ def write(files: Sequence[Path], report: Report, source: Source) -> list[Path]:
     return written
 
 
-def next_step(asked: Measurement) -> str:
-    """What one would do next."""
-    if asked.calibrate:
-        return f"{step('evaluate', asked.calibrate, DATA)}, on images that it was not fitted on"
-    if asked.report:
-        return f"open {as_word(asked.report[0])}"
-    return command_line(asked, report="report.html")
+def next_step(settings: Measurement) -> str:
+    """The suggested next call after a report."""
+    if settings.calibrate:
+        return f"{step('evaluate', settings.calibrate, DATA)}, on images that it was not fitted on"
+    if settings.report:
+        return f"open {as_word(settings.report[0])}"
+    return command_line(settings, report="report.html")
 
 
-def command_line(asked: Measurement, **others: Any) -> str:
-    """The call that measures the same again, and writes nothing but what `others` ask for; on which device,
-    and with how many processes that decode, is another machine's own choice."""
-    settings = {}
+def command_line(settings: Measurement, **others: Any) -> str:
+    """The call that repeats a measurement, with the further arguments `others`. Output files, and settings
+    that depend on the machine (OWN_CHOICE), are left out."""
+    changed = {}
     for name, each in inspect.signature(vitkit.evaluate).parameters.items():
-        value = getattr(asked, name, each.default)
+        value = getattr(settings, name, each.default)
         if each.kind is each.KEYWORD_ONLY and value != each.default and name not in OWN_CHOICE:
-            settings[name] = value
-    settings |= changed_fields(asked.hints)
-    return step("evaluate", asked.model, asked.data, **settings, **others)
+            changed[name] = value
+    changed |= changed_fields(settings.hints)
+    return step("evaluate", settings.model, settings.data, **changed, **others)
 
 
 OWN_CHOICE = {"report", "calibrate", "json", "workers", "device"}
-MEAN_ERROR = {"mce": "mCE"}  # what people call it, if it is over all of ImageNet-C's corruptions
+MEAN_ERROR = {"mce": "mCE"}  # displayed name of the mean error over all of ImageNet-C's corruptions
 
 
 def _percent(row: Sequence[Metric], error: Metric | None) -> list[str]:

@@ -1,4 +1,4 @@
-"""A new head on a model's features, in closed form."""
+"""`vitkit.probe`: fits a new head to a model's features in closed form."""
 
 from __future__ import annotations
 
@@ -48,34 +48,34 @@ from vitkit.weights import (
     save,
 )
 
-HAVE = {"classes": "have several", "number": "have a number"}  # kinds of targets, in a sentence
+HAVE = {"classes": "have several", "number": "have a number"}  # kinds of targets, in messages
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Probed(Rows, MadeModel):
-    """A new head on a model's features."""
+    """A model with a new head that was fitted to its features."""
 
     method: str
-    """How the head was fitted."""
+    """The method by which the head was fitted."""
     classifier: Classifier | None
     """The model with its new head; None for neighbours, which have no head."""
     metrics: tuple[Metric, ...]
-    """What it reaches on images that it did not learn from; under torchrun empty but on rank 0."""
+    """Metrics on images that the head did not learn from; under torchrun empty on all ranks but 0."""
     title: str
-    """What was fitted to what."""
+    """A title with the method, the images and the classes."""
     seconds: float
-    """What the fit took."""
+    """Duration of the fit in seconds."""
     path: Path | None
-    """The directory that the model was saved in."""
+    """The directory that the model was saved in; None if it was not saved."""
     remembers: bool
-    """Whether it can be taught more photographs."""
+    """Whether `vitkit teach` can add images to the model later."""
     json: bool = False
-    """Whether it is printed as JSON."""
+    """Whether the result is printed as JSON."""
 
     @property
     def made(self) -> str | Classifier:
-        """Where the model was saved, or the classifier. Raises VitkitError for neighbours, which have no
-        head."""
+        """The directory of the saved model, else the classifier. Raises VitkitError for neighbours, which
+        have no head."""
         if self.path is not None:
             return str(self.path)
         if self.classifier is None:
@@ -173,7 +173,7 @@ def probe(
         BadSettings: If settings do not go together, or the model's features are not finite.
         BadData: If the images have no labels.
     """
-    # What cannot be done is refused before anything is computed
+    # Refuse impossible settings before anything is computed
     if to is not None:
         check_can_be_made(to)
     if to is not None and method == "neighbours":
@@ -195,7 +195,7 @@ def probe(
         for sentence in (*splits.notes, *_missing(probing, train, test)):
             say(sentence)
 
-        # Their features, as the new head will read them
+        # The features that the new head will read
         adopted, _ = adopt(loaded, labels=probing.labels, new_head=True)
         classifier = adopted.to(opened)
         if to is not None:
@@ -212,7 +212,7 @@ def probe(
         if not on_rank_0():
             return Probed(method, None, (), title, 0.0, None, False, json)
 
-    # The head, and what it reaches
+    # Fit the head, and measure it
     began = time.monotonic()
     if method == "neighbours":
         metrics = _neighbours(k, learned, measured, train.groups)
@@ -225,7 +225,7 @@ def probe(
     for sentence in probing.chance(fitted, measured, train.groups):
         say(sentence)
 
-    # The model with it, saved if that is wanted
+    # The model with the head, saved if `to` is given
     made = Fitted(
         model=name_of(model),
         data=data,
@@ -254,7 +254,7 @@ def probe(
 
 def _to_learn(splits: Splits, data: str, method: Method) -> list[Source]:
     """The parts to learn from: all but the one to measure on. Raises BadData if there are none, or they
-    have no labels; BadSettings if these are not those that the method is for."""
+    have no labels; BadSettings if the method cannot learn their kind of targets."""
     if splits.train is None:
         raise BadData(f"{data} has no images to learn from, only others to measure on")
     if splits.target_kind == "none":
@@ -273,7 +273,7 @@ def _to_learn(splits: Splits, data: str, method: Method) -> list[Source]:
 
 
 def _missing(probing: Probing, train: Source, test: Source | None) -> list[str]:
-    """Sentences about the classes that no image to learn from has, and those that all have."""
+    """Sentences about the classes that none, or all, of the images to learn from have."""
     missing = np.setdiff1d(np.arange(len(train.labels)), probing.known)
     sentences = []
     if isinstance(train.targets, Lists):  # several classes an image
@@ -296,7 +296,7 @@ def _missing(probing: Probing, train: Source, test: Source | None) -> list[str]:
 
 
 def _features(classifier: Classifier, probing: Probing, source: Source) -> Features:
-    """The features of images, and their targets as the head has its outputs."""
+    """The features of images, and their targets in the order of the head's outputs."""
     found = probing.targets(source, compute_features(classifier, source))
     if last_token(classifier) is None:
         return found
@@ -316,8 +316,8 @@ def _refuse_broken(model: str, learned: Features, source: Source) -> None:
 def _neighbours(
     k: int, learned: Features, measured: dict[str, MeasuredOn], groups: np.ndarray | None
 ) -> list[Metric]:
-    """The accuracy of the neighbours' vote: of each image's among the others that are learned from,
-    and of the other images'."""
+    """The accuracy of the nearest neighbours' vote: leave-one-out on the images to learn from, and on the
+    parts to measure on."""
     rows, classes = torch.tensor(learned.x), torch.tensor(learned.y)
     number = None
     if groups is not None:
@@ -331,7 +331,7 @@ def _neighbours(
 
 
 def _title(method: Method, data: str, probing: Probing, images: int) -> str:
-    """What was fitted to what."""
+    """A title such as "linear on 200 images of photos, 10 classes"."""
     what = f"{len(probing.labels)} classes"
     if probing.kind == "classes":
         what += ", several an image"
@@ -345,32 +345,32 @@ class Fitted:
     """A probe, and the data to which it was fitted."""
 
     model: str
-    """The name of the model whose features it reads."""
+    """The name of the model whose features the probe reads."""
     data: str
+    """The data set, as the user gave it."""
     method: Method
     groups: str
-    """Which images belong together: auto, none, or the column that says so."""
+    """How images are grouped: auto, none, or the name of a column."""
     probing: Probing
     probe: Probe
     source: Source
     """The images to learn from."""
     learned: Features
-    """Their features and targets."""
+    """Features and targets of `source`."""
     precision: Precision
-    """In which they were computed."""
+    """The arithmetic in which the features were computed."""
     metrics: list[Metric]
-    """What it reaches."""
+    """The probe's metrics."""
     held_out: str | None
-    """The fingerprint of a test part that was made, by which `vitkit evaluate` knows it again."""
+    """The fingerprint of a test part that was split off, by which `vitkit evaluate` recognises it."""
     parts: tuple[str, ...]
-    """Fingerprints of the parts of the data that it learned from, so that `vitkit evaluate` can say
-    so."""
+    """Fingerprints of the parts that the probe learned from, by which `vitkit evaluate` recognises them."""
 
 
 def with_fitted(classifier: Classifier, fitted: Fitted) -> tuple[Classifier, Memory | None]:
-    """A model with the head. A linear head of images of one class each goes with what it learned from,
-    to be taught more, and with limits by which images are unknown."""
-    # The left-out answers of the other methods are not exact
+    """A model with the fitted head. A linear head for images of one class each comes with a memory of its
+    training images, for `vitkit teach`, and with rejection thresholds for out-of-distribution images."""
+    # Only the linear method's cross-validated predictions are exact, and thresholds need these
     learned = fitted.learned
     memory = None
     unknown = None
@@ -390,7 +390,7 @@ def with_fitted(classifier: Classifier, fitted: Fitted) -> tuple[Classifier, Mem
 
 
 def _origin(fitted: Fitted) -> dict:
-    """Where the model comes from."""
+    """The provenance of the model, which is saved with it."""
     origin = {
         "init": fitted.model,
         "head": f"{fitted.method} probe, temperature {fitted.probe.temperature:.3g}",

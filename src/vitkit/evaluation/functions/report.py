@@ -1,7 +1,7 @@
-"""`vitkit evaluate` on images with one class each: the whole report.
+"""`vitkit evaluate` on images with one class each: the full report.
 
-Everything in it is read from the answers of one pass over the images; another model, and corrupted
-images, take passes of their own.
+One pass over the images gives the answers from which the report is computed; a second model, and corrupted
+images, take further passes.
 """
 
 import time
@@ -45,7 +45,7 @@ from vitkit.system.machine import autocast
 from vitkit.system.processes.ranks import from_rank_0, on_rank_0, world
 from vitkit.weights import Classifier, Hints, check_answers, save, with_temperature
 
-FEW = 50  # images from which a temperature is more than a guess
+FEW = 50  # smallest number of independent images for a reliable temperature
 FITTED_HERE = (
     "the model's temperature was fitted on these very images, so its calibration error and loss look "
     "better here than on others"
@@ -54,30 +54,30 @@ FITTED_HERE = (
 
 @dataclass(frozen=True)
 class ReportRequest:
-    """A measurement on images with one class each."""
+    """A request for a report: the arguments of `evaluate`, the opened model and the opened images."""
 
-    asked: Measurement
+    settings: Measurement
     classifier: Classifier
     source: Source
     title: str
-    """What to call the images."""
+    """The title of the images: their number, data set and part."""
     named: Named | None
-    """The data set's own protocol, if it goes by a name."""
+    """The images as a named data set, with its protocol; None for other data."""
     device: torch.device
     notes: tuple[str, ...] = ()
-    """What a reader should know of the images, such as which belong together."""
+    """Sentences about the images for readers of the report, such as how they are grouped."""
 
 
 def report_on(request: ReportRequest) -> Evaluation:
-    """Measure all that the answers to the images tell, and write it to files."""
-    # Read, and refuse, before anything is computed
-    asked = request.asked
+    """Compute the report, and write it to files."""
+    # Open and check everything before anything is computed
+    settings = request.settings
     other = _other(request)
     lists = _lists(request)
-    if request.asked.calibrate:
+    if request.settings.calibrate:
         check_can_calibrate(request.classifier)
-    if request.asked.corruptions:
-        if request.asked.against or request.asked.calibrate or request.asked.real:
+    if request.settings.corruptions:
+        if request.settings.against or request.settings.calibrate or request.settings.real:
             raise BadSettings(
                 "`corruptions` measures one model; leave out `against`, `calibrate` and `real`"
             )
@@ -89,15 +89,14 @@ def report_on(request: ReportRequest) -> Evaluation:
     if other is not None:
         other_given = _answers(request, other)
     corrupted = None
-    if asked.corruptions:
+    if settings.corruptions:
         corrupted = _corrupted(request, given)
     if not on_rank_0():
-        return Evaluation.of(asked, request.title, (), None, request.source)
+        return Evaluation.of(settings, request.title, (), None, request.source)
 
-    # What they tell
-    facts = facts_of(asked, request.classifier, request.device)
-    found = report(given, request.source, name_of(asked.model), request.title, facts)
-    # What a reader should know, apart from what the answers tell
+    # The report
+    facts = facts_of(settings, request.classifier, request.device)
+    found = report(given, request.source, name_of(settings.model), request.title, facts)
     notes = list(request.notes)
     if request.named is not None:
         notes += request.named.notes
@@ -112,16 +111,16 @@ def report_on(request: ReportRequest) -> Evaluation:
         found = replace(found, metrics=(*found.metrics, *real))
     if other_given is not None:
         found = _compared(request, found, given, other_given)
-    if asked.calibrate is not None:
-        found = _calibrated(request, found, given, asked.calibrate)
+    if settings.calibrate is not None:
+        found = _calibrated(request, found, given, settings.calibrate)
 
-    return deliver(asked, found, request.source)
+    return deliver(settings, found, request.source)
 
 
 def _lists(request: ReportRequest):
-    """ReaL's lists of labels, if `real` asks for them. Raises VitkitError for other images than
-    ImageNet's."""
-    real = request.asked.real
+    """ReaL's lists of labels; None without `real`. Raises VitkitError for other images than ImageNet's
+    validation images."""
+    real = request.settings.real
     if real is None:
         return None
     lists = read_real(from_rank_0(lambda: find_real(real)))
@@ -130,12 +129,12 @@ def _lists(request: ReportRequest):
 
 
 def _other(request: ReportRequest) -> Classifier | None:
-    """The model that `against` names. Raises VitkitError, with its name, if its classes are not the
-    images'."""
-    name = request.asked.against
+    """The model of `against`; None without it. Raises VitkitError, with the model's name, if it does not
+    know the images' classes."""
+    name = request.settings.against
     if not name:
         return None
-    precision = request.asked.precision
+    precision = request.settings.precision
     other = classifier_on(name, Hints(), "auto", precision)
     try:
         check_answers(other)
@@ -155,32 +154,30 @@ def _answers(
     source: Source | None = None,
     text: str = "evaluating",
 ) -> Answers:
-    """What a model answers to the images of all ranks; to the request's, unless others are
-    given."""
-    asked = request.asked
+    """A model's answers to the images of all ranks: those of `source`, by default the request's."""
+    settings = request.settings
     source = source or request.source
     ready = classifier.to(request.device).for_inference()
     choice = None
     if request.named is not None:
         check_classes(ready)
         choice = request.named.choice(ready.labels)
-    batches = batches_of(ready, source, text, asked.batch, asked.workers)
+    batches = batches_of(ready, source, text, settings.batch, settings.workers)
     part = Part(source, batches)
-    with autocast(request.device, asked.precision):
-        return answers(ready, part, bool(asked.calibrate), choice)
+    with autocast(request.device, settings.precision):
+        return answers(ready, part, bool(settings.calibrate), choice)
 
 
 def _corrupted(request: ReportRequest, given: Answers):
-    """The model's accuracy on corrupted images, beside that on these."""
+    """The model's accuracy on corrupted images, and that on the clean images, from their answers."""
     clean = next(accuracy(given))
-    # Measure the corruptions that a command names, at every severity
-    asked = request.asked.corruptions
-    common = COMMON if "common" in asked else ()
-    own = [name for name in asked if name != "common"]
+    requested = request.settings.corruptions
+    common = COMMON if "common" in requested else ()
+    own = [name for name in requested if name != "common"]
     names = list(dict.fromkeys((*common, *own)))
 
-    # One decode for all passes, if the images fit into memory
-    workers = request.asked.workers
+    # Decode the images once for all passes, if they fit into memory
+    workers = request.settings.workers
     if workers < 0:
         workers = default_workers(request.source)
     shown = bar("decoding") if on_rank_0() else silent
@@ -199,7 +196,7 @@ def _corrupted(request: ReportRequest, given: Answers):
 def _compared(
     request: ReportRequest, found: Report, given: Answers, other_given: Answers
 ) -> Report:
-    """The report with the difference from the other model."""
+    """The report with the comparison with the other model."""
     notes = list(found.notes)
     for note in other_given.notes:
         if note not in found.notes:
@@ -207,13 +204,13 @@ def _compared(
     return replace(
         found,
         notes=tuple(notes),
-        other=name_of(request.asked.against),
+        other=name_of(request.settings.against),
         paired=paired(given, other_given),
     )
 
 
 def _calibrated(request: ReportRequest, found: Report, given: Answers, directory: Path) -> Report:
-    """The report with the temperature that was fitted; the model is saved with it, in a directory."""
+    """The report with a fitted temperature; saves the model with this temperature in a directory."""
     calibration = calibrate(given)
     calibrated = with_temperature(request.classifier, calibration.temperature)
     calibrated.origin["temperature_fitted_on"] = request.title
@@ -225,26 +222,28 @@ def _calibrated(request: ReportRequest, found: Report, given: Answers, directory
     return replace(found, notes=notes, calibration=calibration)
 
 
-def deliver(asked: Measurement, found: Report, source: Source) -> Evaluation:
-    """An evaluation, whose report is written to the files that were asked for."""
-    written = write(asked.report, found, source)
-    if asked.calibrate:
-        written.append(asked.calibrate)
-    if asked.json:  # standard output is for the JSON alone
+def deliver(settings: Measurement, found: Report, source: Source) -> Evaluation:
+    """Write the report to the requested files, and return the evaluation."""
+    written = write(settings.report, found, source)
+    if settings.calibrate:
+        written.append(settings.calibrate)
+    if settings.json:  # standard output is for the JSON alone
         for path in written:
             say(f"wrote {path}")
-    return Evaluation.of(asked, found.images, tuple(found.metrics), found, source, tuple(written))
+    return Evaluation.of(
+        settings, found.images, tuple(found.metrics), found, source, tuple(written)
+    )
 
 
-def facts_of(asked: Measurement, classifier: Classifier, device: torch.device) -> dict[str, str]:
-    """The facts of the measurement, for the reader of the report."""
+def facts_of(settings: Measurement, classifier: Classifier, device: torch.device) -> dict[str, str]:
+    """How the report was computed, for its readers: command, preprocessing, arithmetic, versions, date."""
     where = str(device)
     if device.type == "cuda":
         where = torch.cuda.get_device_name(device)
     return {
-        "command": command_line(asked),
+        "command": command_line(settings),
         "preprocessing": str(classifier.preprocessing),
-        "computed in": f"{asked.precision} on {where}",
+        "computed in": f"{settings.precision} on {where}",
         "with": f"vitkit {__version__}, PyTorch {torch.__version__}",
         "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
     }
@@ -262,52 +261,54 @@ REFUSED = {
 }
 
 
-def check_imagenet_c(asked: Measurement) -> None:
-    """Raises BadSettings for settings that have no meaning for 75 folders of images."""
+def check_imagenet_c(settings: Measurement) -> None:
+    """Raises BadSettings for arguments that do not go with 75 folders of images."""
     for name, why in REFUSED.items():
-        if getattr(asked, name):
+        if getattr(settings, name):
             raise BadSettings(f"`{name}` {why}; leave it out with `named='imagenet-c'`")
-    if asked.on_bad_image == "skip" or asked.on_unknown_class == "skip":
+    if settings.on_bad_image == "skip" or settings.on_unknown_class == "skip":
         raise BadSettings(
             "`named='imagenet-c'` compares the same images in 75 folders, so none is skipped; leave out "
             "`on_bad_image` and `on_unknown_class`"
         )
-    for file in asked.report:
+    for file in settings.report:
         if file.suffix.lower() == ".png":
             raise BadSettings(
-                f"`report={str(file)!r}` would be a contact sheet, and `named='imagenet-c'` keeps no single "
-                "answers; write .html or .json"
+                f"`report={str(file)!r}` would be a contact sheet, and `named='imagenet-c'` does not keep "
+                "single answers; write .html or .json"
             )
 
 
-def report_on_files(asked: Measurement, classifier: Classifier, device: torch.device) -> Evaluation:
-    """Measure the accuracy under every corruption in the folder, at every severity, with the errors
-    in proportion to AlexNet's."""
-    # The folders, before anything is computed
+def report_on_files(
+    settings: Measurement, classifier: Classifier, device: torch.device
+) -> Evaluation:
+    """Measure the accuracy under every corruption in the folder, at every severity, and the errors
+    divided by AlexNet's."""
+    # Open the folders before anything is computed
     check_answers(classifier)
     check_classes(classifier)
-    corruptions, notes = open_imagenet_c(asked.data)
+    corruptions, notes = open_imagenet_c(settings.data)
     whole = replace(classifier, preprocessing=uncropped(classifier.preprocessing))
     ready = whole.to(device).for_inference()
 
     def answers_to(named: Named, title: str) -> Answers:
         choice = named.choice(ready.labels)
-        batches = batches_of(ready, named.source, title, asked.batch, asked.workers)
-        with autocast(ready.device, asked.precision):
+        batches = batches_of(ready, named.source, title, settings.batch, settings.workers)
+        with autocast(ready.device, settings.precision):
             return answers(ready, Part(named.source, batches), choice=choice)
 
     measured = robustness_on_files(corruptions, answers_to)
     if not on_rank_0():
-        return Evaluation.of(asked, "", (), None, corruptions[0].severities[0].source)
+        return Evaluation.of(settings, "", (), None, corruptions[0].severities[0].source)
 
     first = corruptions[0]
     images = counted(first.images, "image")
     found = Report(
-        model=name_of(asked.model),
-        images=f"{images} of ImageNet-C ({asked.data}), {counted(len(corruptions), 'corruption')}",
-        facts=facts_of(asked, whole, device),
+        model=name_of(settings.model),
+        images=f"{images} of ImageNet-C ({settings.data}), {counted(len(corruptions), 'corruption')}",
+        facts=facts_of(settings, whole, device),
         metrics=tuple(measured.metrics),
         notes=notes,
         robustness=measured,
     )
-    return deliver(asked, found, first.severities[0].source)
+    return deliver(settings, found, first.severities[0].source)

@@ -1,1 +1,1 @@
-"""Evaluators, and figures with a unit and an interval."""
+"""Evaluators, and metrics with a unit and a confidence interval."""

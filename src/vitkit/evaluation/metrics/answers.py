@@ -1,5 +1,5 @@
 """A model's answers to images with one class each: one pass, from which every number of a report
-is computed; and the file that keeps them, so that what they tell can be asked later.
+is computed; and the file that keeps them, so that more metrics can be computed later.
 
 Legend: B batch, N images, K classes of the model, A of them that may be answered (all, unless a
 Choice says otherwise).
@@ -24,7 +24,7 @@ from vitkit.system.storage.files import parse_json, whole
 from vitkit.system.storage.records import value_of
 from vitkit.weights import Classifier, write_safetensors
 
-NAMES = ("labels", "notes", "logits", "groups")  # of Answers: not among the arrays that all have
+NAMES = ("labels", "notes", "logits", "groups")  # fields of Answers that are not required arrays
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,17 +32,17 @@ class Answers:
     """A model's answers to N images, in the order of the source. Classes index `labels`."""
 
     labels: tuple[str, ...]
-    """The names of the answers: by default of the model's K classes."""
+    """The names of the possible answers: by default those of the model's K classes."""
     notes: tuple[str, ...]
-    """How the data's classes met the model's, a sentence each."""
+    """Sentences about how the data's classes were matched with the model's."""
     indices: np.ndarray
-    """Which example of the source each image is: int64 (N,)."""
+    """Index of each image in the source: int64 (N,)."""
     truth: np.ndarray
     """The true class: int64 (N,)."""
     predicted: np.ndarray
     """The most likely class; the first of several that are equally likely: int64 (N,)."""
     rank: np.ndarray
-    """How many classes come before the true one, so 0 is right: int64 (N,)."""
+    """Rank of the true class among all, from 0, which is a right answer: int64 (N,)."""
     rank_in_data: np.ndarray
     """Rank of the true class among the classes that occur in the data, from 0: int64 (N,)."""
     confidence: np.ndarray
@@ -50,14 +50,14 @@ class Answers:
     loss: np.ndarray
     """The softmax loss, in nats: float64 (N,)."""
     tied: np.ndarray
-    """Whether several classes are the most likely: bool (N,)."""
+    """Whether several classes have the highest probability: bool (N,)."""
     finite: np.ndarray
-    """Whether all logits are numbers; if not, the other values mean nothing: bool (N,)."""
+    """Whether all logits of the image are finite; if not, its other values mean nothing: bool (N,)."""
     logits: np.ndarray | None = None
-    """float32 (N, A), if they were asked for."""
+    """The model's logits, float32 (N, A), if they were requested."""
     groups: np.ndarray | None = None
-    """Images with the same number belong together, such as shots of one burst, so that their answers are
-    not independent: int64 (N,). None if each is alone."""
+    """Group number of each image, int64 (N,): images of one group, such as shots of one burst, have
+    dependent answers. None if all images are independent."""
 
     def __len__(self) -> int:
         return len(self.truth)
@@ -76,12 +76,12 @@ class Answers:
 def answers(
     classifier: Classifier, part: Part, keep_logits: bool = False, choice: Choice | None = None
 ) -> Answers:
-    """Run a model on images, once. The data's classes are found among the model's by their names,
-    and the model may answer any of its own, unless a choice says otherwise.
+    """Run a model on images, once. The data's classes are matched with the model's by their names, and
+    the model may answer any of its classes, unless a choice says otherwise.
 
     With several ranks, each gets the answers to all images. Raises VitkitError for a model without
-    classes, for classes that it does not know, for a target that has no class, and if there is no
-    image.
+    classes, for classes that the model does not know, for a target that is no class of the source, and
+    if there is no image.
     """
     choice, read = _reading(classifier, part.source, choice, keep_logits)
 
@@ -111,7 +111,8 @@ def answers_of_logits(classifier: Classifier, source: Source, logits: Tensor) ->
 
 
 def in_groups(given: Answers, source: Source) -> Answers:
-    """The answers with the groups of the source's images, unless they have some, or all are alone."""
+    """The answers with the groups of the source's images, unless they have groups already, or no two images
+    are in one group."""
     if given.groups is not None or source.groups is None:
         return given
     groups = source.groups[given.indices]
@@ -121,13 +122,13 @@ def in_groups(given: Answers, source: Source) -> Answers:
 
 
 Read = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, ...]]
-"""The numbers of images (B,), their targets (B,) and the logits (B, K) -> the columns of Answers."""
+"""Indices of images (B,), their targets (B,) and logits (B, K) -> the columns of Answers."""
 
 
 def _reading(
     classifier: Classifier, source: Source, choice: Choice | None, keep_logits: bool
 ) -> tuple[Choice, Read]:
-    """What may be answered, and a function from a batch's logits to the columns of Answers."""
+    """The possible answers, and a function from a batch's logits to the columns of Answers."""
     check_classes(classifier)
     check_targets(source)
     present = np.unique(source.target_array)
@@ -140,7 +141,7 @@ def _reading(
         truth = chosen.truth[targets]  # (B,)
         logits = chosen.allowed(logits)  # (B, A)
         own = chosen.own_column(logits, truth)  # (B,)
-        highest, column = logits.max(-1)  # the first of several
+        highest, column = logits.max(-1)  # of equal logits, the first
         rows: tuple[Tensor, ...] = (
             indices,
             truth,
@@ -160,7 +161,7 @@ def _reading(
 
 
 def _in_order(rows: Sequence[Tensor], choice: Choice) -> Answers:
-    """The columns by the number of the image: ranks have every n-th share of a batch."""
+    """Answers from columns of all ranks, sorted by the index of the image."""
     order = rows[0].argsort()
     arrays = [values[order].numpy() for values in rows]
     confidence, loss = arrays[5:7]
@@ -169,8 +170,8 @@ def _in_order(rows: Sequence[Tensor], choice: Choice) -> Answers:
 
 
 def ranks(logits: Tensor, truth: Tensor) -> Tensor:
-    """(B, K), (B,) -> how many classes come before the true one: those with a higher logit, and
-    those with the same one and a smaller number, (B,)."""
+    """(B, K), (B,) -> the rank of the true class, (B,): the number of classes with a higher logit, or with
+    an equal logit and a smaller index."""
     own = logits.gather(1, truth[:, None])  # (B, 1)
     number = torch.arange(logits.shape[1], device=logits.device)
     before = (logits > own) | ((logits == own) & (number < truth[:, None]))
@@ -178,13 +179,13 @@ def ranks(logits: Tensor, truth: Tensor) -> Tensor:
 
 
 def ranks_among(logits: Tensor, truth: Tensor, classes: Tensor) -> Tensor:
-    """`ranks` if only these classes, (C,), could be answered."""
-    is_true = truth[:, None] == classes  # (B, C), one a row
+    """The rank of the true class among these classes alone, (C,): (B, K), (B,) -> (B,)."""
+    is_true = truth[:, None] == classes  # (B, C), one in each row
     return ranks(logits[:, classes], is_true.long().argmax(-1))
 
 
 def check_classes(classifier: Classifier) -> None:
-    """Raises VitkitError for a model whose outputs are no classes."""
+    """Raises VitkitError for a model whose outputs are not classes."""
     if not classifier.labels:
         raise Unsupported(
             "the model has no classification head, so it names no classes; give it one with "
@@ -199,8 +200,8 @@ def check_classes(classifier: Classifier) -> None:
 
 
 def check_targets(source: Source) -> None:
-    """Raises VitkitError for a target that is the number of none of the source's classes. Only a
-    function of one's own can return such a source."""
+    """Raises VitkitError for a target that is no index of the source's classes. Only a user's own function
+    can return such a source."""
     targets = source.target_array
     wrong = (targets < 0) | (targets >= len(source.labels))
     if wrong.any():
@@ -216,17 +217,17 @@ def check_targets(source: Source) -> None:
 
 
 class Kept(NamedTuple):
-    """Answers to a part of the data, at a step of the training."""
+    """Answers to a part of the data, and the training step of the model that gave them."""
 
     answers: Answers
     part: str
-    """The part of the data: "test"."""
+    """The part of the data, such as "test"."""
     step: int
-    """After how many steps of the training."""
+    """Number of training steps before the evaluation."""
 
 
 def write_answers(path: Path, kept: Kept) -> None:
-    """Write all fields but the logits, as safetensors. Raises OSError."""
+    """Write all fields except the logits, as safetensors. Raises OSError."""
     import torch
 
     tensors = {}
@@ -246,8 +247,7 @@ def write_answers(path: Path, kept: Kept) -> None:
 
 
 def read_answers(path: Path) -> Kept | None:
-    """The answers that `write_answers` wrote; None if there is no such file, or if it is
-    damaged."""
+    """The answers in a file of `write_answers`; None if there is no such file, or if it is damaged."""
     from safetensors import SafetensorError, safe_open
 
     try:

@@ -1,8 +1,8 @@
-"""Calibration: whether of the answers given with a probability of 80 % four in five are right.
+"""Calibration: whether 80 % of the answers given with a probability of 80 % are right.
 
-A confidence is the probability of the most likely class. The calibration error and the bins are those
-of Guo et al. 2017, "On Calibration of Modern Neural Networks"; so is the temperature, one number
-that all logits are divided by.
+A confidence is the probability of the most likely class. The calibration error, the bins and the
+temperature, a number that all logits are divided by, are those of Guo et al. 2017, "On Calibration of Modern
+Neural Networks".
 
 Legend: N images, K classes.
 """
@@ -23,26 +23,27 @@ from vitkit.evaluation.metrics.metric import (
     RESAMPLES,
     GroupSums,
     Metric,
+    basic_percentiles,
     group_count,
     interval_of,
     percentiles,
     resampled,
     share_interval,
     shared_groups,
-    turned_percentiles,
     wilson,
 )
 from vitkit.system.errors import BadData
 from vitkit.weights import Classifier
 
 BINS = 15  # as in Guo et al. and in most papers since
-COVERAGES = (1.0, 0.95, 0.9, 0.8, 0.7, 0.5)  # that a report's table shows
+COVERAGES = (1.0, 0.95, 0.9, 0.8, 0.7, 0.5)  # the rows of a report's table
 
 
 STEPS = 60  # far more than Newton's method takes
-CONVERGED = 1e-6  # of the last step, which leaves about its square to be gone
+CONVERGED = 1e-6  # relative size of the last step; the remaining error is about its square
+# Bounds of a fitted temperature, in units of the logits' standard deviation
 COLDEST = 1e-6
-HOTTEST = 1e6  # bounds of what is returned, in units of the logits' spread
+HOTTEST = 1e6
 
 
 class Bin(NamedTuple):
@@ -50,23 +51,23 @@ class Bin(NamedTuple):
 
     low: float
     high: float
-    """The range; `high` belongs to it, `low` to the bin before."""
+    """Bounds of the range of confidences: `low` is excluded, `high` included."""
     images: int
     confidence: float
-    """The mean confidence."""
+    """The mean confidence of the bin's answers."""
     accuracy: float
-    """The share that is right."""
+    """The share of the bin's answers that are right."""
     interval: tuple[float, float]
     """The accuracy's interval of 95 % confidence."""
 
 
 class Covered(NamedTuple):
-    """The accuracy if only the most confident answers are given."""
+    """The accuracy if only the most confident answers are given (selective classification)."""
 
     coverage: float
     """The share of the images that get an answer."""
     accuracy: float
-    """The share of these answers that is right."""
+    """The share of the given answers that are right."""
     interval: tuple[float, float]
     """The accuracy's interval of 95 % confidence."""
     threshold: float
@@ -74,8 +75,8 @@ class Covered(NamedTuple):
 
 
 def calibration_error(confidence: np.ndarray, right: np.ndarray) -> float:
-    """(N,), (N,) -> the expected calibration error: how far confidence and accuracy are apart in
-    each of 15 equal ranges of confidence, weighted by the images in each; from 0 to 1."""
+    """(N,), (N,) -> the expected calibration error, from 0 to 1: the distance of confidence and accuracy
+    in each of 15 equal ranges of confidence, weighted by the number of images in the range."""
     gaps = np.bincount(bins_of(confidence), weights=right - confidence, minlength=BINS)
     return float(np.abs(gaps).sum() / len(confidence))
 
@@ -83,8 +84,8 @@ def calibration_error(confidence: np.ndarray, right: np.ndarray) -> float:
 def reliability(
     confidence: np.ndarray, right: np.ndarray, groups: np.ndarray | None = None
 ) -> list[Bin]:
-    """(N,), (N,) -> the bins that hold an answer, those of the lowest confidence first. groups: answers
-    with the same number, (N,), are not independent."""
+    """(N,), (N,) -> the bins that hold an answer, by ascending confidence. groups: answers with the same
+    number, (N,), are not independent."""
     bin_of = bins_of(confidence)
     bins = []
     for i in np.unique(bin_of).tolist():
@@ -109,9 +110,8 @@ def bins_of(confidence: np.ndarray) -> np.ndarray:
 def coverage_curve(
     confidence: np.ndarray, right: np.ndarray, groups: np.ndarray | None = None
 ) -> list[Covered]:
-    """(N,), (N,) -> the accuracy for every threshold that a confidence is, the highest first.
-    Answers of the same confidence are given together. groups: answers with the same number, (N,), are
-    not independent."""
+    """(N,), (N,) -> the accuracy at every distinct confidence as threshold, the highest first. groups:
+    answers with the same number, (N,), are not independent."""
     order = np.argsort(-confidence, kind="stable")
     sorted_confidence = confidence[order]
     right_so_far = right[order].cumsum()
@@ -135,7 +135,7 @@ def coverage_curve(
 
 
 def _sums_so_far(right: np.ndarray, groups: np.ndarray) -> list[GroupSums]:
-    """The sums of the first answers, (N,) each, of the first two, and so on: computed from those before."""
+    """The running group sums of answers, (N,) each: those of the first one, of the first two, and so on."""
     sizes: dict[int, int] = {}
     rights: dict[int, int] = {}
     sums = GroupSums(0, 0, 0.0, 0.0, 0.0, 0.0, 0.0)
@@ -159,7 +159,7 @@ def _sums_so_far(right: np.ndarray, groups: np.ndarray) -> list[GroupSums]:
 
 
 def at_coverages(points: Sequence[Covered]) -> list[Covered]:
-    """The points of a curve that cover at least each of COVERAGES, and no more than it takes."""
+    """For each of COVERAGES the first point of the curve that reaches it, without repetitions."""
     chosen: list[Covered] = []
     for wanted in COVERAGES:
         enough = [point for point in points if point.coverage >= wanted - 1e-9]
@@ -174,21 +174,20 @@ def calibration_interval(
     others: np.ndarray,
     groups: np.ndarray | None = None,
 ) -> tuple[float, float]:
-    """The calibration error's interval of 95 % confidence, from the errors of `others`, the
-    resampled images. groups: answers with the same number, (N,), are not independent, and were resampled
-    together.
+    """The calibration error's interval of 95 % confidence, from `others`, the errors of resampled
+    images. groups: answers with the same number, (N,), are not independent, and were resampled together.
 
-    Few images make the error of a perfect model look large, and resampling makes it larger still.
-    So the lower end is turned round (the "basic" bootstrap), and 0 if a perfect model may show as
-    much. The upper end is the resampled one, which is too high rather than too low: turned round,
-    it was below the true error in up to 15 % of cases.
+    The error is biased upwards on few images, and resampling adds to the bias. So the lower end is that of
+    the basic bootstrap, and 0 if a perfectly calibrated model may have such an error by chance. The upper
+    end is that of the percentile bootstrap, which is rather too high: the basic bootstrap's was below the
+    true error in up to 15 % of cases.
 
-    In simulations of five kinds of models and two distributions of confidences, it held the true
-    error in 89 to 98 % of cases with 200 and 1,000 images, and in 84 to 97 % with 50.
+    In simulations of five kinds of models and two distributions of confidences, the interval held the
+    true error in 89 to 98 % of cases with 200 and 1,000 images, and in 84 to 97 % with 50.
     """
     error = calibration_error(confidence, right)
     independent = group_count(len(right), groups)
-    low, _ = turned_percentiles(error, others, independent)
+    low, _ = basic_percentiles(error, others, independent)
     _, high = percentiles(others, independent)
     if error <= perfect_error(confidence, groups):
         low = 0.0
@@ -196,11 +195,11 @@ def calibration_interval(
 
 
 def perfect_error(confidence: np.ndarray, groups: np.ndarray | None = None) -> float:
-    """The calibration error that a perfectly calibrated model would not exceed in 39 of 40 cases,
-    on this many images with these confidences. A smaller error proves nothing.
+    """The 97.5th percentile of the calibration error of a perfectly calibrated model with these
+    confidences, (N,). A smaller error is no evidence of miscalibration.
 
-    groups: images with the same number, (N,), are taken to be as alike as such images can be: of equal
-    confidences all of a group are right, or none is.
+    groups: images with the same number, (N,), are assumed to be perfectly correlated: with equal
+    confidences, all of a group are right or all are wrong.
     """
     random = np.random.Generator(np.random.PCG64(0))
     number = np.arange(len(confidence))
@@ -217,7 +216,7 @@ def measured_calibration(
     name: str, confidence: np.ndarray, right: np.ndarray, groups: np.ndarray | None = None
 ) -> Metric:
     """The calibration error of answers, (N,) each, with its interval by resampling; without one if all
-    resamples are alike. groups: answers with the same number, (N,), are not independent."""
+    resamples are equal. groups: answers with the same number, (N,), are not independent."""
 
     def figures(rows: np.ndarray) -> np.ndarray:
         return np.array([calibration_error(confidence[rows], right[rows])])
@@ -230,7 +229,7 @@ def measured_calibration(
 
 
 def chance_sentence(confidence: np.ndarray, groups: np.ndarray | None = None) -> str:
-    """A sentence about the calibration error of a perfectly calibrated model on as few images."""
+    """A sentence about the calibration error that a perfectly calibrated model has by chance."""
     limit = MISFIT.text(perfect_error(confidence, groups))
     return (
         "by chance alone, a perfectly calibrated model would have a calibration error of up to "
@@ -238,8 +237,8 @@ def chance_sentence(confidence: np.ndarray, groups: np.ndarray | None = None) ->
     )
 
 
-# The temperature. It changes no order, and so no accuracy. Logits that it is fitted on must be answers to
-# images that the model has not learned from: held-out ones, or each left out in turn.
+# The temperature. It does not change the order of classes, and so no accuracy. It must be fitted on logits
+# of images that the model was not trained on: held-out images, or cross-validated predictions.
 
 
 def fit_temperature(
@@ -248,14 +247,14 @@ def fit_temperature(
     """The temperature T at which softmax(logits / T) fits the true classes best: (N, K), int64 (N,)
     -> T.
 
-    It minimises the cross-entropy, which is convex in 1 / T. As in Platt scaling the true class
-    counts (N + 1) / (N + 2), not 1: otherwise T would be 0 if every answer is right. The rest
-    counts for the most likely of the other classes; spread over a thousand, most of it would be where
-    no answer ever is, and T too large. If the answers are no better than chance, T is so large that
-    all classes are equally likely.
+    It minimises the cross-entropy, which is convex in 1 / T. As in Platt scaling, the target of the true
+    class is (N + 1) / (N + 2), not 1: otherwise T would be 0 if every answer is right. The rest goes to
+    the most likely of the other classes; spread over a thousand classes, most of it would go to classes
+    that are never predicted, and T would be too large. If the answers are no better than chance, T is so
+    large that all classes are equally likely.
 
-    start: a temperature that may be near. weights: what each answer counts, (N,); None for all
-    alike. Raises VitkitError for logits that are not finite, or have fewer than two classes.
+    start: an initial guess of T. weights: weight of each answer, (N,); None for equal weights. Raises
+    VitkitError for logits that are not finite, or have fewer than two classes.
     """
     count, outputs = logits.shape
     if not count or outputs < 2:
@@ -264,18 +263,18 @@ def fit_temperature(
     if not z.isfinite().all():
         raise BadData("the logits hold NaN or infinity, so no temperature fits them")
     spread = z.std(correction=0).item() or 1.0
-    z = (z - z.mean(1, keepdim=True)) / spread  # (N, K), of any size before, of size 1 now
+    z = (z - z.mean(1, keepdim=True)) / spread  # (N, K), standardised
     if weights is None:
         weights = torch.ones(count, dtype=torch.float64)
     shares = weights / weights.sum()  # (N,)
 
-    # What the targets, (N + 1) / (N + 2) for the true class and the rest for the next, expect
+    # The expected logit under the targets: (N + 1) / (N + 2) for the true class, the rest for the next
     wrong = 1 / (count + 2)
     true = z.gather(1, classes[:, None])[:, 0]  # (N,)
     next_likely = z.scatter(1, classes[:, None], -torch.inf).amax(1)  # (N,)
     expected = shares @ ((1 - wrong) * true + wrong * next_likely)
 
-    # The zero of the gradient, which grows with b = 1 / T: Newton's method within a bracket
+    # Find the zero of the gradient, which increases with b = 1 / T: Newton's method within a bracket
     low = 1 / HOTTEST
     high = 1 / COLDEST
     b = 1.0
@@ -299,26 +298,27 @@ def fit_temperature(
     return spread / b
 
 
-# What a temperature does to a model: `vitkit evaluate --calibrate`
+# The effect of a temperature on a model: `vitkit evaluate --calibrate`
 
 
 class Calibration(NamedTuple):
-    """A temperature, and what it does to images that it was not fitted on."""
+    """A temperature, and its effect on images that it was not fitted on."""
 
     temperature: float
-    """Fitted on all images."""
+    """The temperature fitted on all images."""
     error_before: float
-    """The calibration error."""
+    """The calibration error without a temperature."""
     error_after: float
-    """That of each half of the images with the temperature of the other half."""
+    """The calibration error of the images, each half with the temperature fitted on the other half."""
     loss_before: float
+    """The mean softmax loss without a temperature."""
     loss_after: float
-    """Likewise."""
+    """The mean softmax loss, each half of the images with the temperature fitted on the other half."""
     bins_after: tuple[Bin, ...]
-    """Likewise."""
+    """The bins, each half of the images with the temperature fitted on the other half."""
 
     def metrics(self) -> list[Metric]:
-        """The temperature, and calibration error and loss on images it was not fitted on."""
+        """The temperature, and the cross-fitted calibration error and loss."""
         return [
             Metric("temperature", self.temperature, NUMBER),
             Metric("calibrated/calibration_error", self.error_after, MISFIT),
@@ -336,9 +336,9 @@ def check_can_calibrate(classifier: Classifier) -> None:
 
 
 def calibrate(given: Answers) -> Calibration:
-    """Fit the temperature of the smallest loss. `given` has logits. Raises VitkitError if the
+    """Fit the temperature with the smallest loss; `given` must have logits. Raises VitkitError if the
     answers are no better than chance, and if they are not finite."""
-    assert given.logits is not None, "ask for the logits"
+    assert given.logits is not None, "the answers were computed without `keep_logits`"
     if not given.finite.all():
         raise BadData("the model's outputs are not finite; no temperature can mend that")
     logits = torch.from_numpy(given.logits)
@@ -364,8 +364,8 @@ def calibrate(given: Answers) -> Calibration:
 def _cross_fitted(
     logits: torch.Tensor, truth: torch.Tensor, groups: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Confidence and loss, (N,) each, at the temperature of the other half of the images, or of the groups
-    of images with the same number, (N,)."""
+    """Confidence and loss of each image, (N,) each, at the temperature fitted on the other half of the
+    images. groups: images with the same number, (N,), are in the same half."""
     number = np.arange(len(truth))
     if groups is not None:
         number = np.unique(groups, return_inverse=True)[1]

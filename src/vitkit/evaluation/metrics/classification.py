@@ -1,7 +1,7 @@
-"""Images of one class each: how often the most likely class is the right one, all other numbers that answers
-are judged by, and which classes are taken for which.
+"""Metrics for images of one class each: accuracy, the other figures of merit, and which classes are confused
+with which.
 
-Only classes that any of the images has are judged. An answer outside of them is wrong.
+Only classes that occur among the images have scores. An answer outside of them is wrong.
 
 Legend: N images, C classes that any of them has.
 """
@@ -33,10 +33,10 @@ from vitkit.evaluation.metrics.metric import (
 )
 from vitkit.evaluation.metrics.weighted import share_of_answers
 
-# Smallest number of classes for which top5 is measured: of fewer, five answers are most of them
+# Smallest number of classes for which top5 is measured: five answers are most of fewer classes
 TOP5_FROM = 10
-UNBALANCED = 3  # times as many images in the largest class as in the smallest
-# The figures whose intervals are made by resampling, in the order of `figures_of`
+UNBALANCED = 3  # smallest ratio of the largest class's images to the smallest's
+# The figures whose intervals are computed by resampling, in the order of `figures_of`
 RESAMPLED = {
     "balanced_accuracy": SHARE,
     "macro_f1": SHARE,
@@ -47,9 +47,8 @@ RESAMPLED = {
 
 @dataclass(frozen=True)
 class Accuracy:
-    """How often the most likely class is the right one (top1), and how often one of the five
-    most likely is (top5, if there are ten classes or more); and if the classes are of unequal size,
-    the mean of their own accuracies."""
+    """The shares of images whose true class is the most likely one (top1), and one of the five most likely
+    (top5, for ten classes or more); and the balanced accuracy if the classes are of unequal size."""
 
     figures: ClassVar = ("top1", "top5", "balanced_accuracy", "loss")
     """What it may measure, so that a wrong `best` of a run is noticed before the run."""
@@ -59,13 +58,12 @@ class Accuracy:
         return target_kind == "class"
 
     def measure(self, subject: Subject, part: Part) -> Iterator[Metric]:
-        """Yields top1, top5, balanced_accuracy if a class has many times the images of another, the
-        softmax loss, and `seen`, the number of images. The data's classes are found among the model's
-        by their names.
+        """Yields top1, top5, balanced_accuracy if the classes are of unequal size, the softmax loss,
+        and `seen`, the number of images. The data's classes are matched with the model's by their names.
 
-        The loss is the softmax's for a model of yes-or-no questions (sigmoid) too: it says how well
-        the logits choose one class. If several classes have the same logit, the first comes first.
-        If any logit is not finite, top1 and top5 are NaN.
+        The loss is the softmax's for a sigmoid (multi-label) model too: it measures how well the logits
+        choose one class. Of classes with equal logits, the first ranks first. If any logit is not
+        finite, top1 and top5 are NaN.
 
         Raises VitkitError for a model without a head, for one whose outputs are not classes, for
         classes that it does not know, and if there is no image.
@@ -124,11 +122,11 @@ class Classification:
 
 
 def classification(given: Answers) -> list[Metric]:
-    """top1; top5 if there are ten classes or more; top1_of_data, the accuracy if only classes
-    that the images have could be answered, if there are others; balanced_accuracy; macro_f1;
-    calibration_error; the loss; and `seen`.
+    """top1; top5 if there are ten classes or more; top1_of_data, the accuracy among the classes that
+    occur in the data, if the model has others; balanced_accuracy; macro_f1; calibration_error; the loss;
+    and `seen`.
 
-    If any logit is not finite, all but the last are NaN.
+    If any logit is not finite, all except `seen` are NaN.
     """
     metrics = list(accuracy(given))
     finite = bool(given.finite.all())
@@ -146,8 +144,9 @@ def classification(given: Answers) -> list[Metric]:
         intervals = [interval_of(column, independent) for column in others.T]
         intervals[0] = balanced(given).interval
         if intervals[2] is not None:
-            sure = (given.confidence, given.right)
-            intervals[2] = calibration_interval(*sure, others[:, 2], given.groups)
+            intervals[2] = calibration_interval(
+                given.confidence, given.right, others[:, 2], given.groups
+            )
     for (name, unit), value, interval in zip(RESAMPLED.items(), values, intervals, strict=True):
         metrics.append(Metric(name, value, unit, interval))
     metrics.append(Metric("seen", len(given), COUNT))
@@ -174,7 +173,7 @@ def figures_of(given: Answers) -> Callable[[np.ndarray], np.ndarray]:
     return figures
 
 
-# Which classes are taken for which
+# Which classes are confused with which
 
 
 class ClassScore(NamedTuple):
@@ -182,27 +181,27 @@ class ClassScore(NamedTuple):
 
     name: str
     images: int
-    """How many images have it."""
+    """Number of images of the class."""
     recall: float
-    """The share of its images that were recognised, from 0 to 1."""
+    """Share of the class's images that were classified right, from 0 to 1."""
     interval: tuple[float, float]
     """The recall's interval of 95 % confidence."""
     precision: float | None
-    """The share of the answers with its name that were right; None if no image got that answer."""
+    """Share of the images predicted as this class that are of it; None if no image was."""
     f1: float
     """The harmonic mean of recall and precision."""
     taken_for: str
-    """The class that its other images were taken for most often; empty if there are none."""
+    """The class that most of the class's misclassified images were predicted as; empty if there are none."""
 
 
 def weakest(scores: Sequence[ClassScore]) -> str | None:
-    """A sentence about the class that fared worst, by the upper end of its recall's interval: a class of
-    one image is not the worst because of it. None if every answer is right."""
+    """A sentence about the class with the lowest upper end of its recall's interval, so that a class is not
+    the weakest because of a single image. None if every answer is right."""
     missed = [score for score in scores if score.recall < 1]
     if not missed:
         return None
     worst = min(missed, key=lambda score: score.interval[1])
-    share = min(round(100 * worst.recall), 99)  # of 1,000 images with one mistake not 100 %
+    share = min(round(100 * worst.recall), 99)  # 999 of 1,000 is not 100 %
     return (
         f"weakest class: {worst.name}, {share} % of {worst.images:,} right; most often taken for "
         f"{worst.taken_for}"
@@ -211,17 +210,18 @@ def weakest(scores: Sequence[ClassScore]) -> str | None:
 
 @dataclass(frozen=True)
 class Confused:
-    """Images of one class that were classified as another."""
+    """A confused pair of classes: images of one class that were classified as another."""
 
     true: str
     predicted: str
     count: int
+    """Number of images of the class `true` that were classified as `predicted`."""
     images: int
-    """How many images have the true class."""
+    """Number of all images of the class `true`."""
 
 
 def class_scores(given: Answers) -> list[ClassScore]:
-    """A row for each class that any of the images has, in the model's order."""
+    """The scores of each class that occurs among the images, in the model's order."""
     mistakes: dict[str, str] = {}
     for pair in most_confused(given):
         mistakes.setdefault(pair.true, pair.predicted)
@@ -251,7 +251,7 @@ def class_scores(given: Answers) -> list[ClassScore]:
 
 
 def most_confused(given: Answers) -> list[Confused]:
-    """All pairs that were ever confused, the most frequent first."""
+    """All pairs of classes that were confused, the most frequent first."""
     wrong = ~given.right
     pairs = zip(given.truth[wrong].tolist(), given.predicted[wrong].tolist(), strict=True)
     images = np.bincount(given.truth)
@@ -263,10 +263,10 @@ def most_confused(given: Answers) -> list[Confused]:
 
 
 def confusion_matrix(given: Answers) -> np.ndarray:
-    """How many images of each class got which answer: int64 (C, C + 1).
+    """The number of images for each true class and answer: int64 (C, C + 1).
 
     Rows are the true classes, columns the answers; the last column is for answers outside of the
-    classes that any of the images has.
+    classes that occur among the images.
     """
     truth, predicted = among_present(given)
     count = len(given.present)
@@ -275,8 +275,8 @@ def confusion_matrix(given: Answers) -> np.ndarray:
 
 
 def among_present(given: Answers) -> tuple[np.ndarray, np.ndarray]:
-    """The true class and the answer, (N,) each, as numbers among the C classes that any of the
-    images has; C is any other answer."""
+    """The true class and the answer, (N,) each, as indices of the C classes that occur among the
+    images; C is any other answer."""
     present = given.present
     number = np.full(len(given.labels), len(present))
     number[present] = np.arange(len(present))
@@ -284,8 +284,8 @@ def among_present(given: Answers) -> tuple[np.ndarray, np.ndarray]:
 
 
 def counts_of(truth: np.ndarray, predicted: np.ndarray, classes: int) -> np.ndarray:
-    """(N,), (N,) from `among_present` -> for each class its images, the answers with its name, and
-    how many of those are right: int64 (C, 3)."""
+    """(N,), (N,) from `among_present` -> for each class the numbers of its images, of images predicted
+    as it, and of those that are right: int64 (C, 3)."""
     images = np.bincount(truth, minlength=classes)
     answered = np.bincount(predicted, minlength=classes + 1)[:classes]
     right = np.bincount(truth[truth == predicted], minlength=classes)
@@ -293,7 +293,7 @@ def counts_of(truth: np.ndarray, predicted: np.ndarray, classes: int) -> np.ndar
 
 
 def unbalanced(counts: np.ndarray) -> bool:
-    """Whether a class has many times the images of another, by how many each has, (K,)."""
+    """Whether one class has at least UNBALANCED times as many images as another; (K,) images of each."""
     return bool(counts.max() >= UNBALANCED * counts.min())
 
 
@@ -305,12 +305,12 @@ def balanced_weights(counts: np.ndarray) -> np.ndarray:
 
 
 def balanced_accuracy(counts: np.ndarray) -> float:
-    """The mean recall of the classes that have images. From `counts_of`."""
+    """The mean recall of the classes that have images, from `counts_of`."""
     images, _, right = counts[counts[:, 0] > 0].T
     return float((right / images).mean())
 
 
 def macro_f1(counts: np.ndarray) -> float:
-    """The mean of the classes' F1. From `counts_of`; classes without an image are left out."""
+    """The mean F1 of the classes that have images, from `counts_of`."""
     images, answered, right = counts[counts[:, 0] > 0].T
     return float((2 * right / (images + answered)).mean())

@@ -1,11 +1,11 @@
 """Metrics: what evaluators measure, each with a name, a value, a unit and an interval of 95 % confidence.
 
-The unit decides how a metric is printed, plotted and compared. The name is for people: no code
-decides anything by it. Intervals are Wilson's for shares of images, and by resampling for all else.
-Images that belong together, such as the shots of a burst, count as the fewer independent ones that tell
-as much, and are resampled together.
+The unit decides how a metric is printed, plotted and compared. The name is only shown: no code
+depends on it. Intervals are Wilson's for shares of images, and bootstrap intervals for all else.
+Images of one group, such as the shots of a burst, count as their effective number of independent images,
+and are resampled together.
 
-Legend: N images, R resamples, M numbers that are computed of each.
+Legend: N images, R resamples, M numbers computed from each resample.
 """
 
 import math
@@ -22,9 +22,9 @@ from vitkit.system.processes.ranks import on_rank_0
 from vitkit.system.storage.records import record_of, value_of
 
 RESAMPLES = 1000
-FORMAT = re.compile(r"\+?,?(\.\d{1,2})?[efg%]?")  # of printed values, as units have them
-SAME = 1e-12  # resampled values that differ by rounding alone
-# Number of standard deviations around its mean that hold 95 % of a normal distribution
+FORMAT = re.compile(r"\+?,?(\.\d{1,2})?[efg%]?")  # accepted formats of a unit read from a file
+SAME = 1e-12  # largest range of resampled values that is due to rounding alone
+# Half-width, in standard deviations, of the central 95 % of a normal distribution
 Z_95 = 1.959963984540054
 
 
@@ -33,51 +33,51 @@ class Unit:
     """The unit of a value, which decides how the value is shown and compared."""
 
     name: str
-    """Its name in files."""
+    """The unit's name in files."""
     axis: str
-    """Title of a plot's axis."""
+    """Title of a plot's axis with this unit."""
     better: Literal["higher", "lower", "neither"]
     """Which of two values is better."""
     format: str = ".4g"
-    """Python's format of a printed value."""
+    """Python format specification of a printed value."""
     scale: float = 1
-    """What a value is multiplied by before it is printed or plotted."""
+    """Factor by which a value is multiplied before it is printed or plotted."""
     suffix: str = ""
-    """What follows a printed value."""
+    """Text after a printed value."""
 
     def text(self, value: float) -> str:
-        """A value as people read it, such as "72.40 %"."""
+        """A value as it is printed, such as "72.40 %"."""
         return f"{value * self.scale:{self.format}}{self.suffix}"
 
     def range(self, low: float, high: float) -> str:
-        """Two values as people read them, such as "67.55 to 76.80 %"."""
+        """Two values as they are printed, such as "67.55 to 76.80 %"."""
         return f"{low * self.scale:{self.format}} to {self.text(high)}"
 
 
 SHARE = Unit("share", "%", "higher", ".2f", 100, " %")
 """From 0 to 1: the share of answers that are right, for example."""
 MISFIT = Unit("misfit", "%", "lower", ".2f", 100, " %")
-"""From 0 to 1: how far two shares are apart, such as confidence and accuracy."""
+"""From 0 to 1: the distance of two shares, such as confidence and accuracy."""
 RELATIVE_ERROR = Unit("relative error", "% of AlexNet's error", "lower", ".1f", 100, " %")
-"""1 if a model errs as often as AlexNet does (ImageNet-C)."""
+"""An error divided by AlexNet's (ImageNet-C): 1 for a model with as many errors as AlexNet."""
 DEVIATION = Unit("deviation", "%", "neither", ".2f", 100, " %")
 """The standard deviation of a share, between runs or draws of images."""
 NATS = Unit("nats", "nats", "lower", ".4f")
 """A cross-entropy, in units of the natural logarithm."""
 SQUARED_ERROR = Unit("squared error", "squared error", "lower", ".4f")
-"""A mean of squared differences."""
+"""A mean squared difference."""
 ERROR = Unit("error", "error, in the unit of the targets", "lower", ".4g")
-"""A mean difference from the targets, in their own unit."""
+"""A mean absolute difference from the targets, in their unit."""
 CORRELATION = Unit("correlation", "correlation", "higher", ".4f")
-"""1 if the answers follow the targets exactly; 0 if they have nothing to do with them."""
+"""A correlation: 1 if the answers follow the targets exactly, 0 if they are unrelated."""
 COUNT = Unit("count", "count", "neither", ",")
-"""A whole number of things."""
+"""A whole number, such as of images."""
 NUMBER = Unit("number", "", "neither", ".4g")
-"""Anything else."""
+"""A number without a unit."""
 
 
 def difference_of(unit: Unit) -> Unit:
-    """The unit of a difference: with a sign, and in percentage points if the unit is percent."""
+    """The unit of a difference: printed with a sign, and in percentage points if `unit` is percent."""
     suffix = unit.suffix.replace(" %", " points")
     name = f"difference of {unit.name}"
     return replace(unit, name=name, format=f"+{unit.format}", suffix=suffix)
@@ -103,30 +103,30 @@ class Metric:
     """One number that an evaluator measured."""
 
     name: str
-    """Its name, "top1" for example, or "test/top1" with the part that it was measured on."""
+    """The metric's name, such as "top1", or "test/top1" with the part that it was measured on."""
     value: float
-    """The number; NaN or infinite if the model's outputs are."""
+    """The measured number; NaN or infinite if the model's outputs are."""
     unit: Unit
-    """How to print, plot and compare it."""
+    """The unit, which decides how the value is printed, plotted and compared."""
     interval: tuple[float, float] | None = None
-    """Interval of 95 % confidence for other images of the same kind; None if it is not known."""
+    """Interval of 95 % confidence for other images of the same kind; None if it is unknown."""
 
     def text(self) -> str:
-        """The value as people read it, with its interval: "72.40 % (67.55 to 76.80 %)"."""
+        """The value as it is printed, with its interval: "72.40 % (67.55 to 76.80 %)"."""
         text = self.unit.text(self.value)
         if self.interval is None:
             return text
         return f"{text} ({self.interval_text()})"
 
     def interval_text(self) -> str:
-        """The interval as people read it, such as "67.55 to 76.80 %"; empty if there is none."""
+        """The interval as it is printed, such as "67.55 to 76.80 %"; empty if there is none."""
         if self.interval is None:
             return ""
         return self.unit.range(*self.interval)
 
     def beats(self, other: "Metric") -> bool:
         """Whether the value is better than the other's; NaN is worse than any number. Raises
-        VitkitError for different units, and for a unit of which no value is better."""
+        VitkitError for different units, and for a unit without a better direction."""
         if self.unit != other.unit or self.unit.better == "neither":
             raise BadSettings(
                 f"{self.name} in {self.unit.name} and {other.name} in {other.unit.name} cannot be "
@@ -145,11 +145,11 @@ class Metric:
         return replace(self, name=f"{part}/{self.name}")
 
     def to_json(self) -> dict:
-        """The metric as plain values, without its name. A value that JSON has no number for (NaN,
-        infinity) is null, with a note that says which it was."""
+        """The metric without its name as plain values, for JSON. NaN and infinity, which JSON has no
+        numbers for, become null with a note."""
         number, note = plain_number(self.value)
         values: dict[str, Any] = {"value": number, "unit": self.unit.name}
-        # An unknown unit, as of a user's own evaluator, is written out
+        # A unit of a user's own evaluator is written in full
         if UNITS.get(self.unit.name) != self.unit:
             values["unit"] = asdict(self.unit)
         if note:
@@ -160,7 +160,7 @@ class Metric:
 
     @classmethod
     def from_json(cls, name: str, values: dict) -> "Metric":
-        """The metric that `to_json` wrote."""
+        """The metric from the values of `to_json`."""
         if isinstance(values["unit"], dict):
             unit = record_of(Unit, values["unit"])
             if not FORMAT.fullmatch(unit.format):
@@ -175,7 +175,7 @@ class Metric:
 
 
 def plain_number(value: float) -> tuple[float | None, str]:
-    """A number as JSON can hold it, and an empty note; or None and "nan", "inf" or "-inf"."""
+    """A finite number and an empty note; for any other, None and the note "nan", "inf" or "-inf"."""
     if math.isfinite(value):
         return value, ""
     return None, str(float(value))
@@ -207,10 +207,10 @@ def share_right(name: str, right: np.ndarray, groups: np.ndarray | None = None) 
 
 
 def wilson(right: float, seen: float, z: float = Z_95) -> tuple[float, float]:
-    """Wilson's 95 % interval of a share, when `right` of `seen` independent answers were right.
+    """Wilson's 95 % interval of a share: `right` of `seen` independent answers were right.
 
-    Unlike the usual interval it is good near 0 and 1 too, and for a few dozen images. z: the quantile,
-    if it is not the normal distribution's.
+    Unlike the normal approximation, it holds near 0 and 1 too, and for a few dozen images. z: the quantile,
+    by default the normal distribution's.
     """
     share = right / seen
     spread = z * math.sqrt(max(share * (1 - share), 0.0) / seen + z**2 / (4 * seen**2))
@@ -218,19 +218,19 @@ def wilson(right: float, seen: float, z: float = Z_95) -> tuple[float, float]:
     whole = 1 + z**2 / seen
     low = max((centre - spread) / whole, 0.0)
     high = min((centre + spread) / whole, 1.0)
-    if right == 0:  # but for rounding
+    if right == 0:  # the formula gives exactly 0, apart from rounding
         low = 0.0
     if right == seen:
         high = 1.0
     return low, high
 
 
-# Images that belong together, such as the shots of a burst, tell less than as many that do not
+# Groups of dependent images, such as the shots of a burst: their effective number is smaller
 
 
 def group_count(count: int, groups: np.ndarray | None) -> int:
-    """How many of `count` images are independent: each, or as many as there are different numbers in
-    `groups`, (N,)."""
+    """The number of independent units among `count` images: the number of distinct `groups`, (N,), or of
+    images if there are no groups."""
     if groups is None:
         return count
     return len(np.unique(groups))
@@ -244,11 +244,11 @@ def shared_groups(groups: np.ndarray | None) -> np.ndarray | None:
 
 
 class GroupSums(NamedTuple):
-    """What the interval of a mean needs to know of answers in groups. Of each group s is the sum of the
-    answers' values, 1 for a right one and 0 for a wrong one, and m the number of answers."""
+    """The sums over groups of answers from which the interval of their mean is computed. For each group, s
+    is the sum of the answers' values (1 for a right one, 0 for a wrong one), and m the number of answers."""
 
     groups: int
-    """How many groups there are."""
+    """The number of groups."""
     answers: int
     """The sum of m."""
     total: float
@@ -273,35 +273,35 @@ class GroupSums(NamedTuple):
         return cls(len(m), len(values), *map(float, sums))
 
     def design_effect(self, variance: float) -> float:
-        """How many times fewer independent answers would tell as much of the mean.
+        """The design effect: the factor by which grouping reduces the effective number of answers.
 
-        It is how much the sums of the groups vary, as a multiple of how much they would if all answers
-        were independent (Rao and Scott 1992). A few groups may happen to vary little, so one more is
-        imagined, whose answers are all alike; and no group tells less than one answer.
+        It is the variance of the groups' sums, divided by what it would be if all answers were
+        independent (Rao and Scott 1992). A few groups may vary little by chance, so a pseudo-group of
+        equal answers is added; and a group counts as at least one independent answer.
 
-        variance: that of an answer in the imagined group.
+        variance: of an answer of the pseudo-group.
         """
         mean = self.total / self.answers
         together = self.total_squares - 2 * mean * self.products + mean**2 * self.size_squares
         together = max(together, 0.0) * self.groups / max(self.groups - 1, 1)
         alone = max(self.value_squares - self.answers * mean**2, 0.0)
-        whole = self.size_squares / self.answers  # if the answers of each group are all alike
-        imagined = variance * self.answers / self.groups
-        effect = (together + whole * imagined) / (alone + imagined)
-        return min(max(effect, 1.0), whole)
+        largest = self.size_squares / self.answers  # if the answers of each group are all equal
+        pseudo = variance * self.answers / self.groups
+        effect = (together + largest * pseudo) / (alone + pseudo)
+        return min(max(effect, 1.0), largest)
 
     def interval(self) -> tuple[float, float]:
-        """The interval of 95 % confidence of the share of answers that are right: Wilson's, for as many
-        independent answers as tell as much, with Student's quantile for the number of groups."""
-        drawn_in = (self.total + 2) / (self.answers + 4)  # towards a half (Agresti and Coull)
-        fewer = self.design_effect(drawn_in * (1 - drawn_in))
-        return wilson(self.total / fewer, self.answers / fewer, student(self.groups))
+        """The interval of 95 % confidence of the share of answers that are right: Wilson's, for the
+        effective number of answers, with Student's quantile for the number of groups."""
+        shrunk = (self.total + 2) / (self.answers + 4)  # towards a half (Agresti and Coull)
+        effect = self.design_effect(shrunk * (1 - shrunk))
+        return wilson(self.total / effect, self.answers / effect, student(self.groups))
 
 
 def share_interval(right: np.ndarray, groups: np.ndarray | None = None) -> tuple[float, float]:
     """The interval of 95 % confidence of the share of answers that are right, (N,): Wilson's.
 
-    groups: answers with the same number, (N,), are not independent, and count as fewer.
+    groups: answers with the same number, (N,), are not independent, so they count as fewer answers.
     """
     shared = shared_groups(groups)
     if shared is None:
@@ -320,13 +320,13 @@ class _Members:
     """The images of each group."""
 
     def __init__(self, groups: np.ndarray):
-        """The number of each image's group, (N,)."""
+        """groups: the number of each image's group, (N,)."""
         self.order = np.argsort(groups, kind="stable")
         self.sizes = np.unique(groups, return_counts=True)[1]
         self.starts = self.sizes.cumsum() - self.sizes
 
     def of(self, drawn: np.ndarray) -> np.ndarray:
-        """The images of groups, which may be drawn more than once: (G,) -> (at least G,)."""
+        """Drawn groups, with repetitions, (G,) -> the indices of all their images, (at least G,)."""
         sizes = self.sizes[drawn]
         place = np.arange(sizes.sum()) - np.repeat(sizes.cumsum() - sizes, sizes)
         return self.order[np.repeat(self.starts[drawn], sizes) + place]
@@ -340,11 +340,11 @@ def resampled(
 ) -> np.ndarray:
     """The bootstrap (Efron): a statistic's values on R resamples of the images, float64 (R, M).
 
-    `statistic` gets the indices of images drawn with replacement, int64, as many as there are, and
-    returns M numbers. The draws are always the same.
+    `statistic` gets the indices of N images drawn with replacement, int64, and returns M numbers. The
+    draws depend on nothing but `count` and `groups`.
 
-    groups: images with the same number, (N,), are drawn together, and as many groups as there are
-    (the cluster bootstrap); None draws each image alone.
+    groups: images with the same number, (N,), are drawn together (the cluster bootstrap); None draws each
+    image alone.
     """
     random = np.random.Generator(np.random.PCG64(0))
     show: Shown = silent
@@ -372,10 +372,14 @@ def with_intervals(
     groups: np.ndarray | None = None,
     fewer: float = 1.0,
 ) -> list[Metric]:
-    """Metrics with these names and units of `count` images, with intervals by resampling the images if
-    all answers are finite. `figures` computes the M values of some images, by their rows. groups:
-    images with the same number, (N,), are drawn together. fewer: intervals are as wide as those of this
-    many times fewer images, for values that vary more than by the images alone."""
+    """Metrics of `count` images with these names and units, with bootstrap intervals if all answers are
+    finite.
+
+    figures: computes the M values of some of the images, from their indices.
+    groups: images with the same number, (N,), are drawn together.
+    fewer: factor by which the number of images is reduced for the intervals, for values that vary for
+        other reasons than the draw of images too.
+    """
     values = figures(np.arange(count)).tolist()
     intervals: list = [None] * len(values)
     if finite:
@@ -393,8 +397,8 @@ def with_intervals(
 
 def interval_of(values: np.ndarray, units: int) -> tuple[float, float] | None:
     """The interval of R resampled values; `units` is the number of independent images or groups. None if all
-    values are the same, as those of a single image or of answers that are all right: then they say nothing about other
-    images. None, too, if any is no number, as the R² of equal targets."""
+    values are equal, as for a single image or if every answer is right: then they say nothing about other images.
+    None also if any value is not finite, such as the R² of equal targets."""
     if not np.isfinite(values).all() or np.ptp(values) < SAME:
         return None
     return percentiles(values, units)
@@ -403,8 +407,8 @@ def interval_of(values: np.ndarray, units: int) -> tuple[float, float] | None:
 def widened(
     unit: Unit, value: float, interval: tuple[float, float] | None, times: float
 ) -> tuple[float, float] | None:
-    """The interval of a value with both ends `times` as far from it: an error's on a logarithmic scale, and a
-    correlation's on that of its distance from 1, so that the interval stays within the possible values."""
+    """The interval with both ends `times` as far from the value: for an error on a logarithmic scale, and for a
+    correlation on the logarithm of its distance from 1, so that the interval stays within the possible values."""
     if interval is None:
         return None
     far = []
@@ -424,9 +428,9 @@ def widened(
 def percentiles(values: np.ndarray, units: int) -> tuple[float, float]:
     """The 95 % interval of R resampled values; `units` is the number of independent images or groups.
 
-    Of many it is the middle 95 % of the values. Resampling a few gives values that vary too little, so
-    that more of them are inside (Hesterberg 2015, "What teachers should know about the bootstrap", the
-    expanded percentile interval).
+    With many units it is the central 95 % of the values. Resampling few units gives values that vary too
+    little, so the interval is widened (Hesterberg 2015, "What teachers should know about the bootstrap",
+    the expanded percentile interval).
     """
     from scipy.special import ndtr
 
@@ -435,12 +439,11 @@ def percentiles(values: np.ndarray, units: int) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def turned_percentiles(value: float, values: np.ndarray, units: int) -> tuple[float, float]:
-    """The interval around `value` that the resampled values' distances from it give, turned round
-    (the "basic" bootstrap), and at least 0.
+def basic_percentiles(value: float, values: np.ndarray, units: int) -> tuple[float, float]:
+    """The interval of the basic (reverse percentile) bootstrap around `value`, cut off at 0.
 
-    For a number that resampling makes larger, as it does the calibration error: the values lie
-    beyond the number as far as the number lies beyond the truth.
+    It suits a statistic that is biased upwards, such as the calibration error: the resampled values exceed
+    `value` about as much as `value` exceeds the truth.
     """
     low, high = percentiles(values, units)
     return max(2 * value - high, 0.0), max(2 * value - low, 0.0)

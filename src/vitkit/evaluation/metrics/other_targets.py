@@ -1,6 +1,6 @@
-"""Images of several classes each: how well a model ranks those that have a class before those that have not
-(mean average precision), and how good its yes and no are (F1). Images with a number: how far predicted
-numbers are from the targets.
+"""Metrics for images of several classes each: how well a model ranks the images of a class before the others
+(mean average precision), and how well it decides about each class (F1). Metrics for images with a number: the
+distance of predicted numbers from the targets.
 
 Legend: B batch, N images, K classes of the data.
 """
@@ -30,14 +30,14 @@ from vitkit.evaluation.metrics.metric import (
 )
 from vitkit.system.errors import BadData
 
-YES = 0.5  # probability from which an answer counts as yes
+YES = 0.5  # a class with a probability above this is predicted as present
 FIGURES = {"map": SHARE, "macro_f1": SHARE, "micro_f1": SHARE}
 
 
 @dataclass(frozen=True)
 class MeanAveragePrecision:
-    """The mean, over the classes that any image has, of each class's average precision as
-    scikit-learn defines it; and F1, if a probability above one half is a yes."""
+    """The mean, over the classes that any image has, of the average precision as scikit-learn defines
+    it; and F1 of the classes with a probability above one half."""
 
     figures: ClassVar = (*FIGURES, "loss")
     """What it may measure, so that a wrong `best` of a run is noticed before the run."""
@@ -48,7 +48,7 @@ class MeanAveragePrecision:
 
     def measure(self, subject: Subject, part: Part) -> Iterator[Metric]:
         """Yields the metrics of `several`, the sigmoid loss (summed over the classes), and `seen`,
-        the number of images. The data's classes are found among the model's by their names.
+        the number of images. The data's classes are matched with the model's by their names.
 
         Raises VitkitError for a model without a head, for one whose outputs are not classes, for
         classes that it does not know, and if there is no image.
@@ -74,7 +74,7 @@ class MeanAveragePrecision:
 
 def losses_of_known(logits: Tensor, targets: Tensor) -> Tensor:
     """Logits, and targets that are ones, zeros, or NaN where unknown, (N, K) each -> the sigmoid's
-    cross-entropy of each image, summed over what is known of it: (N,)."""
+    cross-entropy of each image, summed over its known targets: (N,)."""
     losses = F.binary_cross_entropy_with_logits(logits, targets.nan_to_num(0), reduction="none")
     return (losses * ~targets.isnan()).sum(1)
 
@@ -93,15 +93,15 @@ def several(
     groups: np.ndarray | None = None,
     fewer: float = 1.0,
 ) -> list[Metric]:
-    """map, the mean over classes of their average precision; macro_f1, that of their F1; micro_f1,
+    """map, the mean over classes of the average precision; macro_f1, the mean over classes of F1; micro_f1,
     F1 over all pairs of an image and a class; with intervals. NaN if no image has a class, or a score
-    is not finite.
+    is not finite. Means are over the classes that any image has.
 
-    Scores, whether each class is answered with yes, and targets that are ones, zeros, or NaN where it is
-    unknown, (N, K) each: an image takes no part in the figures of a class that is unknown for it. Means are
-    over the classes that any image has.
-
-    groups, fewer: as `with_intervals` takes them.
+    scores: score of each class for each image, (N, K).
+    yes: whether each class is predicted as present, (N, K).
+    targets: ones, zeros, or NaN where unknown, (N, K). An image takes no part in the figures of a class
+        whose target is unknown.
+    groups, fewer: as for `with_intervals`.
     """
     present = (targets > 0).any(0)  # (K,)
     if not present.any() or not scores.isfinite().all():
@@ -117,7 +117,7 @@ def several(
 def _figures(
     scores: np.ndarray, yes: np.ndarray, targets: np.ndarray
 ) -> Callable[[np.ndarray], np.ndarray]:
-    """A function that computes the FIGURES of some of the images, by their rows; of (N, K) each."""
+    """A function that computes the FIGURES of some of the images, from their indices; (N, K) each."""
     count = len(targets)
     known = ~np.isnan(targets)
     targets = np.where(known, targets, 0)
@@ -131,7 +131,7 @@ def _figures(
         # F1 = 2 right / (answered + true): of each class, and of all pairs
         hits = 2 * (times @ right)
         pairs = times @ (yes + targets)
-        there = times @ targets > 0  # a class without an image in these rows counts for nothing
+        there = times @ targets > 0  # leave out classes without an image in these rows
         if not there.any():
             return np.full(len(FIGURES), np.nan)
         f1 = hits / np.maximum(pairs, 1)
@@ -141,7 +141,7 @@ def _figures(
 
 
 class Ranking:
-    """Images sorted once by their scores for each class: average precision of any multiset."""
+    """Images sorted once by their scores for each class, to compute the average precision of any multiset."""
 
     def __init__(self, scores: np.ndarray, targets: np.ndarray, known: np.ndarray):
         """Scores, targets that are ones or zeros, and whether these are known, (N, K) each."""
@@ -149,18 +149,18 @@ class Ranking:
         self.targets = np.take_along_axis(targets, self.order, 0)
         self.known = np.take_along_axis(known, self.order, 0)
         ordered = np.take_along_axis(scores, self.order, 0)
-        # Equal scores are one threshold: what counts is where each run of them ends
+        # Equal scores are one threshold, so find the end of each run of equal scores
         last = np.ones(scores.shape, dtype=bool)
         last[:-1] = ordered[:-1] != ordered[1:]
         rows = np.where(last, np.arange(len(scores))[:, None], len(scores))
         self.run_end = np.minimum.accumulate(rows[::-1], 0)[::-1]  # (N, K)
 
     def average_precisions(self, times: np.ndarray) -> np.ndarray:
-        """The average precision of each class, (K,), if every image counts this many times,
-        (N,); 0 for a class that none has.
+        """The average precision of each class, (K,), if each image occurs `times` times, (N,); 0 for a
+        class without images.
 
-        The sum over thresholds of precision times the rise of recall, as scikit-learn computes it:
-        each image of the class adds the precision at the end of its run.
+        As in scikit-learn, it is the sum over thresholds of the precision times the increase of recall:
+        each image of the class adds the precision at the end of its run of equal scores.
         """
         weights = times[self.order] * self.known  # (N, K)
         of_class = weights * self.targets
@@ -175,7 +175,7 @@ class Ranking:
 
 @dataclass(frozen=True)
 class Errors:
-    """How far predicted numbers are from the targets, and how much variance they explain."""
+    """The distance of predicted numbers from the targets, and the variance that they explain."""
 
     figures: ClassVar = ("mae", "r2", "pearson")
     """What it may measure, so that a wrong `best` of a run is noticed before the run."""
@@ -214,10 +214,10 @@ def errors(
     """mae, r2 and pearson of predicted numbers and targets, (N,) each; with intervals. NaN if a
     prediction is not finite.
 
-    groups, fewer: as `with_intervals` takes them. means: of the targets that each prediction has learned
-    from, (N,), if each is of another fit. The larger a target is, the lower is the mean of the others. So
-    r2 compares with this mean, as the predictions have it (the predictive R², or Q², of leaving one out),
-    and pearson is a correlation with the distance from it; else both would be too low.
+    groups, fewer: as for `with_intervals`.
+    means: for cross-validated predictions, the mean of the targets that each one's model was fitted to,
+        (N,). It is lower the larger the left-out target is. So r2 compares with this mean (the predictive
+        R², or Q²), and pearson correlates the distance from it; otherwise both would be too low.
     """
     predicted = predicted.double()
     targets = targets.double()

@@ -1,11 +1,10 @@
-"""Two models on the same images: the difference of what they reach, and where they disagree.
+"""Two models on the same images (paired): the differences of their metrics, and where they disagree.
 
-Both answered every image, so the images on which both are right or both are wrong say nothing about
-which is better. An interval of the difference that knows this is much narrower than the two models'
-own intervals suggest.
+The images on which both are right or both are wrong say nothing about which model is better. The interval of
+a paired difference is therefore much narrower than the two models' own intervals suggest.
 
-Images that belong together, such as the shots of a burst, are right or wrong together. So images are
-resampled by groups, and the test exchanges the two models on whole groups.
+Images of one group, such as the shots of a burst, tend to be right or wrong together. So images are resampled
+by groups, and the test exchanges the two models on whole groups.
 
 Legend: N images, R resamples, G groups.
 """
@@ -37,7 +36,7 @@ from vitkit.system.errors import BadWeights
 
 
 class Difference(NamedTuple):
-    """A metric of both models, and how far the first is above the second."""
+    """A metric of both models, and the first one's value minus the second's."""
 
     first: Metric
     second: Metric
@@ -49,14 +48,15 @@ class Disagreement:
     """An image that one model got right and the other wrong."""
 
     index: int
-    """Which example of the source it is."""
+    """Index of the image in the source."""
     true: str
+    """The true class."""
     first: str
     """The first model's answer."""
     second: str
     """The second model's answer."""
     first_right: bool
-    """Whether the first model's is the right one."""
+    """Whether the first model's answer is the right one."""
     confidence: float
     """The probability that the wrong model gave to its answer."""
 
@@ -66,21 +66,24 @@ class Paired(NamedTuple):
 
     differences: tuple[Difference, ...]
     both: int
-    """How many images both got right."""
+    """Number of images that both models classified right."""
     only_first: int
+    """Number of images that only the first model classified right."""
     only_second: int
+    """Number of images that only the second model classified right."""
     neither: int
+    """Number of images that both models classified wrong."""
     p_value: float
-    """McNemar's exact test, or `exchanged` of images in groups: how probable it is that two equally good
-    models differ so much or more in whom they get right."""
+    """The p-value of McNemar's exact test, or of `exchanged` for images in groups: the probability that two
+    equally good models differ at least as much in which images they classify right."""
     disagreements: tuple[Disagreement, ...]
-    """Those with the most confident mistake first."""
+    """The images that only one model classified right, those with the most confident mistake first."""
     groups: int = 0
-    """How many groups of images belong together, each image alone being one; 0 if all are alone."""
+    """Number of groups of images, an independent image being a group of its own; 0 if all are independent."""
 
     @property
     def sentence(self) -> str:
-        """The result of the test, in plain words."""
+        """A sentence about the result of the test."""
         verdict = "chance alone would explain such a difference"
         if self.p_value < 0.05:
             verdict = "chance alone hardly explains such a difference"
@@ -92,7 +95,7 @@ class Paired(NamedTuple):
 
 
 def paired(first: Answers, second: Answers) -> Paired:
-    """Compare the answers of two models to the same images, whose groups are those of the first. Raises
+    """Compare the answers of two models to the same images; their groups are taken from `first`. Raises
     VitkitError if one model's outputs are not finite."""
     assert (first.indices == second.indices).all(), "these are not the same images"
     for name, given in (("first", first), ("second", second)):
@@ -101,7 +104,7 @@ def paired(first: Answers, second: Answers) -> Paired:
 
     groups = first.groups
 
-    # Shares of images, by the images on which the two differ
+    # Shares of images: intervals in closed form, from the images on which the two differ
     differences = []
     tops = [1]
     if min(len(first.labels), len(second.labels)) >= TOP5_FROM:
@@ -129,16 +132,16 @@ def paired(first: Answers, second: Answers) -> Paired:
 def _of_shares(
     name: str, first: np.ndarray, second: np.ndarray, groups: np.ndarray | None
 ) -> Difference:
-    """The difference of two shares of the same images: (N,), (N,) whether each is right. groups: the number
-    of each image's group, (N,)."""
+    """The difference of two shares of the same images, from whether each model is right, (N,) and (N,).
+    groups: the number of each image's group, (N,)."""
     first_share = share_right(name, first, groups)
     second_share = share_right(name, second, groups)
     both, only_first, only_second, neither = agreement(first, second)
     interval = newcombe(both, only_first, only_second, neither)
     shared = shared_groups(groups)
     if shared is not None:
-        # The same shares of as many independent images as would tell as much
-        differing = (only_first + only_second + 2) / (len(first) + 4)  # drawn towards a half
+        # The same shares of the effective number of independent images
+        differing = (only_first + only_second + 2) / (len(first) + 4)  # shrunk towards a half
         sums = GroupSums.of(first.astype(float) - second, shared)
         n = sums.design_effect(differing)
         z = student(sums.groups)
@@ -171,7 +174,7 @@ def _of_figures(first: Answers, second: Answers) -> list[Difference]:
 
 
 def groups_if_any(images: int, groups: np.ndarray | None) -> int:
-    """How many groups of images there are, by the number of each image's, (N,); 0 if each is alone."""
+    """The number of groups of images, from each image's group number, (N,); 0 if all are independent."""
     count = group_count(images, groups)
     if count == images:
         return 0
@@ -179,24 +182,26 @@ def groups_if_any(images: int, groups: np.ndarray | None) -> int:
 
 
 def test_of(groups: int) -> str:
-    """The name of the paired test, from the number of groups of images; 0 if each image is alone."""
+    """The name of the paired test, from the number of groups of images, or 0 if there are no groups."""
     if not groups:
         return "McNemar's exact test"
     return f"McNemar's exact test on {counted(groups, 'group')} of images"
 
 
 def agreement(first: np.ndarray, second: np.ndarray) -> tuple[int, int, int, int]:
-    """(N,), (N,) -> how many both, only the first, only the second and neither got right."""
+    """(N,), (N,) -> the numbers of images that both, only the first, only the second and neither model
+    classified right."""
     counts = np.bincount(2 * first + second, minlength=4)
     neither, only_second, only_first, both = counts.tolist()
     return both, only_first, only_second, neither
 
 
 def mcnemar(only_first: int, only_second: int, alternative: str = "two-sided") -> float:
-    """The exact test's p-value: of the images on which one model alone is right, each would be right on
-    half, if they were equally good. 1 if there are none. With the alternative "greater", how probable it
-    is that the second, if it were as good, loses so many or more of the first one's images for those
-    that it wins."""
+    """The p-value of McNemar's exact test, which is a binomial test: of the images that only one model
+    classifies right, two equally good models would have half each. 1 if there are no such images.
+
+    alternative: "two-sided", or "greater" for whether the first model is better.
+    """
     from scipy.stats import binomtest
 
     differing = only_first + only_second
@@ -211,14 +216,13 @@ def exchanged(
     groups: np.ndarray | None = None,
     alternative: Literal["two-sided", "greater"] = "two-sided",
 ) -> float:
-    """The p-value of McNemar's exact test for images in groups: (N,), (N,) whether each model is right, and
-    the number of each image's group, (N,).
+    """The p-value of an exact permutation test, McNemar's for images in groups, from whether each model is
+    right, (N,) and (N,), and the number of each image's group, (N,).
 
-    If the models are equally good, exchanging their answers to all images of a group changes nothing, so
-    the difference between them in how many images of the group are right is as likely as its negative.
-    The p-value is the probability, over all ways to exchange groups, of a sum of differences that is as
-    far from 0; with the alternative "greater", of one that is as great. If each image is alone, that is
-    McNemar's test.
+    Under the null hypothesis the models are exchangeable on each group, so the difference of their numbers
+    of right answers in a group is as likely as its negative. The p-value is the probability, over all
+    exchanges, that the sum of differences is at least as far from 0; with the alternative "greater", that
+    it is at least as great. Without groups it is McNemar's exact test.
     """
     from scipy.stats import binom
 
@@ -228,7 +232,7 @@ def exchanged(
         differences = np.bincount(numbers, differences).round().astype(np.int64)
     sizes, counts = np.unique(np.abs(differences[differences != 0]), return_counts=True)
 
-    # The probability of each sum from its least to its greatest: of groups of one size it is binomial
+    # The distribution of the sum: of groups with differences of one size it is binomial; convolve these
     probabilities = np.ones(1)
     for size, count in zip(sizes.tolist(), counts.tolist(), strict=True):
         of_size = np.zeros(2 * size * count + 1)
@@ -246,12 +250,11 @@ def exchanged(
 def newcombe(
     both: float, only_first: float, only_second: float, neither: float, z: float = Z_95
 ) -> tuple[float, float]:
-    """The interval at 95 % of the difference of two shares of the same images.
+    """The 95 % interval of the difference of two shares of the same images.
 
     Newcombe 1998, "Improved confidence intervals for the difference between binomial proportions
-    based on paired data", method 10: Wilson's intervals of the two shares, put together according
-    to how often the two models are right together. z: the quantile, if it is not the normal
-    distribution's.
+    based on paired data", method 10: Wilson's intervals of the two shares, combined with the correlation of
+    the two models' being right. z: the quantile, by default the normal distribution's.
     """
     count = both + only_first + only_second + neither
     first_right = both + only_first
@@ -278,12 +281,12 @@ def newcombe(
 def tango(
     only_first: float, only_second: float, count: float, z: float = Z_95
 ) -> tuple[float, float]:
-    """The interval of the difference of two shares of the same images, by the score test; z is the
-    normal quantile of each end, by default for 95 %.
+    """The interval of the difference of two shares of `count` images, by the score test. z: the normal
+    quantile of each end, by default for 95 %.
 
     Tango 1998, "Equivalence test and confidence interval for the difference in proportions for the
-    paired-sample design". It holds where the two hardly ever differ, where Newcombe's gets too
-    narrow: of N images without any difference it goes as far as 3.84 / (N + 3.84).
+    paired-sample design". It holds for models that hardly ever differ, where Newcombe's is too narrow: for N
+    images without any difference it extends to 3.84 / (N + 3.84).
     """
     high = _tango_end(only_first, only_second, count, z)
     low = -_tango_end(only_second, only_first, count, z)
@@ -291,12 +294,12 @@ def tango(
 
 
 def _tango_end(only_first: float, only_second: float, count: float, z: float) -> float:
-    """The largest difference that the score test does not refute."""
+    """The largest difference that the score test does not reject."""
     from scipy.optimize import brentq
 
     def beyond(difference: float) -> float:
-        """How far the statistic is above its limit, if that were the true difference."""
-        # The likeliest share of images that only the second is right on: a quadratic equation
+        """How far the test statistic for this true difference is above its critical value."""
+        # The maximum-likelihood share of images that only the second has right: a quadratic equation
         linear = (2 * count - only_first + only_second) * difference - only_first - only_second
         product = only_second * difference * (1 - difference)
         second = (math.sqrt(linear**2 + 8 * count * product) - linear) / (4 * count)
@@ -304,7 +307,7 @@ def _tango_end(only_first: float, only_second: float, count: float, z: float) ->
         return only_first - only_second - count * difference + z * math.sqrt(variance)
 
     seen = (only_first - only_second) / count
-    least = seen + 1e-9  # at what was seen the variance may be 0
+    least = seen + 1e-9  # at the observed difference the variance may be 0
     most = 1 - 1e-9
     if least >= most:
         return 1.0
@@ -312,12 +315,12 @@ def _tango_end(only_first: float, only_second: float, count: float, z: float) ->
 
 
 def _side(first: float, second: float, correlation: float) -> float:
-    """The length of one side of the interval, from those of the two shares' intervals."""
+    """The length of one side of the interval, from the sides of the two shares' intervals."""
     return math.sqrt(max(first**2 - 2 * correlation * first * second + second**2, 0))
 
 
 def disagreements(first: Answers, second: Answers) -> list[Disagreement]:
-    """The images that one model alone got right, those with the most confident mistake first."""
+    """The images that only one model classified right, those with the most confident mistake first."""
     found = []
     for i in np.flatnonzero(first.right != second.right).tolist():
         first_right = bool(first.right[i])

@@ -1,4 +1,5 @@
-"""Scores on the scale of a sigmoid's logits (Platt 1999): a score of least squares is no log-odds."""
+"""Platt scaling (Platt 1999): turns scores that are not log-odds, such as those of least squares, into logits
+of a sigmoid."""
 
 from typing import NamedTuple
 
@@ -6,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-STEPS = 60  # of Newton's method, which takes a few
+STEPS = 60  # largest number of Newton steps; a few are usual
 
 
 class Platt(NamedTuple):
@@ -21,11 +22,12 @@ class Platt(NamedTuple):
 
 
 def fit_platt(scores: Tensor, truth: Tensor) -> Platt:
-    """The line by which the sigmoid of scores fits ones and zeros best, of one shape, float64.
+    """Fit the linear function whose sigmoid of `scores` fits `truth`, ones and zeros, best. Both are
+    float64 of one shape.
 
-    The cross-entropy is convex in both numbers. As Platt did, a yes counts (P + 1) / (P + 2) of P and
-    a no 1 / (Q + 2) of Q: otherwise the slope has no bound if all answers are right. Scores that order
-    nothing get a slope near 0, never below.
+    The cross-entropy is convex in both parameters. As in Platt's paper, the targets of P positives and Q
+    negatives are (P + 1) / (P + 2) and 1 / (Q + 2): otherwise the slope is unbounded if the scores separate
+    them. For uninformative scores the slope is near 0; it is always positive.
     """
     s = scores.flatten()
     positive = truth.flatten() > 0
@@ -34,7 +36,7 @@ def fit_platt(scores: Tensor, truth: Tensor) -> Platt:
     target = torch.full_like(s, 1 / (no + 2))
     target[positive] = (yes + 1) / (yes + 2)
 
-    # Newton's method, each step halved until it gains
+    # Newton's method, each step halved until the loss falls
     rows = torch.stack([s, torch.ones_like(s)], 1)  # (N K, 2)
     line = torch.tensor([1.0, 0.0], dtype=torch.float64)
     loss = _cross_entropy(rows @ line, target)
@@ -50,7 +52,7 @@ def fit_platt(scores: Tensor, truth: Tensor) -> Platt:
             if candidate_loss < loss:
                 break
             size /= 2
-        else:  # nothing gains any more
+        else:  # no step lowers the loss any more
             break
         gained = loss - candidate_loss
         line, loss = candidate, candidate_loss

@@ -1,5 +1,4 @@
-"""Shares of answers that do not all count alike, such as the balanced accuracy, with one interval wherever
-they are printed.
+"""Weighted shares of right answers, such as the balanced accuracy, with their intervals.
 
 Legend: N answers.
 """
@@ -16,12 +15,13 @@ def share_of_answers(
     groups: np.ndarray | None = None,
     fewer: float = 1,
 ) -> tuple[float, tuple[float, float]]:
-    """The share of answers that are right, bool (N,), and its interval: Wilson's, for as many answers as
-    equally weighted, independent ones would tell the same, with Student's quantile where a rare class
-    decides.
+    """The weighted share of answers that are right, bool (N,), and its 95 % interval: Wilson's, for the
+    effective number of answers, with Student's quantile for their degrees of freedom.
 
-    weights: what each answer counts, (N,). groups: answers with the same number are not independent.
-    fewer: by this many times fewer answers are counted.
+    classes: the true class of each answer, (N,).
+    weights: the weight of each answer, (N,); None for equal weights.
+    groups: answers with the same number, (N,), are not independent.
+    fewer: factor by which the effective number of answers is reduced.
     """
     from scipy.stats import t
 
@@ -46,12 +46,13 @@ def share_of_answers(
 def _independent(
     right: np.ndarray, classes: np.ndarray, weights: np.ndarray
 ) -> tuple[float, float]:
-    """How many equally weighted answers vary as much as these, and the degrees of freedom of that."""
+    """The effective number of answers: that of equally weighted ones with the same variance of their mean;
+    and the degrees of freedom of this variance."""
     _, number, counts = np.unique(classes, return_inverse=True, return_counts=True)
     seen = weights.sum() ** 2 / np.square(weights).sum()
 
-    # Where classes are unequal, a rare one that is seldom right varies most. Each share is drawn to a half
-    # by two answers more (Agresti and Coull), so that none has no variance
+    # With unequal classes, rare ones contribute most of the variance. Each class's share is shrunk towards a
+    # half by two pseudo-answers (Agresti and Coull), so that its variance is never 0
     of_class = np.bincount(number, weights) / weights.sum()
     shares = (np.bincount(number, right) + 1) / (counts + 2)
     variances = of_class**2 * shares * (1 - shares) / counts

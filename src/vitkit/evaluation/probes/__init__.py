@@ -1,1 +1,2 @@
-"""How good features are: closed forms, few-shot classifiers, neighbours, memories that learn."""
+"""The quality of features: closed-form heads, few-shot classifiers, nearest neighbours, heads that can be
+updated."""

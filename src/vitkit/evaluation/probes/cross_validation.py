@@ -1,11 +1,10 @@
-"""Cross-validated predictions of least squares (`ridge.py`): exactly those of fits without each example, and
-without fitting again.
+"""Exact cross-validated predictions of ridge regression (`ridge.py`), in closed form instead of by refitting.
 
 An example is left out together with its fold (`folds.py`), and the l2 of its prediction is chosen by the
 predictions of other folds.
 
-Legend: N examples, V views of each, D width, K classes or outputs, R the directions in which features
-vary, M folds, B the most examples of one, L strengths of l2.
+Legend: N examples, V views of each, D width, K classes or outputs, R principal directions of the features,
+M folds, B examples of the largest fold, L values of l2.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,40 +18,43 @@ from torch import Tensor
 from vitkit.evaluation.probes.folds import Folds, folds_of
 from vitkit.evaluation.probes.ridge import COLUMNS, Centred, centred_ridge, eigh, row_products
 
-STRENGTHS = tuple(2.0**exponent for exponent in range(-16, 9, 2))  # of l2, in mean eigenvalues
+# Values of l2, in mean eigenvalues
+STRENGTHS = tuple(2.0**exponent for exponent in range(-16, 9, 2))
 STRENGTHS_OF_DISTILLED = (1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0)
-EMPTY = 1e-12  # of the largest eigenvalue: along such directions nothing varies
-AT_ONCE = 1 << 22  # numbers of the rows that are left out at once
-TOGETHER = 1 << 16  # numbers of the rows of all l2 that are computed together; a cache holds them
-FEW = 500  # examples, up to which l2 is chosen without those that are answered by it,
-LEAST_KNOWN = 2  # folds with a target for an output, that a fit may be without one
-PARTS = 5  # a fifth of the folds at a time
+EMPTY = 1e-12  # directions with a smaller share of the largest eigenvalue are dropped
+AT_ONCE = 1 << 22  # numbers in the rows of the folds that are computed in one batch
+# Numbers in the rows of the l2 that are computed in one batch; they fit into a cache
+TOGETHER = 1 << 16
+FEW = 500  # number of examples up to which the choice of l2 is cross-validated in PARTS parts
+PARTS = 5
+# Smallest number of folds with a target for an output, so that each can be left out
+LEAST_KNOWN = 2
 
 
 class _Directions(NamedTuple):
-    """Weighted examples by the directions in which they vary."""
+    """Weighted examples in the basis of their principal directions."""
 
     eigenvalues: Tensor
-    """(R,)"""
+    """Eigenvalues of XᵀX, (R,)."""
     projected: Tensor
-    """XᵀY by direction, (R, K)."""
+    """XᵀY in this basis, (R, K)."""
     rows: Tensor
-    """Centred features times the root of their weight, (N, V, R)."""
+    """Centred features times the roots of their weights, (N, V, R)."""
     targets: Tensor
-    """Centred targets times the same, (N, V, K)."""
+    """Centred targets times the roots of their weights, (N, V, K)."""
     roots: Tensor
-    """Of the weights, (N, V)."""
-    asked: Tensor
-    """Centred features of what is asked about, (N, R)."""
+    """Square roots of the weights, (N, V)."""
+    queries: Tensor
+    """Centred features of the views to predict, (N, R)."""
     target_mean: Tensor
-    """(K,)"""
+    """Weighted mean of the targets, (K,)."""
 
 
 class LeaveOut:
-    """A fit, and the exact answers to examples by fits without their folds.
+    """A ridge regression, and the exact predictions for each example by a fit without its fold.
 
-    If there are more features than rows, it is computed from the products of the rows, which no fit
-    of some of them, or of other weights, needs to compute again.
+    If there are more features than rows, both are computed from the Gram matrix of the rows, which is
+    computed once for all subsets and weights.
     """
 
     def __init__(
@@ -61,22 +63,22 @@ class LeaveOut:
         y: Tensor,
         folds: Folds | None = None,
         weights: Tensor | None = None,
-        asked: Tensor | None = None,
+        queries: Tensor | None = None,
         products: Tensor | None = None,
     ):
-        """Features (N, D), or V views of each example (N, V, D), and what each output should be, (N, K):
-        `targets` makes that of classes.
-
+        """
+        x: features (N, D), or those of V views of each example (N, V, D).
+        y: target of each output, (N, K); `targets` makes them from classes.
         folds: None leaves out each example alone.
-        weights: what each example counts, (N,); None for all alike.
-        asked: another view of each example, (N, D), which is answered in its place.
-        products: of each two rows, those of `asked` last, around any point, as `row_products` has them;
-            None computes them if they are needed.
+        weights: weight of each example, (N,); None for equal weights.
+        queries: another view of each example, (N, D), which is predicted instead of the first one.
+        products: Gram matrix of all rows of `x`, then of `queries`, as `row_products` returns it; None
+            computes it if it is needed.
         """
         self.x = x
         if x.ndim == 2:
             self.x = x[:, None]
-        self.asked = asked
+        self.queries = queries
         self.targets = y.double()
         if folds is None:
             folds = folds_of(np.arange(len(x)))
@@ -89,11 +91,10 @@ class LeaveOut:
 
     @cached_property
     def products(self) -> Tensor:
-        """The products of each two rows: of the views of all examples, then of the images to
-        classify."""
+        """The Gram matrix of the views of all examples, then of the queries."""
         rows = self.x.flatten(0, 1)
-        if self.asked is not None:
-            rows = torch.cat([rows, self.asked.to(rows)])
+        if self.queries is not None:
+            rows = torch.cat([rows, self.queries.to(rows)])
         return row_products(rows)
 
     @property
@@ -103,7 +104,7 @@ class LeaveOut:
         return count * views < width
 
     def head(self, l2: float) -> tuple[Tensor, Tensor]:
-        """The weights (K, D) and the bias (K,) of the fit to all."""
+        """The weights (K, D) and the bias (K,) of the fit to all examples."""
         if not self._is_wide:
             return self._fit(self.weights).head(l2)
         products, roots = self._centred_products(self.weights)
@@ -127,7 +128,7 @@ class LeaveOut:
 
     @cached_property
     def scale(self) -> float:
-        """The mean eigenvalue of the fit, which can be computed without a fit."""
+        """The mean eigenvalue, from the trace: no fit is needed."""
         count, views, width = self.x.shape
         if self._is_wide:
             products, roots = self._centred_products(self.weights)
@@ -154,8 +155,8 @@ class LeaveOut:
     def _scores(self, l2s: Tensor) -> Tensor:
         """The scores of each example by the fits without its fold: (L,) -> (L, N, K).
 
-        With H the part of the hat matrix of the examples of a fold, and h its rows of what is asked,
-        they are the fitted ones less h (1 - H)⁻¹ (y - fitted) (for one example Allen 1974).
+        With H the block of the hat matrix of a fold's examples, and h the hat matrix's rows of the queries,
+        they are the fitted scores minus h (1 - H)⁻¹ (y - fitted) (Allen 1974 for single examples).
         """
         d = self._directions
         views = d.rows.shape[1]
@@ -163,10 +164,10 @@ class LeaveOut:
         shrunk = 1 / (d.eigenvalues + l2s[:, None])  # (L, R)
         weights = d.projected * shrunk[..., None]  # (L, R, K)
         residuals = d.targets - d.rows @ weights[:, None]  # (L, N, V, K)
-        fitted = d.asked @ weights + d.target_mean  # (L, N, K)
+        fitted = d.queries @ weights + d.target_mean  # (L, N, K)
         scores = torch.empty_like(fitted)
         all_rows = d.rows * shrunk.sqrt()[:, None, None]
-        all_asked = d.asked * shrunk.sqrt()[:, None]
+        all_queries = d.queries * shrunk.sqrt()[:, None]
 
         longest = self.folds.members.shape[1] * views
         step = max(1, AT_ONCE // (len(l2s) * longest * max(shrunk.shape[1], longest)))
@@ -177,15 +178,15 @@ class LeaveOut:
             roots = (d.roots[members] * is_there[..., None]).flatten(1)  # (m, B V)
             there = is_there.repeat_interleave(views, 1)
 
-            # y - fitted by the fit without them
+            # y - fitted, by the fit without the fold
             hat = (rows @ rows.mT) * there[:, :, None] * there[:, None]
             hat = hat + roots[:, :, None] * roots[:, None] / total
             one = torch.eye(hat.shape[-1], dtype=hat.dtype)
             left = residuals[:, members].flatten(2, 3) * there[..., None]
             change = torch.linalg.solve(one - hat, left)  # (L, m, B V, K)
 
-            # What is asked about
-            towards = (all_asked[:, members] @ rows.mT) * there[:, None]  # (L, m, B, B V)
+            # The queries' scores
+            towards = (all_queries[:, members] @ rows.mT) * there[:, None]  # (L, m, B, B V)
             towards = towards + roots[:, None] / total
             answers = fitted[:, members] - towards @ change
             answered = self.folds.answered[start : start + step]
@@ -193,21 +194,21 @@ class LeaveOut:
         return scores
 
     def of(self, examples: Tensor) -> "LeaveOut":
-        """The fits restricted to some of the examples, (n,), which must be whole folds."""
-        asked = None if self.asked is None else self.asked[examples]
+        """The fit restricted to some of the examples, (n,), which must be whole folds."""
+        queries = None if self.queries is None else self.queries[examples]
         folds = self.folds.of(examples)
         x, y, weights = self.x[examples], self.targets[examples], self.weights[examples]
         products = None
         if self._is_wide:
             count, views, _ = self.x.shape
             rows = (views * examples[:, None] + torch.arange(views)).flatten()
-            if asked is not None:
+            if queries is not None:
                 rows = torch.cat([rows, views * count + examples])
             products = self.products[rows[:, None], rows]
-        return LeaveOut(x, y, folds, weights, asked, products)
+        return LeaveOut(x, y, folds, weights, queries, products)
 
     def _fit(self, weights: Tensor) -> Centred:
-        """The fit to all views, by the weights of their examples."""
+        """The fit to all views, with these weights of their examples."""
         views = self.x.shape[1]
         targets = self.targets.repeat_interleave(views, 0)
         return centred_ridge(
@@ -215,8 +216,8 @@ class LeaveOut:
         )
 
     def _centred_products(self, weights: Tensor) -> tuple[Tensor, Tensor]:
-        """The products of all rows, and of what is asked about, with the rows, around the weighted mean:
-        (N V, N V) or (N V + N, N V). And the roots of the rows' weights, (N V,)."""
+        """The Gram matrix of all rows, and of the queries with the rows, centred at the weighted mean:
+        (N V, N V) or (N V + N, N V); and the square roots of the rows' weights, (N V,)."""
         rows = weights.repeat_interleave(self.x.shape[1])
         share = rows / rows.sum()
         products = self.products[:, : len(rows)]
@@ -232,34 +233,34 @@ class LeaveOut:
 
     @cached_property
     def _directions(self) -> _Directions:
-        """Of a fit in which, without a fold, each class counts for as much as with it."""
+        """The directions of a fit in which leaving out a fold does not change the weights of the classes."""
         weights = self.weights * self.folds.more
         if self._is_wide:
-            eigenvalues, rows, asked = self._by_products(weights)
+            eigenvalues, rows, queries = self._by_products(weights)
         else:
-            eigenvalues, rows, asked = self._by_features(weights)
+            eigenvalues, rows, queries = self._by_features(weights)
         targets, target_mean = self._centred_targets(weights)
         roots = weights.sqrt()[:, None].expand(self.x.shape[:2])
         rows = rows * roots[..., None]
         targets = targets * roots[..., None]
         projected = rows.flatten(0, 1).mT @ targets.flatten(0, 1)
-        return _Directions(eigenvalues, projected, rows, targets, roots, asked, target_mean)
+        return _Directions(eigenvalues, projected, rows, targets, roots, queries, target_mean)
 
     def _by_features(self, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The eigenvalues of XᵀX, those that are not 0, and by these directions all rows, (N, V, R), and
-        what is asked about, (N, R)."""
+        """The eigenvalues of XᵀX that are not 0, and the rows, (N, V, R), and queries, (N, R), in the basis
+        of their eigenvectors."""
         fit = self._fit(weights)
         eigenvalues = fit.ridge.eigenvalues
         varies = eigenvalues > EMPTY * eigenvalues.max()
         basis = fit.ridge.basis[:, varies]
         rows = (self.x.double() - fit.mean) @ basis
-        asked = rows[:, 0]
-        if self.asked is not None:
-            asked = (self.asked.double() - fit.mean) @ basis
-        return eigenvalues[varies], rows, asked
+        queries = rows[:, 0]
+        if self.queries is not None:
+            queries = (self.queries.double() - fit.mean) @ basis
+        return eigenvalues[varies], rows, queries
 
     def _by_products(self, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Principal directions from XXᵀ = U diag(e) Uᵀ: they are XᵀU / √e."""
+        """The same as `_by_features`, from XXᵀ = U diag(e) Uᵀ: the eigenvectors of XᵀX are XᵀU / √e."""
         products, roots = self._centred_products(weights)
         count = len(roots)
         eigenvalues, u = eigh(products[:count] * roots[:, None] * roots)
@@ -267,20 +268,22 @@ class LeaveOut:
         eigenvalues = eigenvalues[varies]
         by_direction = products @ (roots[:, None] * u[:, varies] / eigenvalues.sqrt())
         rows = by_direction[:count].unflatten(0, self.x.shape[:2])
-        asked = rows[:, 0]
-        if self.asked is not None:
-            asked = by_direction[count:]
-        return eigenvalues, rows, asked
+        queries = rows[:, 0]
+        if self.queries is not None:
+            queries = by_direction[count:]
+        return eigenvalues, rows, queries
 
 
 class LeaveOutKnown:
-    """The fits of several outputs, each to the examples whose target is known for it, as one LeaveOut.
+    """The interface of LeaveOut for targets that are partly unknown: each output is fitted to the examples
+    whose target is known.
 
-    Outputs that are known for the same examples have a fit together, in which the others weigh nothing.
+    Outputs with the same known examples share a fit, in which other examples have the weight 0.
     """
 
     def __init__(self, fits: Sequence[tuple[Tensor, LeaveOut]], targets: Tensor, folds: Folds):
-        """fits: the outputs of each, (k,), and the fit. targets: (N, K). folds: of all examples."""
+        """fits: the indices of the outputs of each fit, (k,), and the fit. targets: (N, K). folds: of all
+        examples."""
         self.fits = fits
         self.targets = targets
         self.folds = folds
@@ -308,7 +311,7 @@ class LeaveOutKnown:
         return sum(fit.scale for _, fit in self.fits) / len(self.fits)
 
     def scores_by(self, l2s: Sequence[float]) -> Iterator[Tensor]:
-        """The scores of each example by the fits without its fold, (N, K), by each l2 in turn."""
+        """Yields the cross-validated scores, (N, K), for each l2."""
         for scores in zip(*(fit.scores_by(l2s) for _, fit in self.fits), strict=True):
             together = torch.empty_like(self.targets)
             for (outputs, _), some in zip(self.fits, scores, strict=True):
@@ -316,7 +319,7 @@ class LeaveOutKnown:
             yield together
 
     def head(self, l2: float) -> tuple[Tensor, Tensor]:
-        """The weights (K, D) and the bias (K,) of the fits to all that is known."""
+        """The weights (K, D) and the bias (K,) of the fits to all known targets."""
         heads = [fit.head(l2) for _, fit in self.fits]
         order = torch.cat([outputs for outputs, _ in self.fits]).argsort()
         weights = torch.cat([weight for weight, _ in heads])
@@ -324,8 +327,8 @@ class LeaveOutKnown:
         return weights[order], biases[order]
 
     def of(self, examples: Tensor) -> "LeaveOutKnown":
-        """The fits restricted to some examples, (n,), whole folds. An output that hardly any of them has a
-        target for is answered with what is there for it: nothing."""
+        """The fits restricted to some examples, (n,), which must be whole folds. For an output with too few
+        known targets among them, unknown targets count as 0."""
         fits = []
         for outputs, fit in self.fits:
             some = fit.of(examples)
@@ -335,38 +338,39 @@ class LeaveOutKnown:
         return LeaveOutKnown(fits, self.targets[examples], self.folds.of(examples))
 
 
-# The l2 whose left-out predictions are the best
+# The choice of l2, by the loss of the cross-validated predictions
 
 
 Scale = TypeVar("Scale")
 
 
-class Scored(NamedTuple, Generic[Scale]):
-    """Leave-one-out predictions, scaled to logits or to the unit of the targets."""
+class Calibrated(NamedTuple, Generic[Scale]):
+    """Cross-validated predictions, scaled to logits or to the unit of the targets."""
 
     losses: Tensor
-    """Of each example, (N,)."""
+    """Loss of each example, (N,)."""
     predictions: Tensor
-    """(N, K)"""
+    """Scaled predictions, (N, K)."""
     scale: Scale
-    """What brought them there: a temperature, a line; None for scores that stay as they are."""
+    """The fitted scale, a temperature or a `Platt`; None for scores that are not scaled."""
 
 
-Judge = Callable[[Tensor, Tensor], Scored[Scale]]
-"""Judges left-out scores (n, K) of the examples with these numbers (n,)."""
+Calibrator = Callable[[Tensor, Tensor], Calibrated[Scale]]
+"""Scales the cross-validated scores (n, K) of the examples with these indices (n,), and computes their loss."""
 
 
 def best_left_out(
-    fit: LeaveOut | LeaveOutKnown, judge: Judge[Scale]
-) -> tuple[float, Scored[Scale]]:
-    """The l2 whose leave-one-out predictions have the lowest loss; and these answers, judged.
+    fit: LeaveOut | LeaveOutKnown, calibrator: Calibrator[Scale]
+) -> tuple[float, Calibrated[Scale]]:
+    """The l2 whose cross-validated predictions have the lowest loss; and calibrated predictions.
 
-    No answer has a say in the l2 that it is given by, or it would be too good: of few examples, those of
-    a fifth of the folds are by the l2 that all others choose among themselves; of many, where it hardly
-    matters, those of a fold by the one that the answers of all other folds choose.
+    The l2 for a prediction is chosen without the example, otherwise the prediction would be too good. With
+    few examples (FEW) this is nested cross-validation in PARTS parts: the other parts choose the l2 with fits
+    to themselves alone. With many, where it hardly matters, the l2 for a fold is chosen by the predictions of
+    all other folds, though these were fitted with it.
     """
-    everything = torch.arange(len(fit.targets))
-    losses, scales = _losses(fit, judge, everything)
+    all_examples = torch.arange(len(fit.targets))
+    losses, scales = _losses(fit, calibrator, all_examples)
     chosen = int(losses.sum(1).argmin())
     folds = fit.folds.fold
     if len(folds) <= FEW and len(fit.folds.members) > 2:
@@ -375,7 +379,7 @@ def best_left_out(
             own = folds % PARTS == part
             if own.any():
                 inside = torch.where(~own)[0]
-                others, _ = _losses(fit.of(inside), judge, inside)
+                others, _ = _losses(fit.of(inside), calibrator, inside)
                 choices[own] = others.sum(1).argmin()
     else:
         of_folds = torch.zeros(len(STRENGTHS), len(fit.folds.members), dtype=losses.dtype)
@@ -386,35 +390,34 @@ def best_left_out(
     own_losses = torch.empty_like(losses[0])
     numbers = choices.unique().tolist()
     for number, scores in zip(numbers, _scores_by(fit, numbers), strict=True):
-        found = judge(scores, everything)
+        found = calibrator(scores, all_examples)
         own = choices == number
         predictions[own] = found.predictions[own]
         own_losses[own] = found.losses[own]
-    return STRENGTHS[chosen] * fit.scale, Scored(own_losses, predictions, scales[chosen])
+    return STRENGTHS[chosen] * fit.scale, Calibrated(own_losses, predictions, scales[chosen])
 
 
 def _losses(
-    fit: LeaveOut | LeaveOutKnown, judge: Judge[Scale], examples: Tensor
+    fit: LeaveOut | LeaveOutKnown, calibrator: Calibrator[Scale], examples: Tensor
 ) -> tuple[Tensor, list[Scale]]:
-    """The loss of each left-out answer by each l2, (L, N), and what brought the scores there."""
+    """The loss of each cross-validated prediction for each l2, (L, N), and the scale for each l2."""
     losses = []
     scales = []
     for scores in _scores_by(fit, range(len(STRENGTHS))):
-        judged = judge(scores, examples)
-        losses.append(judged.losses)
-        scales.append(judged.scale)
+        calibrated = calibrator(scores, examples)
+        losses.append(calibrated.losses)
+        scales.append(calibrated.scale)
     return torch.stack(losses), scales
 
 
 def _scores_by(fit: LeaveOut | LeaveOutKnown, numbers: Iterable[int]) -> Iterator[Tensor]:
-    """The scores (N, K) by each of the l2 with these numbers."""
+    """Yields the scores (N, K) for each l2, given by its index in STRENGTHS."""
     return fit.scores_by([STRENGTHS[number] * fit.scale for number in numbers])
 
 
 def distilled(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """The linear map of features (N, D) that is nearest to numbers (N, K), as another model's answers:
-    weights (K, D) and biases (K,). Of a few strengths of its regularisation, it has the one whose fits
-    without an example come nearest."""
+    """The linear map from features (N, D) to the outputs of another model (N, K) with the least squared
+    error: weights (K, D) and biases (K,). l2 is the one of a few with the best leave-one-out error."""
     fit = LeaveOut(x, y)
     strengths = [strength * fit.scale for strength in STRENGTHS_OF_DISTILLED]
     errors = [(scores - y).square().mean().item() for scores in fit.scores_by(strengths)]

@@ -1,7 +1,7 @@
-"""Features: what the head of a model reads, of every image once; the cache that keeps them, and the files
-that other programs read.
+"""Features: the vectors that the head of a model reads, computed once for every image; their cache, and their
+files for other programs.
 
-Few-shot evaluation, neighbours, probes and `vitkit features` all begin here.
+Few-shot evaluation, neighbours, probes and `vitkit features` use this module.
 
 Legend: B batch, N images, D width, K classes.
 """
@@ -32,30 +32,31 @@ from vitkit.weights import Classifier, add_weights, feature_settings
 
 BATCH = 64  # images of a forward pass on each rank
 EXCHANGED = 64 << 20  # bytes of features that a rank computes before the ranks exchange them
-MAPPED = 256 << 20  # bytes of features from which a file is mapped into memory, not read
-KEPT = 8 << 30  # bytes of features in the cache; those that were used last stay
+MAPPED = 256 << 20  # size in bytes from which a file of features is mapped into memory, not read
+KEPT = 8 << 30  # largest size of the cache in bytes; the least recently used features are deleted
 
 
-ROWS = 10_000  # that are written to a parquet file together
+ROWS = 10_000  # rows of a batch written to a parquet file
 
 
 class Features(NamedTuple):
-    """The features of images, a row for each, in the order of their source."""
+    """The features and targets of images, in the order of their source."""
 
     x: np.ndarray
-    """float32 (N, D); large ones are mapped from a file, and cannot be written to."""
+    """Features, float32 (N, D). Large arrays are mapped from a file and read-only."""
     y: np.ndarray
-    """The targets, as `Source.targets_of` gives them: int64 (N,) for classes."""
+    """Targets in the form of `Source.targets_of`: int64 (N,) for classes."""
 
 
 def features_within(
     x: np.ndarray, wider: FeatureSet, wanted: FeatureSet, width: int, blocks: int | None = None
 ) -> np.ndarray:
-    """The features of a feature set, (N, its numbers), from those of a wider one (N, its numbers), which
-    has all of its states.
+    """Select the features of the feature set `wanted` from those of a wider one, which has all its states:
+    (N, its width) -> (N, width of `wanted`).
 
-    width: D, of the model. blocks: the number of blocks of `wider` that the model has; None for all. The
-        feature set is that of the last of these.
+    width: D of the model.
+    blocks: number of blocks of `wider` to use, from the first; `wanted` is taken from the last of these.
+        None for all.
     """
     pool = POOLS[wider.pool]
     x = x.reshape(len(x), wider.blocks, pool.states, width)
@@ -70,25 +71,26 @@ def compute_features(
     batches: Iterable[Batch] | None = None,
     cached: bool = True,
 ) -> Features:
-    """The features of every image of the source, which the head reads: exactly one row per image.
+    """The features of every image of the source: exactly one row per image.
 
-    The images are decoded by other processes while the model computes. With several ranks, each
-    computes its share, in batches that are the same for any number of ranks; all get all rows.
+    Other processes decode the images while the model computes. With several ranks, each computes its
+    share, in batches that do not depend on the number of ranks; all get all rows.
 
-    The rows are kept in the cache, under a digest of the weights below the head, the preprocessing,
-    the arithmetic and the images (`content_digest`), so that they are computed once.
+    The rows are kept in the cache, under a digest of the backbone's weights, the preprocessing, the
+    arithmetic and the images (`content_digest`), so that they are computed once.
 
-    batches: of these very images, prepared by the caller; None prepares them here, on as many
-    processes as the machine has CPUs for.
+    batches: these images, prepared by the caller; None prepares them here, with as many processes as the
+        CPU quota allows.
     cached: False for a model in training, whose weights change.
-    Raises VitkitError if there is no image, and for a model with more than one state an image;
-    BadImage, with its name, for one that cannot be decoded.
+
+    Raises VitkitError if there is no image, and for a model that returns several states per image;
+    BadImage, with the image's name, for one that cannot be decoded.
     """
     if not len(source):
         raise BadData("there are no images, so there are no features of them")
     targets = source.targets_of(np.arange(len(source)))
 
-    # From the cache: all ranks, or none
+    # From the cache, if all ranks find them there
     path = None
     if cached:
         path = _path(classifier, source)
@@ -97,7 +99,7 @@ def compute_features(
         assert kept is not None
         return Features(kept, targets)
 
-    # Else computed, and kept
+    # Otherwise compute them, and write them to the cache
     if batches is None:
         batches = _batches(classifier, source)
     x = _compute(classifier, batches, len(source))
@@ -107,7 +109,7 @@ def compute_features(
 
 
 def _batches(classifier: Classifier, source: Source) -> Iterable[Batch]:
-    """This rank's share of the images, under a progress bar."""
+    """This rank's share of the images in batches, with a progress bar on rank 0."""
     rank, world_size = world()
     batches = eval_batches(
         source,
@@ -123,19 +125,19 @@ def _batches(classifier: Classifier, source: Source) -> Iterable[Batch]:
 
 
 def _compute(classifier: Classifier, batches: Iterable[Batch], count: int) -> np.ndarray:
-    """The features of the images of all ranks' batches, by index: float32 (count, D)."""
+    """The features of the images of all ranks' batches, in the order of the source: float32 (count, D)."""
 
     def read(batch: Batch) -> tuple[Tensor, Tensor]:
         rows = classifier.features(batch.images)
         if rows.ndim != 2:
             raise Unsupported(
-                f"the model gives {' x '.join(map(str, rows.shape[1:]))} numbers for an image, a "
+                f"the model returns {' x '.join(map(str, rows.shape[1:]))} numbers for an image, a "
                 "state of each of its tokens; features need a model that pools them into one"
             )
         return batch.indices, rows
 
     x = np.empty((count, 0), dtype=np.float32)
-    times = np.zeros(count, dtype=np.int64)  # that a row was computed
+    times = np.zeros(count, dtype=np.int64)  # how often each row was computed
     parts = collect(classifier.model, batches, read, classifier.device)
     for indices, rows in _from_all_ranks(parts):
         if not x.shape[1]:
@@ -144,15 +146,15 @@ def _compute(classifier: Classifier, batches: Iterable[Batch], count: int) -> np
         times[indices] += 1
     if not (times == 1).all():
         raise Unsupported(
-            f"the batches hold {(times != 1).sum():,} of {count:,} images never or twice"
+            f"{(times != 1).sum():,} of {count:,} images are missing from the batches or occur twice"
         )
     return x
 
 
 def _from_all_ranks(parts: Iterable[Rows]) -> Iterator[Rows]:
-    """The (indices, rows) of all ranks, on the CPU, as soon as each rank has EXCHANGED bytes.
+    """Yields the (indices, rows) of all ranks, on the CPU, whenever each rank has computed EXCHANGED bytes.
 
-    The ranks have equally many batches, though the last ones may be empty without their padding.
+    All ranks have the same number of batches; without padding, the last ones may be empty.
     """
     own: list[Rows] = []
     for indices, rows in parts:
@@ -165,7 +167,7 @@ def _from_all_ranks(parts: Iterable[Rows]) -> Iterator[Rows]:
 
 
 def _exchanged(own: list[Rows]) -> Iterator[Rows]:
-    """The batches of every rank, joined to one for each."""
+    """The (indices, rows) of every rank, each rank's batches concatenated."""
     indices, rows = zip(*own, strict=True)
     yield from from_every_rank((torch.cat(indices), torch.cat(rows)))
 
@@ -174,7 +176,7 @@ def _exchanged(own: list[Rows]) -> Iterator[Rows]:
 
 
 def _path(classifier: Classifier, source: Source) -> Path | None:
-    """The file for these features; None for weights that are not all tensors (quantised)."""
+    """The cache file for these features; None for weights that are not all tensors (quantised ones)."""
     digest = hashlib.sha256(f"{__version__} {arithmetic(classifier)}".encode())
     weights = below_head(classifier)
     if not all(isinstance(weight, Tensor) for weight in weights.values()):
@@ -185,13 +187,13 @@ def _path(classifier: Classifier, source: Source) -> Path | None:
 
 
 def below_head(classifier: Classifier) -> dict[str, Tensor]:
-    """The weights that features are computed by, by name: all but the head's, which reads them."""
+    """The weights of the backbone, by name: all but the head's."""
     state = classifier.model.state_dict()
     return {name: weight for name, weight in state.items() if not name.startswith("head.")}
 
 
 def arithmetic(classifier: Classifier) -> dict:
-    """The architecture with its arithmetic: device and precision."""
+    """The settings that the features depend on: architecture, preprocessing, device, precision, runtime."""
     device = classifier.device.type
     precision = "float32"
     if torch.is_autocast_enabled(device):
@@ -205,14 +207,14 @@ def arithmetic(classifier: Classifier) -> dict:
 
 
 def _open(path: Path | None, count: int) -> np.ndarray | None:
-    """The rows of a file of the cache; None if there is none, or it is damaged."""
+    """The rows of a file of the cache; None if there is no such file, or it is damaged."""
     if path is None:
         return None
     try:
-        x: np.ndarray = open_memmap(path, mode="r")  # which never unpickles, as np.load may
+        x: np.ndarray = open_memmap(path, mode="r")  # unlike np.load, it never unpickles
         if x.nbytes < MAPPED:
             x = np.array(x)
-        os.utime(path)  # used now: `_make_room` deletes what was not used for longest
+        os.utime(path)  # marks the file as used: `_make_room` deletes the least recently used ones
     except (OSError, ValueError):
         return None
     if x.ndim != 2 or len(x) != count or x.dtype != np.float32:
@@ -221,9 +223,9 @@ def _open(path: Path | None, count: int) -> np.ndarray | None:
 
 
 def _keep(x: np.ndarray, path: Path) -> np.ndarray:
-    """Write rows to the cache, and return them, mapped from there if they are large.
+    """Write rows to the cache, and return them, mapped from its file if they are large.
 
-    What cannot be written is only not kept: a sentence says so.
+    If they cannot be written, prints a message and returns the rows themselves.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -231,17 +233,17 @@ def _keep(x: np.ndarray, path: Path) -> np.ndarray:
         with whole(path) as new, new.open("wb") as file:
             np.save(file, x)
     except OSError as error:
-        say(f"these features are not kept for the next time: {error}")
+        say(f"the features are not cached: {error}")
         return x
     kept = _open(path, len(x))
-    if kept is None:  # another process has just made room
+    if kept is None:  # another process has just deleted the file
         return x
     return kept
 
 
 def _make_room(folder: Path, size: int) -> None:
-    """Delete the features that were not used for longest, until `size` more bytes are within
-    KEPT. Raises OSError if they never are."""
+    """Delete the least recently used files until `size` more bytes fit into the cache. Raises OSError if
+    they are more than the cache holds."""
     if size > KEPT:
         raise Unavailable(f"they take {size:,} bytes, and the cache holds {KEPT:,}")
     states = []
@@ -265,12 +267,12 @@ SourceFeatures = tuple[Source, np.ndarray]
 
 
 def write_parquet(file: Path, parts: dict[str, SourceFeatures], facts: dict[str, str]) -> None:
-    """Write a row for each image: `key`, its file, or file and row, in which bytes that are not text
-    become escapes; `part`, if the data has parts; its label; `features`, a list of D float32.
+    """Write a parquet file with a row for each image.
 
-    The label is `label` and `class`, the number and name of its class; `classes`, a list of names;
-    `label`, a number; or nothing. `facts`, and the names of all classes as JSON, are the file's
-    metadata. Raises OSError.
+    Its columns are `key`, the image's file, or file and row, with escapes for bytes that are not text;
+    `part`, if the data has parts; the label; and `features`, a list of D float32. The label is, by the kind
+    of targets, `label` and `class`, the index and name of the class; `classes`, a list of names; `label`, a
+    number; or nothing. The metadata are `facts`, and the names of all classes as JSON. Raises OSError.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -288,14 +290,14 @@ def write_parquet(file: Path, parts: dict[str, SourceFeatures], facts: dict[str,
 
 
 def write_npz(file: Path, parts: dict[str, SourceFeatures], facts: dict[str, str]) -> None:
-    """Write the arrays of `write_parquet`'s columns, and `class_names`; nothing in them needs
-    pickle. Several classes of an image are one string, joined by ", ". Raises OSError."""
+    """Write the columns of `write_parquet` as arrays, and `class_names`; none of them needs pickle.
+    Several classes of an image are one string, joined by ", ". Raises OSError."""
     columns: dict[str, list[np.ndarray]] = {}
     for table in _tables(parts):
         for name in table.column_names:
             columns.setdefault(name, []).append(_array(table[name]))
     source, _ = next(iter(parts.values()))
-    # The facts come first: by them a file of vitkit's is known (files.MARK)
+    # The facts come first: vitkit recognises its own files by them (files.MARK)
     arrays = {name: np.array(as_utf8(text)) for name, text in facts.items()}
     arrays |= {name: np.concatenate(values) for name, values in columns.items()}
     arrays["class_names"] = np.array(list(map(as_text, source.labels)), dtype=np.str_)
@@ -307,7 +309,7 @@ WRITERS: dict[str, Callable[[Path, dict[str, SourceFeatures], dict[str, str]], N
     ".parquet": write_parquet,
     ".npz": write_npz,
 }
-"""What writes a file, by its suffix."""
+"""The function that writes a file of features, by its suffix."""
 
 
 def _tables(parts: dict[str, SourceFeatures]) -> Iterator:

@@ -1,11 +1,11 @@
-"""Few-shot accuracy (Section 4.1): a few images a class and a linear layer in closed form say what a
-model's features are worth, where fine-tuning would cost too much.
+"""Few-shot accuracy (Section 4.1): the accuracy of a closed-form linear layer on a few images per class
+measures the quality of a model's features, where fine-tuning would cost too much.
 
 The paper states neither the strength of the regularisation nor the preprocessing of features. Both
-forms that its authors have published are here; they share all but l2 and the choice of images:
+forms that its authors have published are implemented; they differ in l2 and in the choice of images:
 
-- "fixed": big_vision's fewshot_lsr. l2 is 2^10; images are drawn by seeds.
-- "ranked": the older one, nearer to the paper's date. l2 is the one of 2^-10 to 2^19 that ranks
+- "fixed": big_vision's fewshot_lsr. l2 is 2^10; images are drawn at random.
+- "ranked": the older form, nearer to the paper's date. l2 is the value from 2^-10 to 2^19 that ranks
   best over the data sets; images are the first ones of each class.
 
 Legend: N training images, M test images, D width, K classes, L values of l2, S seeds.
@@ -31,35 +31,36 @@ from vitkit.system.errors import BadData, BadSettings
 
 FIXED = 10  # l2 = 2^10
 GRID = tuple(range(-10, 20))  # the exponents of the older form
-BIAS = 100.0  # the constant feature, so large that l2 hardly regularises it
+BIAS = 100.0  # value of the constant feature, so large that l2 hardly regularises it
 EPSILON = 1e-5  # added to standard deviations
-WHOLE = 10_000  # training images of which all features are computed, and so kept for other shots
+# Number of training images up to which the features of all are computed, and cached for other shots
+WHOLE = 10_000
 
 Form = Literal["fixed", "ranked"]
 
 
 @dataclass(frozen=True)
 class Fewshot:
-    """How often a linear layer that is fitted to a few training images of each class is right."""
+    """The accuracy of a linear layer that is fitted to a few training images of each class."""
 
     shots: tuple[int, ...] = (5, 10)
-    """Images of each class; a class that has fewer gives all it has."""
+    """Numbers of images per class; of a class with fewer images, all are used."""
     seeds: int = 3
-    """How often images are drawn; the accuracy is the mean. "ranked" draws none."""
+    """Number of random draws of images; the accuracy is the mean over them. "ranked" draws none."""
     form: Form = "fixed"
-    """How l2 is found, and the images: "fixed" as in big_vision, "ranked" as in the paper's time,
+    """How l2 and the images are chosen: "fixed" as in big_vision, "ranked" as at the time of the paper,
     which chooses l2 on the test images."""
     learns: ClassVar[bool] = True
 
     def __post_init__(self):
         if not self.shots or min(self.shots) < 1 or len(set(self.shots)) < len(self.shots):
             raise BadSettings(
-                f"`shots` is {self.shots}; it is one number of images a class or several, each 1 or "
-                "more, and each once"
+                f"`shots` is {self.shots}; it is one or several different numbers of images per class, "
+                "each at least 1"
             )
         if self.seeds < 1:
             raise BadSettings(
-                f"`seeds` is {self.seeds}; it is how often images are drawn, 1 or more"
+                f"`seeds` is {self.seeds}; it is the number of draws of images, at least 1"
             )
 
     def judges(self, target_kind: TargetKind) -> bool:
@@ -89,8 +90,8 @@ class Fewshot:
         """The metrics of `answers` for one number of shots.
 
         right: which images are classified right, bool (S, L, M), as `answers` returns it.
-        exponent: with "ranked" l2 is 2^exponent; None takes the best on these images, as the paper
-        does. Other data sets may have decided it.
+        exponent: with "ranked", l2 is 2^exponent, chosen over several data sets; None chooses the best on
+            these images, as the paper does.
         groups: images with the same number, (M,), are not independent.
         """
         name = f"{shots}-shot"
@@ -115,7 +116,7 @@ class Fewshot:
         1 for "fixed"; None if any feature is not finite. Raises VitkitError as `measure` does."""
         train, test = _checked(part)
 
-        # Which images are learned from: by shots, then by seed
+        # The indices of the images to learn from, by shots, then by seed
         draws = {}
         for shots in self.shots:
             seeds: Sequence[int | None] = range(self.seeds)
@@ -150,8 +151,9 @@ class Fewshot:
 
 
 def draw(classes: np.ndarray, shots: int, seed: int | None) -> np.ndarray:
-    """The images to learn from, by the classes (N,) of all: `shots` of each class, or as many as it
-    has; drawn as big_vision draws them, or, if seed is None, the first ones. int64, by class."""
+    """The indices of the images to learn from, from the classes (N,) of all: `shots` of each class, or as
+    many as it has. They are drawn as big_vision draws them, or are the first ones if seed is None. int64,
+    sorted by class."""
     random = np.random.default_rng(seed)
     drawn = []
     for number in range(int(classes.max()) + 1):
@@ -170,16 +172,17 @@ def predictions(
     exponents: Sequence[int],
     dtype: type[np.floating] = np.float64,
 ) -> np.ndarray:
-    """The most likely of `count` classes for test features (M, D), for each l2 = 2^exponent, by
-    features (N, D) with classes (N,): int64 (L, M).
+    """The predicted classes of test features (M, D), for each l2 = 2^exponent, by a fit to features (N, D)
+    with classes (N,) of `count` in all: int64 (L, M).
 
-    Features are standardised by those learned from, and get a constant one as their bias.
+    Features are standardised with the statistics of the training features, and a constant feature serves
+    as the bias.
 
-    In float32 this is the official code's arithmetic on a CPU, and its accuracies are equal. There
-    the bias costs XᵀX its last digits: a few test images whose two best classes are close change
-    their class, in the official code too if the last bit of features is another.
+    In float32 this is the official code's arithmetic on a CPU, and the accuracies are equal. There
+    the bias costs XᵀX its last digits: the prediction for a few test images with two close classes depends
+    on the last bits of the features, in the official code too.
     """
-    # By numpy, which sums row after row: torch has another order, and other last bits
+    # With numpy, which sums row after row as the official code does; torch's order gives other last bits
     x = x.astype(dtype)
     mean = x.mean(0)
     std = x.std(0) + dtype(EPSILON)
@@ -194,20 +197,20 @@ def predictions(
 
 
 def best_ranked(accuracies: np.ndarray) -> int:
-    """The exponent of l2 with the highest mean rank over data sets, by accuracies (data sets, L) on
-    GRID. Among equal accuracies, that of the larger l2 ranks higher.
+    """The exponent of l2 with the highest mean rank over data sets, from the accuracies (data sets, L) of
+    GRID. Of equal accuracies, that of the larger l2 ranks higher.
 
-    The accuracies are those of test images, so the best of 30 flatters the model a little.
+    The accuracies are those of test images, so the best of 30 is a little optimistic.
     """
     ranks = accuracies.argsort(1, kind="stable").argsort(1, kind="stable")  # 0 is the worst
     return GRID[int(ranks.mean(0).argmax())]
 
 
 def interval(right: np.ndarray, groups: np.ndarray | None = None) -> tuple[float, float]:
-    """Interval of 95 % confidence of the mean accuracy, for other test images and other draws, by
-    which answers are right: bool (S, M). groups: images with the same number, (M,), are not independent.
+    """The 95 % confidence interval of the mean accuracy, for other test images and other draws, from which
+    answers are right, bool (S, M). groups: images with the same number, (M,), are not independent.
 
-    Wilson's for the images, Student's for the draws; their variances add up.
+    It combines Wilson's interval for the images and Student's for the draws: their variances add up.
     """
     from scipy.stats import t
 
@@ -223,7 +226,7 @@ def interval(right: np.ndarray, groups: np.ndarray | None = None) -> tuple[float
 
 
 def shot_notes(train: Source, test: Source, shots: int) -> list[str]:
-    """Sentences on classes with too few training images, and test classes without any."""
+    """Sentences about classes with fewer than `shots` training images, and test classes without any."""
     sentences = []
     count = len(train.labels)
     learned = np.bincount(train.target_array, minlength=count)
@@ -238,18 +241,18 @@ def shot_notes(train: Source, test: Source, shots: int) -> list[str]:
     if len(fewer):
         sentences.append(
             f"{len(fewer)} of {(learned > 0).sum()} classes have fewer than {shots} training "
-            f"images, and give all they have ({some([train.labels[k] for k in fewer])})"
+            f"images, which are all used ({some([train.labels[k] for k in fewer])})"
         )
     return sentences
 
 
 def _checked(part: Part) -> tuple[Source, Source]:
-    """The training and the test images. Raises VitkitError for images that nothing can be learned from."""
+    """The training and the test images. Raises VitkitError if either are missing, or there is one class."""
     train, test = part.train, part.source
     if train is None or not len(train):
         raise BadData(
-            "few-shot accuracy needs training images; give a data set that has some beside those "
-            "to measure on"
+            "few-shot accuracy needs training images; give a data set with a train part beside the "
+            "part to measure on"
         )
     if not len(test):
         raise BadData("there is no image to evaluate on")

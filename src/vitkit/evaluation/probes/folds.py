@@ -1,10 +1,10 @@
-"""Folds: which examples are left out together, to be answered by a fit to all others.
+"""Folds of cross-validation: which examples are left out together, and predicted by a fit to all others.
 
-One example of each class is left out at a time. Left out alone, it would be given to another class more
-often than a new image is, for of its class alone an example is missing. Images of one group, such as a
-burst, are never on both sides.
+A fold has one example of each class. An example that is left out alone would be misclassified more often
+than a new image, because the fit has one example less of its class only. Images of one group, such as a
+burst, are always in the same fold.
 
-Legend: N examples, K classes, M folds, B the most examples of one.
+Legend: N examples, K classes, M folds, B examples of the largest fold.
 """
 
 from collections.abc import Sequence
@@ -20,42 +20,43 @@ FOLD = 256  # largest number of examples in a fold
 
 @dataclass(frozen=True, eq=False)
 class Folds:
-    """The examples that are left out together."""
+    """The folds of a cross-validation."""
 
     members: Tensor
-    """The examples of each fold, int64 (M, B); -1 for none. An example may be in several: of a small
-    class one is left out with every one of a large class."""
+    """The examples of each fold, int64 (M, B), padded with -1. An example may be in several folds: those of
+    a small class are left out again and again, along with the examples of a larger class."""
     answered: Tensor
-    """Whether the fold answers it, bool (M, B): each example is answered once."""
+    """Whether the fold predicts the example, bool (M, B): each example is predicted by one fold."""
     fold: Tensor
-    """The fold that answers each example, int64 (N,)."""
+    """The fold that predicts each example, int64 (N,)."""
     more: Tensor
-    """By how much the others of an example's class count more, so that they count for as much as the
-    class does with it: float64 (N,)."""
+    """Factor of an example's weight that makes up for the left-out examples of its class, so that the class
+    has the same total weight in each fit: float64 (N,)."""
     known: Tensor
-    """Whether a fit without the fold knows the example's class, bool (N,): not if it is the only one, or
-    group, of its class."""
+    """Whether the fit without the fold has an example of the example's class, bool (N,): False for the only
+    example, or group, of a class."""
 
     def of(self, examples: Tensor) -> "Folds":
-        """The folds of some examples, (n,), which are all that these folds answer."""
-        number = torch.full((len(self.fold),), -1)
-        number[examples] = torch.arange(len(examples))
+        """The folds of a subset of the examples, given by their indices (n,). With an example, the subset must
+        contain all other examples that the same fold predicts."""
+        new_index = torch.full((len(self.fold),), -1)
+        new_index[examples] = torch.arange(len(examples))
         kept = self.fold[examples].unique()
-        place = torch.full((len(self.members),), -1)
-        place[kept] = torch.arange(len(kept))
+        new_fold = torch.full((len(self.members),), -1)
+        new_fold[kept] = torch.arange(len(kept))
         members = self.members[kept]
-        is_there = (members >= 0) & (number[members] >= 0)
+        is_kept = (members >= 0) & (new_index[members] >= 0)
         return Folds(
-            torch.where(is_there, number[members], -1),
-            self.answered[kept] & is_there,
-            place[self.fold[examples]],
+            torch.where(is_kept, new_index[members], -1),
+            self.answered[kept] & is_kept,
+            new_fold[self.fold[examples]],
             self.more[examples],
             self.known[examples],
         )
 
 
 def folds_of(groups: np.ndarray) -> Folds:
-    """A fold for each group of examples: those that have the same number, (N,)."""
+    """A fold for each group of examples, from the number of each one's group, (N,)."""
     folds = _members(groups)
     everything = [np.ones(len(examples), dtype=bool) for examples in folds]
     found = _folds(folds, everything, np.arange(len(groups)))
@@ -68,16 +69,16 @@ def balanced_folds(
     most: int | None = None,
     keys: np.ndarray | None = None,
 ) -> Folds:
-    """Folds of one example of each class, drawn at random but always alike; of large classes, of a
-    hundredth of their examples.
+    """Folds with one example of each class, or a hundredth of a large class's examples, drawn with a fixed
+    seed.
 
-    classes: (N,), from 0.
+    classes: class of each example, (N,), from 0.
     groups: examples with the same number (N,) stay together; None if each is a group of its own.
-    most: folds, at most; None for FOLDS, or as many as keep each below FOLD examples.
-    keys: random numbers, (N,), by which examples are drawn. If they come with the examples, folds do
-        not depend on the order of these.
+    most: largest number of folds; None for FOLDS, or as many as keep each below FOLD examples.
+    keys: random numbers, (N,), that decide the draw. If they are derived from the examples, the folds do
+        not depend on the examples' order.
 
-    A class that is one group has a fold of its own: without it nothing knows the class.
+    A class with a single group is a fold of its own: a fit without it does not know the class.
     """
     count = len(classes)
     if groups is None:
@@ -88,7 +89,7 @@ def balanced_folds(
         keys = np.random.default_rng(0).permutation(count)
     chunks = [_chunks(own, most, keys) for own in _units(classes, groups)]
 
-    # Of each class its next chunk, from the first again if it has fewer than others
+    # A fold has the next chunk of each class, starting over for classes with fewer chunks than others
     several = [own for own in chunks if len(own) > 1]
     folds = []
     answered = []
@@ -105,8 +106,8 @@ def balanced_folds(
 
 
 def _units(classes: np.ndarray, groups: np.ndarray) -> list[list[np.ndarray]]:
-    """The groups of each class, as the examples of each. A group of several classes is one of the
-    class that most of it has."""
+    """The groups of each class, each as the indices of its examples. A group with several classes belongs
+    to the most frequent one."""
     units: list[list[np.ndarray]] = [[] for _ in range(int(classes.max()) + 1)]
     for examples in _members(groups):
         own = np.bincount(classes[examples]).argmax()
@@ -115,7 +116,7 @@ def _units(classes: np.ndarray, groups: np.ndarray) -> list[list[np.ndarray]]:
 
 
 def _members(groups: np.ndarray) -> list[np.ndarray]:
-    """The examples of each group."""
+    """The indices of the examples of each group."""
     order = np.argsort(groups, kind="stable")
     starts = np.flatnonzero(np.diff(groups[order])) + 1
     return np.split(order, starts)
@@ -144,7 +145,7 @@ def _chunks(units: Sequence[np.ndarray], most: int, keys: np.ndarray) -> list[np
 def _folds(
     folds: Sequence[np.ndarray], answered: Sequence[np.ndarray], classes: np.ndarray
 ) -> Folds:
-    """Folds of these examples, some of which each answers."""
+    """Folds from the examples of each, and whether the fold predicts each of them."""
     longest = max(map(len, folds))
     members = np.full((len(folds), longest), -1)
     answers = np.zeros((len(folds), longest), dtype=bool)
@@ -156,7 +157,7 @@ def _folds(
         fold[examples[is_first]] = number
         lost[examples[is_first]] = np.bincount(classes[examples])[classes[examples[is_first]]]
 
-    # How many of its class an example of a class is left out with
+    # The mean number of examples of the class that are left out with an example
     sizes = np.bincount(classes)
     mean = np.bincount(classes, lost) / np.maximum(sizes, 1)
     more = np.where(mean < sizes, sizes / np.maximum(sizes - mean, 1e-9), 1)

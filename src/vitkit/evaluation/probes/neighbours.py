@@ -1,7 +1,7 @@
-"""Nearest neighbours: how good features are before any head is trained on them.
+"""k-nearest-neighbour accuracy: the quality of features before any head is trained on them.
 
-The neighbours of an image are the other images of the part that is measured (leave one out). DINO's
-figure, whose neighbours are training images, is another number.
+The neighbours of an image are the other images of the measured part (leave-one-out). DINO's k-NN accuracy,
+whose neighbours are training images, differs from this.
 
 Legend: B images compared at a time, N images, D width, K classes.
 """
@@ -22,12 +22,12 @@ from vitkit.evaluation.metrics.metric import COUNT, Metric, share_right
 from vitkit.evaluation.probes.features import compute_features
 from vitkit.system.errors import BadData, BadSettings
 
-ROWS = 1024  # images that are compared with all others at a time
+ROWS = 1024  # number of images that are compared with all others at a time
 
 
 @dataclass(frozen=True)
 class Neighbours:
-    """How often an image's nearest neighbours, by the cosine of features, vote for its class."""
+    """The accuracy of the vote of an image's nearest neighbours, by the cosine of their features."""
 
     figures: ClassVar = ("neighbours/top1",)
     """What it may measure, so that a wrong `best` of a run is noticed before the run."""
@@ -44,11 +44,11 @@ class Neighbours:
         return target_kind == "class"
 
     def measure(self, subject: Subject, part: Part) -> Iterator[Metric]:
-        """Yields neighbours/top1, how often the vote is right, and neighbours/seen, the number of
+        """Yields neighbours/top1, the share of images with a right vote, and neighbours/seen, the number of
         images. Images of one group, such as a burst, do not vote for each other.
 
-        Among classes with equal votes, the one with the smallest number wins. If any feature is not
-        finite, neighbours/top1 is NaN. Raises VitkitError if there are fewer than two images.
+        Of classes with equal votes, the first wins. If any feature is not finite, neighbours/top1 is NaN.
+        Raises VitkitError if there are fewer than two images.
         """
         classifier = subject.classifier
         is_finished = subject.learner is None
@@ -62,7 +62,7 @@ class Neighbours:
         if groups is not None:
             number = torch.tensor(groups, device=classifier.device)
         right = (voted(rows, classes, self.k, groups=number) == classes).cpu().numpy()
-        if not rows.isfinite().all():  # such features are near to nothing
+        if not rows.isfinite().all():  # such features have no nearest neighbours
             right = np.full(len(rows), math.nan)
         yield share_right("neighbours/top1", right, groups)
         yield Metric("neighbours/seen", len(rows), COUNT)
@@ -75,9 +75,9 @@ def voted(
     queries: Tensor | None = None,
     groups: Tensor | None = None,
 ) -> Tensor:
-    """Features (N, D) and their classes (N,) -> the class that the k nearest of them vote for, for
-    each of `queries`, (M, D): int64 (M,). Without queries, each image asks all others, (N,), but
-    those of its group, by its number (N,)."""
+    """The class that the k nearest of features (N, D), with classes (N,), vote for, for each of `queries`,
+    (M, D): int64 (M,). Without queries, the features themselves are the queries, and an image does not
+    vote for itself or, with `groups`, (N,), for an image of its group: int64 (N,)."""
     leave_out = queries is None
     rows = F.normalize(rows, dim=-1)
     if queries is None:
@@ -91,14 +91,14 @@ def voted(
         for start in range(0, len(queries), ROWS):
             similarity = queries[start : start + ROWS] @ rows.mT  # (B, N)
             most = k
-            if leave_out:  # not the image itself: cosines are at least -1
+            if leave_out:  # exclude the image itself: cosines are at least -1
                 similarity[:, start:].fill_diagonal_(-2)
                 most = min(k, len(rows) - 1)
                 if groups is not None:
                     similarity[groups[start : start + ROWS, None] == groups] = -2
             nearest, neighbours = similarity.topk(min(most, len(rows)))  # (B, k) each
 
-            # Each votes for its class, with a weight from 0 to 2; those of the same group do not
+            # Each votes for its class with a weight from 0 to 2; excluded images have the weight 0
             votes = torch.zeros(len(nearest), count, device=rows.device)  # (B, K)
             votes.scatter_add_(1, classes[neighbours], (nearest + 1).clamp(min=0))
             answers.append(votes.argmax(-1))

@@ -1,9 +1,9 @@
-"""Probes: linear heads on a model's features, fitted in seconds, with the prediction for each example by
-a fit without it.
+"""Probes: linear heads on a model's features, fitted in seconds, with cross-validated predictions for the
+examples that they were fitted to.
 
-A probe's logits are scores on a scale that is fitted to those left-out predictions: divided by a
-temperature, for a softmax; on a line (Platt 1999), for a sigmoid; in their own unit, for a number. So they
-are calibrated: a score of least squares is no log-probability, nor is a distance.
+The scores of least squares, and distances, are not log-probabilities. So a probe's logits are scores that are
+calibrated on the cross-validated predictions: divided by a temperature for a softmax; scaled by Platt's method
+(1999) for a sigmoid; unscaled for a number.
 
 Legend: N examples, D width, K classes.
 """
@@ -26,9 +26,9 @@ from vitkit.evaluation.metrics.other_targets import losses_of_known
 from vitkit.evaluation.metrics.platt import Platt, fit_platt
 from vitkit.evaluation.probes.cross_validation import (
     LEAST_KNOWN,
+    Calibrated,
     LeaveOut,
     LeaveOutKnown,
-    Scored,
     best_left_out,
 )
 from vitkit.evaluation.probes.folds import Folds, balanced_folds, folds_of
@@ -38,32 +38,33 @@ from vitkit.system.console.text import counted
 from vitkit.system.errors import BadData, BadWeights
 from vitkit.weights import Activation, Classifier
 
-INVERSE_STRENGTHS = (0.001, 0.01, 0.1, 1.0)  # of the logistic regression: scikit-learn's C
-SMALL = 10**9  # multiplications of a step of the logistic regression that one thread does best
-FOLDS = 5  # of its cross-validation: it has no closed form to leave one out
+INVERSE_STRENGTHS = (0.001, 0.01, 0.1, 1.0)  # values of C of scikit-learn's logistic regression
+# Multiplications per step below which the logistic regression is fastest with one thread
+SMALL = 10**9
+FOLDS = 5  # folds for the logistic regression, which has no closed form for leave-one-out
 
 Method = Literal["linear", "prototype", "logistic"]
 
 
 @dataclass(frozen=True, eq=False)
 class Probe:
-    """A linear head, and its predictions for the examples that it has learned from, by fits without them."""
+    """A linear head, and cross-validated predictions for the examples that it was fitted to."""
 
     weight: Tensor
-    """(K, D), float64 as all here."""
+    """Weights, float64 (K, D)."""
     bias: Tensor
-    """(K,)"""
+    """Biases, float64 (K,)."""
     left_out: Tensor
-    """The logits of each example by a fit without its fold, (N, K); NaN for the only one of its
-    class, if the method knows nothing of a class without examples."""
+    """The logits of each example by a fit without its fold, float64 (N, K); NaN for the only example of a
+    class, if the method needs an example of each class."""
     fold: Tensor
-    """The fold that each example was left out with, (N,): one of each class, or more."""
+    """The fold that each example was left out with, (N,)."""
     known: Tensor
-    """Whether a fit without its fold knows an example's class, bool (N,)."""
+    """Whether the fit without an example's fold has other examples of its class, bool (N,)."""
     strength: float
-    """Of the regularisation, in the method's own measure; NaN for a method without."""
+    """Strength of the regularisation, in the unit of the method; NaN for a method without."""
     temperature: float
-    """What the weights and left-out scores were divided by."""
+    """Temperature by which the weights and the cross-validated scores were divided."""
 
     def logits(self, x: Tensor) -> Tensor:
         """Features (N, D) -> (N, K)."""
@@ -72,23 +73,23 @@ class Probe:
 
 @dataclass(frozen=True, eq=False)
 class TrainingSet:
-    """The examples of one class each from which a probe learns."""
+    """Examples of one class each, to fit a probe to."""
 
     x: Tensor
     """Features, (N, D)."""
     classes: Tensor
-    """(N,)"""
+    """Class of each example, (N,)."""
     count: int
-    """K, how many classes there are; each has an example."""
+    """Number of classes, K; each has an example."""
     balanced: bool = False
-    """Whether classes count alike, however many examples they have."""
+    """Whether all classes have the same weight, however many examples they have."""
     groups: np.ndarray | None = None
     """Examples with the same number, (N,), are left out together; None if each is a group."""
     products: Tensor | None = None
-    """Of each two rows of x, as `row_products` has them; None if they were not computed."""
+    """Gram matrix of the rows of x, from `row_products`; None if it was not computed."""
 
     def folds(self, most: int | None = None) -> Folds:
-        """The examples that are left out together, whatever their order."""
+        """The folds of the examples, which do not depend on their order. most: largest number of folds."""
         keys = np.array([crc32(row.tobytes()) for row in self.x.numpy()])
         return balanced_folds(self.classes.numpy(), self.groups, most, keys)
 
@@ -102,8 +103,8 @@ class TrainingSet:
 
 
 def linear(examples: TrainingSet) -> Probe:
-    """Least squares with an intercept, in closed form; l2 is the one whose left-out predictions have
-    the least cross-entropy, each l2 at its best temperature."""
+    """Ridge regression with an intercept, in closed form. l2 is the value whose cross-validated predictions
+    have the lowest cross-entropy, each value with its best temperature."""
     classes = examples.classes
     folds = examples.folds()
     y = targets(classes, examples.count)
@@ -114,19 +115,19 @@ def linear(examples: TrainingSet) -> Probe:
 
 
 def best_for_classes(fit: LeaveOut, classes: Tensor) -> tuple[float, float, Tensor]:
-    """For one class each, (N,): the l2 whose left-out predictions have the least cross-entropy, each l2 at
-    its best temperature; that temperature, and the left-out logits (N, K)."""
+    """For examples with one class each, (N,): the l2 whose cross-validated predictions have the lowest
+    cross-entropy, each with its best temperature; that temperature; and the cross-validated logits (N, K)."""
     temperature: float | None = None
     known = fit.folds.known
-    if not known.any():  # one image of each class: nothing tells how sure an answer is
+    if not known.any():  # one image of each class: a temperature cannot be estimated
         l2 = fit.scale
         return l2, 1.0, fit.scores(l2)
 
-    # What a fit that does not know its class answers to an image says nothing
+    # Predictions by a fit without the example's class are not informative
     counted = fit.weights * known
 
-    def judge(scores: Tensor, examples: Tensor) -> Scored[float]:
-        nonlocal temperature  # that of the l2 before is near
+    def calibrator(scores: Tensor, examples: Tensor) -> Calibrated[float]:
+        nonlocal temperature  # starts the search at the temperature of the previous l2
         own = classes[examples]
         weights = counted[examples]
         if not weights.any():
@@ -134,52 +135,52 @@ def best_for_classes(fit: LeaveOut, classes: Tensor) -> tuple[float, float, Tens
         temperature = fit_temperature(scores, own, temperature, weights)
         logits = scores / temperature
         losses = weights * F.cross_entropy(logits, own, reduction="none")
-        return Scored(losses, logits, temperature)
+        return Calibrated(losses, logits, temperature)
 
-    l2, judged = best_left_out(fit, judge)
+    l2, calibrated = best_left_out(fit, calibrator)
     if (fit.weights == fit.weights[0]).all():
-        return l2, judged.scale, judged.predictions
+        return l2, calibrated.scale, calibrated.predictions
 
-    # Where classes count alike, two images of a rare one that nothing can know would make all answers
-    # unsure: the last temperature is that of the images as they are
-    again = fit_temperature(judged.predictions[known], classes[known])
-    return l2, judged.scale * again, judged.predictions / again
+    # With balanced weights, two unpredictable images of a rare class would lower the confidence of all
+    # answers: the final temperature is fitted with equal weights for all images
+    again = fit_temperature(calibrated.predictions[known], classes[known])
+    return l2, calibrated.scale * again, calibrated.predictions / again
 
 
 def prototype(examples: TrainingSet) -> Probe:
-    """The class whose mean is nearest: -‖x - mean‖², without the ‖x‖² that all classes share."""
-    # Distances hardly change if all features move together, and lose fewer digits
+    """The nearest class mean as a linear head: -‖x - mean‖², without the ‖x‖² that all classes share."""
+    # Centring does not change distances, and keeps more digits
     x = examples.x.double()
     centre = x.mean(0)
     x = x - centre
     moments = Moments.of(x, examples.classes, examples.count)
     weight, bias = _nearest_mean(moments)
 
-    # By the means without each fold; NaN for a class that has no other example
+    # Scores by the means without each fold; NaN for a class without other examples
     folds = examples.folds()
     left_out = torch.empty(len(x), examples.count, dtype=x.dtype)
     for members, answered in zip(folds.members, folds.answered, strict=True):
         gone = members[members >= 0]
         lost = Moments.of(x[gone], examples.classes[gone], examples.count)
         without, offset = _nearest_mean(moments - lost)
-        asked = members[answered]
-        left_out[asked] = x[asked] @ without.mT + offset
+        predicted = members[answered]
+        left_out[predicted] = x[predicted] @ without.mT + offset
     return _calibrated(weight, bias - weight @ centre, left_out, examples, folds, torch.nan)
 
 
 def _nearest_mean(moments: Moments) -> tuple[Tensor, Tensor]:
-    """The weights (K, D) and the bias (K,) of the class whose mean is nearest."""
+    """The weights (K, D) and the bias (K,) whose largest output is the class with the nearest mean."""
     mean = moments.sums / moments.counts[:, None]
     return 2 * mean, -mean.square().sum(1)
 
 
 def logistic(examples: TrainingSet) -> Probe:
-    """scikit-learn's logistic regression on standardised features. Its strength, scikit-learn's C,
-    is the one whose answers have the least cross-entropy in cross-validation."""
+    """scikit-learn's logistic regression on standardised features. Its parameter C is the value with the
+    lowest cross-entropy in cross-validation."""
     from sklearn.linear_model import LogisticRegression
     from threadpoolctl import threadpool_limits
 
-    # The threads of small products wait for each other longer than they compute
+    # With small products, threads wait for each other longer than they compute
     x, classes, count = examples.x, examples.classes, examples.count
     threads = None
     if x.numel() * count < SMALL:
@@ -192,20 +193,20 @@ def logistic(examples: TrainingSet) -> Probe:
     weights = "balanced" if examples.balanced else None
 
     def fit(chosen: np.ndarray, c: float) -> tuple[np.ndarray, np.ndarray]:
-        """Weights (K, D) and bias (K,), by the chosen examples."""
+        """Weights (K, D) and bias (K,) of a fit to the chosen examples."""
         with threadpool_limits(threads):
             model = LogisticRegression(C=c, max_iter=5000, class_weight=weights)
             model.fit(rows[chosen], y[chosen])
-        if count == 2:  # one row, which says how much the second class is likelier
+        if count == 2:  # scikit-learn returns one row, the log-odds of the second class
             signs = np.array([[-0.5], [0.5]])
             return signs * model.coef_, signs[:, 0] * model.intercept_
         return model.coef_, model.intercept_
 
-    # The only example of a class, or group, always trains
+    # The only example, or group, of a class is never left out
     folds = examples.folds(FOLDS)
     fold = folds.fold.numpy()
     answered = folds.known.numpy()
-    judged = []
+    candidates = []
     for c in INVERSE_STRENGTHS:
         left_out = np.full((len(y), count), np.nan)
         for number in np.unique(fold):
@@ -215,8 +216,8 @@ def logistic(examples: TrainingSet) -> Probe:
                 left_out[held_out] = rows[held_out] @ weight.T + bias
         scores = torch.from_numpy(left_out)
         loss = F.cross_entropy(scores[answered], classes[answered]).item()
-        judged.append((loss, c, scores))
-    _, c, scores = min(judged, key=lambda each: each[0])
+        candidates.append((loss, c, scores))
+    _, c, scores = min(candidates, key=lambda candidate: candidate[0])
     weight, bias = fit(fold >= 0, c)
     w = torch.from_numpy(weight) / std
     b = torch.from_numpy(bias) - w @ mean
@@ -231,7 +232,7 @@ def _calibrated(
     folds: Folds,
     strength: float,
 ) -> Probe:
-    """The probe of these scores, divided by their temperature."""
+    """A probe with these weights and cross-validated scores, divided by the temperature fitted to these."""
     answered = left_out.isfinite().all(1)
     t = 1.0
     if answered.any():
@@ -255,15 +256,20 @@ def fit_probe(
     groups: np.ndarray | None = None,
     products: Tensor | None = None,
 ) -> Probe:
-    """Fit a head to features (N, D) and classes (N,), of `count` classes in all, which have
-    equal weight if `balanced`. Examples of one group, by its number (N,), are left out together.
-    `products`: of each two rows, if they were computed (`row_products`).
+    """Fit a head to features (N, D) and classes (N,), of `count` classes in all.
+
+    balanced: whether all classes have the same weight.
+    groups: examples with the same number, (N,), are left out together.
+    products: Gram matrix of the features, if it was computed (`row_products`).
 
     Raises VitkitError for fewer than two classes, for a class without an example, and for features that
     are not finite.
     """
     if not len(classes) or count < 2:
-        raise BadData(f"{len(classes)} examples of {count} classes teach no classifier")
+        raise BadData(
+            f"a classifier cannot be fitted to {len(classes)} examples of {count} classes; give "
+            "examples of two classes or more"
+        )
     counts = np.bincount(classes, minlength=count)
     if len(counts) > count or not counts.all():
         raise BadData(f"of {count} classes {(counts == 0).sum()} have no example")
@@ -279,12 +285,12 @@ def refuse_broken(x: np.ndarray) -> None:
     broken = np.flatnonzero(~np.isfinite(x).all(1))
     if len(broken):
         raise BadWeights(
-            f"the features of {len(broken):,} of {len(x):,} examples hold NaN or infinity, the "
-            f"first of number {broken[0]}"
+            f"the features of {len(broken):,} of {len(x):,} examples hold NaN or infinity; the "
+            f"first is example {broken[0]}"
         )
 
 
-# Several classes an image, and numbers: least squares in closed form, as for one class each
+# Probes for several classes per image, and for numbers
 
 
 def several_probe(
@@ -293,52 +299,55 @@ def several_probe(
     groups: np.ndarray | None = None,
     products: Tensor | None = None,
 ) -> Probe:
-    """A head of yes-or-no questions, for a sigmoid: features (N, D), and ones and zeros (N, K), or NaN
-    where it is unknown: an example takes no part in the fit of such a class. l2 is the one whose left-out
-    predictions have the least cross-entropy. Examples of one group, by its number (N,), are left out together.
-    `products`: of each two rows, if they were computed (`row_products`).
+    """Fit a multi-label head, for a sigmoid. l2 is the value whose cross-validated predictions have the
+    lowest cross-entropy.
 
-    Raises VitkitError for a class without an example, for one that is known of one group only, for no class
+    x: features (N, D).
+    y: ones, zeros, or NaN where unknown, (N, K); an example takes no part in the fit of an unknown class.
+    groups: examples with the same number, (N,), are left out together.
+    products: Gram matrix of the features, if it was computed (`row_products`).
+
+    Raises VitkitError for a class without an example, for one that is known for one group only, for no class
     at all, if all examples have all classes, and for features that are not finite.
     """
     refuse_broken(x)
     if not len(y) or not y.shape[1]:
         examples = counted(len(y), "example")
-        raise BadData(f"{examples} of {y.shape[-1]} classes teach no classifier")
+        raise BadData(f"a classifier cannot be fitted to {examples} of {y.shape[-1]} classes")
     empty = np.flatnonzero(~(y == 1).any(0))
     if len(empty):
         raise BadData(f"of {y.shape[1]} classes {len(empty)} have no example")
     alone = np.flatnonzero(~learnable(y, groups))
     if len(alone):
         raise BadData(
-            f"of {y.shape[1]} classes {len(alone)} are known of one example only, or of one group of them"
+            f"of {y.shape[1]} classes {len(alone)} are known for a single example or group of examples only"
         )
     if (y != 0).all():
         raise BadData(
-            f"all {len(y):,} examples have all {y.shape[1]} classes, so nothing tells what has them not"
+            f"all {len(y):,} examples have all {y.shape[1]} classes; add examples without some of them"
         )
     truth = torch.tensor(y, dtype=torch.float64)
-    folds = _each(len(y), groups)
+    folds = _leave_one_out(len(y), groups)
     fit: LeaveOut | LeaveOutKnown
     if truth.isnan().any():
         fit = LeaveOutKnown.of_targets(torch.tensor(x), 2 * truth - 1, folds, products)
     else:
         fit = LeaveOut(torch.tensor(x), 2 * truth - 1, folds, products=products)
 
-    def judge(scores: Tensor, examples: Tensor) -> Scored[Platt]:
+    def calibrator(scores: Tensor, examples: Tensor) -> Calibrated[Platt]:
         own = truth[examples]
         known = ~own.isnan()
         platt = fit_platt(scores[known], own[known])
         logits = platt.logits(scores)
-        return Scored(losses_of_known(logits, own), logits, platt)
+        return Calibrated(losses_of_known(logits, own), logits, platt)
 
-    l2, judged = best_left_out(fit, judge)
-    platt = judged.scale
+    l2, calibrated = best_left_out(fit, calibrator)
+    platt = calibrated.scale
     weight, bias = fit.head(l2)
     return Probe(
         platt.slope * weight,
         platt.logits(bias),
-        judged.predictions,
+        calibrated.predictions,
         folds.fold,
         folds.known,
         l2,
@@ -352,39 +361,45 @@ def number_probe(
     groups: np.ndarray | None = None,
     products: Tensor | None = None,
 ) -> Probe:
-    """A head of one output, the number in its own unit: features (N, D), numbers (N,). l2 is the
-    one whose left-out predictions have the least squared error. Examples of one group, by its number
-    (N,), are left out together. `products`: of each two rows, if they were computed. Raises VitkitError for
-    fewer than two different numbers, and for features that are not finite."""
+    """Fit a head with one output, a number in its own unit, to features (N, D) and numbers (N,). l2 is the
+    value whose cross-validated predictions have the lowest squared error.
+
+    groups: examples with the same number, (N,), are left out together.
+    products: Gram matrix of the features, if it was computed (`row_products`).
+
+    Raises VitkitError for fewer than two different numbers, and for features that are not finite.
+    """
     refuse_broken(x)
     if len(y) < 2:
-        raise BadData(f"{counted(len(y), 'example')} cannot teach a number; two or more can")
+        raise BadData(
+            f"a regression cannot be fitted to {counted(len(y), 'example')}; give two or more"
+        )
     if np.ptp(y) == 0:
         raise BadData(
             f"all {len(y):,} examples have the number {y[0]:g}; there is nothing to learn"
         )
     truth = torch.tensor(y, dtype=torch.float64)[:, None]  # (N, 1)
-    folds = _each(len(y), groups)
+    folds = _leave_one_out(len(y), groups)
     fit = LeaveOut(torch.tensor(x), truth, folds, products=products)
 
-    def judge(scores: Tensor, examples: Tensor) -> Scored[None]:
-        return Scored((scores - truth[examples]).square()[:, 0], scores, None)
+    def calibrator(scores: Tensor, examples: Tensor) -> Calibrated[None]:
+        return Calibrated((scores - truth[examples]).square()[:, 0], scores, None)
 
-    l2, judged = best_left_out(fit, judge)
+    l2, calibrated = best_left_out(fit, calibrator)
     weight, bias = fit.head(l2)
-    return Probe(weight, bias, judged.predictions, folds.fold, folds.known, l2, temperature=1.0)
+    return Probe(weight, bias, calibrated.predictions, folds.fold, folds.known, l2, temperature=1.0)
 
 
-def _each(count: int, groups: np.ndarray | None) -> Folds:
-    """A fold for each example, or for each group."""
+def _leave_one_out(count: int, groups: np.ndarray | None) -> Folds:
+    """A fold for each of `count` examples, or for each of their groups, (N,)."""
     if groups is None:
         groups = np.arange(count)
     return folds_of(groups)
 
 
 def learnable(y: np.ndarray, groups: np.ndarray | None = None) -> np.ndarray:
-    """Which classes a fit without some example can know: those that an example has, and that are known of
-    all examples, or of two groups, (N,), at least; of ones, zeros and NaN (N, K): bool (K,)."""
+    """Which classes can be cross-validated, bool (K,), from ones, zeros and NaN (N, K): those that an example
+    has, and that are known for all examples, or for two groups, (N,), at least."""
     if groups is None:
         groups = np.arange(len(y))
     known = ~np.isnan(y)
@@ -392,7 +407,7 @@ def learnable(y: np.ndarray, groups: np.ndarray | None = None) -> np.ndarray:
     return (y == 1).any(0) & (known.all(0) | (np.array(known_of) >= LEAST_KNOWN))
 
 
-# In a model
+# A probe as the head of a model
 
 
 def with_probe(
@@ -401,12 +416,13 @@ def with_probe(
     labels: tuple[str, ...],
     activation: Activation = "softmax",
 ) -> Classifier:
-    """Put a probe into the model's head of zeros (`adopt`), in place."""
+    """Copy a probe into the model's head, in place; returns the classifier with its labels."""
     head = classifier.model.head
     weight = fitted.weight.float()
     bias = fitted.bias.float()
     with torch.no_grad():
-        if isinstance(head, DistilledHead):  # the mean of two, each on its half of the features
+        # The mean of two layers, each on its half of the features
+        if isinstance(head, DistilledHead):
             halves = (2 * weight).chunk(2, 1)
             for layer, half in zip((head.token, head.distilled), halves, strict=True):
                 layer.weight.copy_(half)

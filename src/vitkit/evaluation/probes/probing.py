@@ -1,4 +1,4 @@
-"""What a probe learns of a data set, whatever its targets are: one class an image, several, or a number.
+"""Probes for any kind of targets: one class per image, several classes, or a number.
 
 Legend: N examples, D width, K outputs of the head.
 """
@@ -21,7 +21,7 @@ from vitkit.system.console.text import counted
 from vitkit.system.errors import BadData
 from vitkit.weights import Activation
 
-NUMBER = ("0",)  # the one output of a head for numbers, as training calls it
+NUMBER = ("0",)  # label of the single output of a head for numbers, the same as in training
 ACTIVATIONS: dict[TargetKind, Activation] = {
     "class": "softmax",
     "classes": "sigmoid",
@@ -33,9 +33,9 @@ class MeasuredOn(NamedTuple):
     """Images that a probe is measured on."""
 
     found: Features
-    """Their features, and targets as the head has its outputs."""
+    """Features of the images, and targets in the order of the head's outputs."""
     groups: np.ndarray | None
-    """The number of each image's group, (N,); None if each is alone."""
+    """The number of each image's group, (N,); None if all images are independent."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,22 +43,22 @@ class Probing:
     """The targets and outputs of a probe's head."""
 
     kind: TargetKind
-    """What the target of an image is."""
+    """The kind of the targets."""
     labels: tuple[str, ...]
-    """A name for each output."""
+    """Names of the outputs."""
     known: np.ndarray
-    """The data's classes that an image to learn from has, ascending; none for numbers."""
+    """Indices of the data's classes that occur among the images to learn from, ascending; none for
+    numbers."""
     balanced: bool = False
-    """Whether answers are judged by balanced accuracy, because the classes are of unequal size."""
+    """Whether the main metric is balanced accuracy, because the classes are of unequal size."""
 
     @classmethod
     def of(cls, source: Source) -> "Probing":
-        """The probing for these images: what can be learned from them. Raises VitkitError for
-        fewer than two classes, if an image has one; for none, if it may have several; and for
-        images without labels."""
+        """The targets and outputs of a head for these images. Raises VitkitError for images without
+        labels; for one class per image, if there are fewer than two; and for several, if there are none."""
         kind = source.target_kind
         if kind == "none":
-            raise BadData("images without labels teach no head")
+            raise BadData("a head cannot be fitted to images without labels")
         if kind == "number":
             return cls(kind, NUMBER, np.zeros(0, np.int64))
         balanced = False
@@ -74,13 +74,13 @@ class Probing:
 
     @property
     def activation(self) -> Activation:
-        """How the head's logits become probabilities."""
+        """The activation that turns the head's logits into probabilities."""
         return ACTIVATIONS[self.kind]
 
     def targets(self, source: Source, found: Features) -> Features:
-        """Features of the source's images, with targets as the head has its outputs: for one class
-        each its number, -1 for an unknown one; for several, ones, zeros, and NaN where nothing is known
-        (N, K); or the numbers."""
+        """Features of the source's images, with targets in the order of the head's outputs: for one class
+        each its index, or -1 if the head does not know it, (N,); for several, ones, zeros, and NaN where
+        unknown, (N, K); or the numbers."""
         if self.kind == "class":
             number = np.full(len(source.labels), -1)
             number[self.known] = np.arange(len(self.known))
@@ -90,7 +90,7 @@ class Probing:
         return found
 
     def unknown_in(self, source: Source) -> int:
-        """How many images have a class that the head does not know."""
+        """The number of images with a class that the head does not know."""
         missing = np.setdiff1d(np.arange(len(source.labels)), self.known)
         if self.kind == "number" or not len(missing):
             return 0
@@ -106,10 +106,14 @@ class Probing:
         groups: np.ndarray | None = None,
         products: Tensor | None = None,
     ) -> Probe:
-        """The head for features (N, D) and targets as `targets` gives them. Examples of one group, by
-        its number (N,), are left out together. `products`: of each two rows, if they were computed
-        (`row_products`). Raises VitkitError as the probes do, and for several
-        classes or numbers by another method than linear."""
+        """Fit a head to features (N, D) and targets from `targets`.
+
+        groups: examples with the same number, (N,), are left out together.
+        products: Gram matrix of the features, if it was computed (`row_products`).
+
+        Raises VitkitError as `fit_probe` does, and for several classes or numbers by another method than
+        linear.
+        """
         if self.kind == "class":
             count = len(self.labels)
             return fit_probe(method, learned.x, learned.y, count, self.balanced, groups, products)
@@ -126,15 +130,15 @@ class Probing:
     def quality(
         self, name: str, predictions: Tensor, y: np.ndarray, groups: np.ndarray | None = None
     ) -> Iterator[Metric]:
-        """The metrics of predictions (N, K), under this name; by the first of them a head is judged. Those
-        for images of one group, by its number (N,), are not independent."""
+        """Yields the metrics of predictions (N, K), whose names begin with `name`; the first is the main
+        metric. groups: images with the same number, (N,), are not independent."""
         return quality(name, predictions, y, kind=self.kind, balanced=self.balanced, groups=groups)
 
     def left_out_quality(
         self, fitted: Probe, y: np.ndarray, groups: np.ndarray | None = None
     ) -> Iterator[Metric]:
-        """The metrics of the left-out predictions; by the first of them a head is judged. Those for images
-        of one group, by its number (N,), are not independent."""
+        """Yields the metrics of the cross-validated predictions; the first is the main metric. groups:
+        images with the same number, (N,), are not independent."""
         return left_out_quality(fitted, y, kind=self.kind, balanced=self.balanced, groups=groups)
 
     def qualities(
@@ -144,8 +148,8 @@ class Probing:
         measured: Mapping[str, MeasuredOn],
         groups: np.ndarray | None = None,
     ) -> list[Metric]:
-        """How good the left-out predictions are, for images in these groups, (N,); and those for other
-        parts, by the part's name."""
+        """The metrics of the cross-validated predictions, for images in these groups, (N,); and of the
+        predictions for other parts, by the part's name."""
         metrics = list(self.left_out_quality(fitted, learned.y, groups))
         for name, part in measured.items():
             logits = fitted.logits(torch.tensor(part.found.x))
@@ -158,8 +162,8 @@ class Probing:
         measured: Mapping[str, MeasuredOn],
         groups: np.ndarray | None = None,
     ) -> list[str]:
-        """Sentences about what a perfectly calibrated model would show of a calibration error on the
-        images of `qualities`; none if these have no calibration error."""
+        """Sentences about the calibration error that a perfectly calibrated model has by chance on the
+        images of `qualities`; none for targets without a calibration error."""
         if self.kind != "class":
             return []
         logits = {}
@@ -169,12 +173,12 @@ class Probing:
 
 
 def known_classes(source: Source) -> np.ndarray:
-    """The classes that images have, ascending. Raises VitkitError if there are fewer than two."""
+    """The classes that occur, ascending. Raises VitkitError if there are fewer than two."""
     classes = np.unique(source.target_array)
     if len(classes) < 2:
         names = ", ".join(source.labels[number] for number in classes) or "no class"
         raise BadData(
-            f"all there is to learn from, {counted(len(source), 'image')}, has {names}; a classifier "
+            f"the data to learn from, {counted(len(source), 'image')}, has {names}; a classifier "
             "needs two classes or more"
         )
     return classes

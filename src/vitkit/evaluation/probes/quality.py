@@ -1,8 +1,7 @@
-"""How good the predictions of a head are, as metrics with intervals: those for other images, and those for
-each image that it has learned from, by a fit without it.
+"""The quality of a head's predictions, as metrics with intervals: of its predictions for new images, and of the
+cross-validated predictions for the images that it was fitted to.
 
-Each function yields first the metric that a head is judged by: `next(...)` is that one, without the time
-that the others take.
+Each function yields the main metric first, so that `next(...)` does not compute the others.
 
 Legend: N images, K outputs of the head.
 """
@@ -22,11 +21,13 @@ from vitkit.evaluation.metrics.other_targets import YES, errors, several
 from vitkit.evaluation.metrics.weighted import share_of_answers
 from vitkit.evaluation.probes.probe import Probe
 
-OTHERS = 4  # left-out predictions vary 1 + OTHERS / n times as much as others, of n images a class,
-CURVE = 0.25  # and fits to n have (1 - 1 / n) ** CURVE times the errors of fits to one less
-NUMBERS = (
-    100  # as OTHERS, of numbers and several classes: 1 + (NUMBERS / n) ** 0.5, of n images in all
-)
+# With n images per class, the accuracy of cross-validated predictions has 1 + OTHERS / n times the variance of
+# that of independent predictions
+OTHERS = 4
+# A fit to n images per class has (1 - 1 / n) ** CURVE times the errors of a fit to n - 1
+CURVE = 0.25
+# The factor of the variance for numbers and several classes, with n images in all: 1 + (NUMBERS / n) ** 0.5
+NUMBERS = 100
 
 
 def quality(
@@ -38,12 +39,12 @@ def quality(
     balanced: bool = False,
     groups: np.ndarray | None = None,
 ) -> Iterator[Metric]:
-    """The metrics of predictions (N, K), under this name. For one class each these are the accuracy and the
-    calibration error, and before them, if classes count alike, the balanced accuracy; none without images.
+    """Yields the metrics of predictions (N, K), whose names begin with `name`. For one class per image these
+    are the balanced accuracy, if `balanced`, the accuracy and the calibration error; none without images.
 
-    y: targets, as `Probing.targets` gives them. Images of classes that the head does not know, -1, count as
-        one class, which is never predicted.
-    groups: predictions for images of one group, by its number (N,), are not independent.
+    y: targets from `Probing.targets`. Images of classes that the head does not know, -1, count as one class,
+        which is never predicted.
+    groups: images with the same number, (N,), have dependent predictions.
     """
     if kind == "classes":
         metrics = several(logits, logits.sigmoid() > YES, torch.tensor(y), groups)
@@ -70,8 +71,8 @@ def left_out_quality(
     balanced: bool = False,
     groups: np.ndarray | None = None,
 ) -> Iterator[Metric]:
-    """The metrics of the left-out predictions of a head for the images that it has learned from, under the
-    name left_out; none if no image could be left out. The arguments are those of `quality`."""
+    """Yields the metrics of a head's cross-validated predictions, whose names begin with left_out/; none if
+    no image could be left out. The arguments are those of `quality`."""
     if kind == "class":
         yield from _left_out_accuracy(fitted, y, balanced, groups)
         return
@@ -80,7 +81,7 @@ def left_out_quality(
     truth = torch.tensor(y)
     means = torch.tensor(means_without(y, fitted.fold.numpy()))
     if kind == "classes":
-        # The order of images by their scores, for targets of 1 and -1, without that of these means
+        # Subtract the mean of each fit's targets, which are 1 and -1: it would reverse the ranking of images
         scores = logits - 2 * means / fitted.temperature
         metrics = several(scores, logits.sigmoid() > YES, truth, groups, fewer)
     else:
@@ -91,8 +92,8 @@ def left_out_quality(
 def _left_out_accuracy(
     fitted: Probe, classes: np.ndarray, balanced: bool, groups: np.ndarray | None
 ) -> Iterator[Metric]:
-    """The metrics of `left_out_quality` for one class each, (N,)."""
-    some = _says_something(fitted)
+    """Yields the metrics of `left_out_quality` for one class per image, (N,)."""
+    some = _informative(fitted)
     logits = fitted.left_out[some]
     classes = classes[some]
     if groups is not None:
@@ -109,8 +110,8 @@ def _left_out_accuracy(
     yield measured_calibration("left_out/calibration_error", _confidence(logits), right, groups)
 
 
-def _says_something(fitted: Probe) -> np.ndarray:
-    """Which left-out predictions are of a fit that knows the image's class, bool (N,)."""
+def _informative(fitted: Probe) -> np.ndarray:
+    """Which cross-validated predictions are by a fit that knows the image's class, bool (N,)."""
     some = fitted.left_out.isfinite().all(1).numpy()
     if fitted.known.any():
         some &= fitted.known.numpy()
@@ -118,7 +119,7 @@ def _says_something(fitted: Probe) -> np.ndarray:
 
 
 def _confidence(logits: Tensor) -> np.ndarray:
-    """The probability of the likeliest class, (N,)."""
+    """The probability of the most likely class, (N,)."""
     return logits.softmax(1).amax(1).numpy()
 
 
@@ -127,39 +128,42 @@ def chance_sentences(
     groups: np.ndarray | None,
     measured: Mapping[str, tuple[Tensor, np.ndarray | None]],
 ) -> list[str]:
-    """What a perfectly calibrated model would show of a calibration error: on the images that were left
-    out, whose groups are (N,); and on others, by the part's name, of which there are logits and groups."""
-    some = _says_something(fitted)
+    """Sentences about the calibration error that a perfectly calibrated model has by chance.
+
+    groups: the number of the group of each image that was left out, (N,).
+    measured: logits and groups of other images, by the name of their part.
+    """
+    some = _informative(fitted)
     left_out_groups = None
     if groups is not None:
         left_out_groups = groups[some]
-    asked = {"left_out": (fitted.left_out[some], left_out_groups), **measured}
+    parts = {"left_out": (fitted.left_out[some], left_out_groups), **measured}
     sentences = []
-    for name, (logits, own_groups) in asked.items():
+    for name, (logits, own_groups) in parts.items():
         if len(logits):
             sentences.append(f"{name}: {chance_sentence(_confidence(logits), own_groups)}")
     return sentences
 
 
-# What left-out predictions say about one fit to all
+# Cross-validated predictions as an estimate for the fit to all examples
 
 
 def variance_of_fits(independent: int) -> float:
-    """How many times as much numbers computed of left-out predictions vary, about what one fit to all reaches on
-    new images, as if all left-out predictions were those of that fit.
+    """The factor by which the variance of a metric of cross-validated predictions, around its value for the fit
+    to all examples on new images, exceeds that of independent predictions.
 
-    Other examples would have made another fit, chosen another l2, and the left-out predictions of a fit have
-    its errors in common. From simulations (NUMBERS), by the number of independent examples, or groups.
+    Cross-validated predictions share the errors of their fits, and of the choice of l2, which other examples
+    would have changed. From simulations (NUMBERS), for a number of independent examples, or groups.
     """
     return 1 + math.sqrt(NUMBERS / independent)
 
 
 def means_without(y: np.ndarray, fold: np.ndarray) -> np.ndarray:
-    """The mean of all targets but those of each one's fold: of targets (N,) or (N, K) and folds, (N,).
+    """For each example, the mean of the targets outside its fold, from targets (N,) or (N, K) and folds, (N,).
     Targets that are NaN are unknown and take no part.
 
-    A fit without an example begins at this mean, which is the lower the larger the example's target is. So
-    left-out predictions that know nothing are ordered the wrong way round.
+    An uninformative fit without an example predicts this mean, which is lower the larger the example's target
+    is. So uninformative cross-validated predictions are negatively correlated with the targets.
     """
     number = np.unique(fold, return_inverse=True)[1]
     known = ~np.isnan(y)
@@ -177,14 +181,14 @@ def share_of_left_out(
     weights: np.ndarray | None = None,
     groups: np.ndarray | None = None,
 ) -> tuple[float, tuple[float, float]]:
-    """The share of left-out predictions that are right, bool (N,), and an interval that holds the accuracy of
-    the whole fit on new images in 95 % of cases (docs/accuracy.md has how often it did).
+    """The share of cross-validated predictions that are right, bool (N,), and a 95 % interval for the accuracy
+    of the fit to all examples on new images (docs/accuracy.md has its measured coverage).
 
-    weights: what each answer counts, (N,). groups: answers with the same number are not independent.
+    weights: weight of each answer, (N,). groups: answers with the same number are not independent.
 
-    It is that of `share_of_answers`, for fewer answers where classes have few images, of which others
-    would have made another fit (OTHERS). Its upper end has, too, what the image of each class that is
-    missing may be worth (CURVE). Both are from simulations.
+    It is the interval of `share_of_answers` for fewer answers where classes have few images, because other
+    images would have given another fit (OTHERS). The upper end is raised by what one more image per class may
+    gain (CURVE). Both are from simulations.
     """
     if weights is None:
         weights = np.ones(len(right))

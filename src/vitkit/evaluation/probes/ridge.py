@@ -1,7 +1,7 @@
-"""Regularised least squares in closed form (Section 4.1): every l2 from one decomposition, and examples
-added and taken away exactly.
+"""Ridge regression in closed form (Section 4.1): every l2 from one decomposition, and exact addition and
+removal of examples.
 
-Numbers are float64: a small l2 is added to sums over all examples. Targets are those of the paper:
+Numbers are float64, because a small l2 is added to sums over all examples. Targets are those of the paper:
 1 for an example's class, -1 for the others.
 
 Legend: N examples, D width, K classes, R the smaller of N and D.
@@ -15,18 +15,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-COLUMNS = 4_096  # columns of features that are float64 at a time
+COLUMNS = 4_096  # columns of features that are converted to float64 at a time
 
 
 class Ridge(NamedTuple):
     """The weights W = (XᵀX + l2 I)⁻¹ XᵀY for every l2."""
 
     basis: Tensor
-    """(D, R)"""
+    """Eigenvectors of XᵀX, or multiples of them, (D, R)."""
     eigenvalues: Tensor
-    """Of XᵀX, those that may differ from 0: (R,)."""
+    """Eigenvalues of XᵀX that may differ from 0, (R,)."""
     projected: Tensor
-    """(R, K), so that W = basis (projected / (eigenvalues + l2))."""
+    """Projection of XᵀY, (R, K), so that W = basis (projected / (eigenvalues + l2))."""
 
     def weights(self, l2: float) -> Tensor:
         """W, (D, K)."""
@@ -55,8 +55,8 @@ def from_products(xx: Tensor, xy: Tensor) -> Ridge:
 def eigh(symmetric: Tensor) -> tuple[Tensor, Tensor]:
     """The eigenvalues and eigenvectors of a symmetric matrix.
 
-    Those of float32 are LAPACK's ssyevd, which the official few-shot code has on a CPU: its last
-    digits decide images whose two best classes are close.
+    In float32 they are computed by LAPACK's ssyevd, as in the official few-shot code on a CPU: its last
+    digits decide between classes with close scores.
     """
     if symmetric.dtype != torch.float32:
         return torch.linalg.eigh(symmetric)
@@ -68,14 +68,14 @@ def eigh(symmetric: Tensor) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True, eq=False)
 class Centred:
-    """Least squares with an intercept, which is not regularised: scores = x W + b."""
+    """Ridge regression with an intercept, which is not regularised: scores = x W + b."""
 
     ridge: Ridge
-    """Of centred features and targets."""
+    """The fit of centred targets to centred features."""
     mean: Tensor
-    """Of the features, (D,)."""
+    """Mean of the features, (D,)."""
     target_mean: Tensor
-    """(K,)"""
+    """Mean of the targets, (K,)."""
 
     def head(self, l2: float) -> tuple[Tensor, Tensor]:
         """The weights (K, D) and the bias (K,)."""
@@ -84,13 +84,13 @@ class Centred:
 
     @cached_property
     def scale(self) -> float:
-        """The mean eigenvalue: an l2 of this size halves what an average direction says. 1 if all
-        features are the same."""
+        """The mean eigenvalue: an l2 of this size halves the coefficient of an average direction. 1 if all
+        features are equal."""
         return self.ridge.eigenvalues.mean().item() or 1.0
 
 
 def centred_ridge(x: Tensor, y: Tensor, weights: Tensor) -> Centred:
-    """The fit of float64 features (N, D), each of which counts its weight (N,), to y (N, K)."""
+    """The weighted fit of y (N, K) to features (N, D), with weights (N,), all float64."""
     total = weights.sum()
     mean = weights @ x / total
     target_mean = weights @ y / total
@@ -99,25 +99,25 @@ def centred_ridge(x: Tensor, y: Tensor, weights: Tensor) -> Centred:
 
 
 def row_products(x: Tensor) -> Tensor:
-    """The products of each two rows of features (N, D), around their mean: float64 (N, N)."""
+    """The Gram matrix of the centred rows of features (N, D): float64 (N, N)."""
     total = np.zeros((len(x), len(x)))
     for columns in x.split(COLUMNS, 1):
         columns = columns.double()
         centred = (columns - columns.mean(0)).numpy()
-        total += centred @ centred.T  # of which NumPy computes one half
+        total += centred @ centred.T  # NumPy computes one half of this symmetric product
     return torch.from_numpy(total)
 
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """All that least squares must know of examples: sums over them, float64.
+    """The sufficient statistics of examples for least squares: sums over them, float64.
 
-    Those of more examples are added, those of examples to forget are subtracted; what is fitted
-    then is what a fit from the beginning would give, up to rounding.
+    Moments of further examples can be added, and of examples to remove subtracted; the fit equals a fit
+    from scratch, up to rounding.
     """
 
     counts: Tensor
-    """Examples of each class, (K,)."""
+    """Number of examples of each class, (K,)."""
     sums: Tensor
     """Sum of the features of each class, (K, D)."""
     products: Tensor
@@ -125,7 +125,7 @@ class Moments:
 
     @classmethod
     def of(cls, x: Tensor, classes: Tensor, count: int) -> "Moments":
-        """Features (N, D) and classes (N,) of `count` classes in all."""
+        """The moments of features (N, D) with classes (N,) of `count` in all."""
         x = x.double()
         sums = torch.zeros(count, x.shape[1], dtype=torch.float64).index_add_(0, classes, x)
         return cls(torch.bincount(classes, minlength=count).double(), sums, x.mT @ x)
@@ -146,7 +146,7 @@ class Moments:
         mean = self.sums.sum(0) / count  # (D,)
         target_mean = 2 * self.counts / count - 1  # (K,)
         xx = self.products - count * torch.outer(mean, mean)
-        # The targets are 2 [the class is k] - 1, and the ones fall away: centred X sums to 0
+        # The targets are 2 [the class is k] - 1; the -1 drops out, because centred X sums to 0
         xy = 2 * (self.sums.mT - mean[:, None] * self.counts)  # (D, K)
         return Centred(from_products(xx, xy), mean, target_mean)
 

@@ -1,11 +1,10 @@
-"""A classifier that is taught: it remembers the features of every photograph that it has learned
-from, so that photographs and classes can be added, taken away, renamed, and all that undone.
+"""The memory of a classifier that can be updated (`vitkit teach`): the features of every image that its head
+was fitted to, so that images and classes can be added, removed and renamed, and each change undone.
 
-After each change the head is solved again, in closed form, from what is remembered (`probe.linear`).
-So it is what a fit from the beginning would give, strength and temperature included, and nothing
-drifts.
+After each change the head is fitted again, in closed form, to the remembered features (`probe.linear`). So it
+always equals a fit from scratch, including its regularisation and temperature.
 
-Legend: M examples that were ever added, N of them still there, D width, K classes.
+Legend: M examples including removed ones, N current examples, D width, K classes.
 """
 
 import hashlib
@@ -40,81 +39,83 @@ from vitkit.weights import (
     write_safetensors,
 )
 
-METHOD: Method = "linear"  # of the probes the one that leaves out exactly
+METHOD: Method = "linear"  # the method with exact leave-one-out predictions
 
 
 FILE = "taught.safetensors"
-HALF = 2  # the version of files whose features are float16; VERSION if they are float32
-VERSION = 1
-LATEST = HALF  # a larger number is a later vitkit's
+VERSION = 1  # version of files with float32 features
+HALF = 2  # version of files with float16 features
+LATEST = HALF  # latest version that this vitkit reads
 
 
 def rounded(x: np.ndarray) -> np.ndarray:
-    """Features rounded to float16, as float32 (N, D). Those of many blocks are rounded before a
-    head is solved for on them, so that a model remembers them in half the room, to the bit."""
+    """Features rounded to float16, as float32 (N, D). Features of several blocks are rounded before a head
+    is fitted to them, so that the memory holds exactly the same values in half the space."""
     most = np.finfo(np.float16).max
     return np.clip(x, -most, most).astype(np.float16).astype(np.float32)
 
 
 class AddedExample(NamedTuple):
-    """A photograph that was added."""
+    """An image in the memory of a classifier."""
 
     digest: str
-    """Of the image itself, whatever it is called."""
+    """Digest of the image's content, independent of its name."""
     name: str
-    """What it was called."""
+    """Name of the image when it was added."""
     label: int
-    """Which of `Memory.labels` its class is."""
+    """Index of its class in `Memory.labels`."""
     added: int
-    """The number of the change that added it: 1 is the first, 0 is before all that can be undone."""
+    """Number of the change that added it, from 1; 0 if adding it cannot be undone."""
     removed: int = 0
-    """The number of the change that removed it; 0 if it is there."""
+    """Number of the change that removed it; 0 if it was not removed."""
 
 
 class Change(NamedTuple):
     """A change that can be undone."""
 
     text: str
-    """What was changed, in words."""
+    """Description of the change."""
     renamed: tuple[tuple[int, str], ...] = ()
-    """The labels that it renamed, by number, and what they were called before."""
+    """Indices of the labels that the change renamed, and their previous names."""
 
 
 class NewExamples(NamedTuple):
-    """Photographs to add, with their features and classes."""
+    """Images to add, with their features and classes."""
 
     x: np.ndarray
-    """Their features, float32 (n, D)."""
+    """Features, float32 (n, D)."""
     digests: Sequence[str]
+    """Digests of the images, from `digest_of`."""
     names: Sequence[str]
+    """Names of the images."""
     labels: Sequence[str]
-    """The names of their classes; a new name is a new class."""
+    """Names of the images' classes; a new name is a new class."""
 
 
 @dataclass(frozen=True, eq=False)
 class Memory:
-    """The memory of a taught classifier. A change makes a new one."""
+    """The memory of a classifier that can be updated. It is immutable: a change returns a new one."""
 
     x: np.ndarray
     """The features of all examples: float32 (M, D)."""
     examples: tuple[AddedExample, ...] = ()
-    """M of them, those that were removed too: they can come back."""
+    """The M examples, including removed ones, which an undone change restores."""
     labels: tuple[str, ...] = ()
-    """The names of all classes that there ever were."""
+    """The names of all classes, including those without an example now."""
     changes: tuple[Change, ...] = ()
-    """What was done, the first change first."""
+    """The changes that can be undone, the oldest first."""
     precision: Precision = "float32"
     """The arithmetic in which the features were computed."""
 
     @cached_property
     def rows(self) -> np.ndarray:
-        """The examples that have not been removed: int64 (N,)."""
+        """Indices of the examples that are not removed: int64 (N,)."""
         there = [i for i, example in enumerate(self.examples) if not example.removed]
         return np.array(there, dtype=np.int64)
 
     @cached_property
     def known(self) -> tuple[int, ...]:
-        """The numbers of the K labels that an example has, in the order in which they came."""
+        """Indices of the K labels with an example, in the order in which they were added."""
         return tuple(sorted({self.examples[i].label for i in self.rows}))
 
     @property
@@ -124,18 +125,17 @@ class Memory:
 
     @property
     def targets(self) -> np.ndarray:
-        """The class of each example that has not been removed: int64 (N,)."""
+        """The class of each example that is not removed, as an index of `classes`: int64 (N,)."""
         labels = np.array([self.examples[i].label for i in self.rows], dtype=np.int64)
         return np.searchsorted(self.known, labels)
 
     @property
     def balanced(self) -> bool:
-        """Whether classes have equal weight, because some have many times as many examples as
-        others."""
+        """Whether all classes have equal weight in the fit, because they are of very unequal size."""
         return unbalanced(np.bincount(self.targets))
 
     def members(self, label: str) -> list[int]:
-        """The examples, by number, of a class; none if there is no such class."""
+        """Indices of the examples of a class; none if there is no such class."""
         return [i for i in self.rows.tolist() if self.label_of(i) == label]
 
     def label_of(self, i: int) -> str:
@@ -143,7 +143,7 @@ class Memory:
         return self.labels[self.examples[i].label]
 
     def with_digests(self, digests: Iterable[str]) -> dict[str, int]:
-        """The examples, by digest, that are these images; those that were removed, too."""
+        """Indices of the examples with these digests, by digest, including removed examples."""
         wanted = set(digests)
         by_digest = {}
         for i, example in enumerate(self.examples):
@@ -153,7 +153,7 @@ class Memory:
 
 
 def digest_of(image: bytes | np.ndarray) -> str:
-    """Identifies an image, whatever its name, by the bytes of its file or its array of pixels."""
+    """A digest of an image's content: of the bytes of its file, or of its array of pixels."""
     if isinstance(image, np.ndarray):
         image = f"{image.shape} {image.dtype}".encode() + image.tobytes()
     return hashlib.sha256(image).hexdigest()[:32]
@@ -162,8 +162,8 @@ def digest_of(image: bytes | np.ndarray) -> str:
 def remembered(
     source: Source, learned: Features, labels: Sequence[str], precision: Precision
 ) -> Memory:
-    """The memory of a classifier whose head was fitted at once, from the features of a source and
-    their classes, numbers of `labels`. There is nothing to undo. Raises BadImage, OSError."""
+    """The memory of a classifier whose head was fitted to the features of a source and their classes,
+    indices of `labels`. It has no changes to undo. Raises BadImage, OSError."""
     examples = []
     for i, label in enumerate(learned.y.tolist()):
         digest = digest_of(source.store.read(int(source.rows[i])))
@@ -179,12 +179,17 @@ def changed(
     rename: Sequence[tuple[str, str]] = (),
     add: Sequence[NewExamples] = (),
 ) -> Memory:
-    """The memory after a change, in this order: examples removed, by number; classes renamed, as
-    (old, new); photographs added. Raises VitkitError for a class that does not exist, and for a new
-    name that another class has."""
+    """The memory after a change, made in this order: remove examples, rename classes, add images.
+
+    text: description of the change.
+    remove: indices of examples.
+    rename: pairs of the old and the new name of a class.
+
+    Raises VitkitError for a class that does not exist, and for a new name that another class has.
+    """
     number = len(memory.changes) + 1
 
-    # Removed
+    # Remove
     examples = []
     for i, example in enumerate(memory.examples):
         if i in remove and not example.removed:
@@ -192,7 +197,7 @@ def changed(
         examples.append(example)
     memory = replace(memory, examples=tuple(examples))
 
-    # Renamed
+    # Rename
     renamed = []
     for old, new in rename:
         position = _position_to_rename(memory, old, new)
@@ -201,25 +206,25 @@ def changed(
         labels[position] = new
         memory = replace(memory, labels=tuple(labels))
 
-    # Added
-    for photographs in add:
-        memory = _with(memory, photographs, number)
+    # Add
+    for new_examples in add:
+        memory = _with(memory, new_examples, number)
     change = Change(text, tuple(renamed))
     return replace(memory, changes=(*memory.changes, change))
 
 
 def undone(memory: Memory) -> Memory:
-    """The memory before the last change, to the bit. Raises VitkitError if there is none."""
+    """The memory before the last change, exactly. Raises VitkitError if there is no change to undo."""
     if not memory.changes:
         raise BadSettings("there is no change to undo")
     number = len(memory.changes)
 
-    # Its names
+    # Restore the names of classes
     labels = list(memory.labels)
     for position, old in reversed(memory.changes[-1].renamed):
         labels[position] = old
 
-    # Its examples
+    # Restore the removed examples, and drop the added ones
     stays = []
     examples = []
     for i, example in enumerate(memory.examples):
@@ -239,7 +244,7 @@ def undone(memory: Memory) -> Memory:
 
 
 def forgotten(memory: Memory) -> Memory:
-    """The memory without what was removed, and without the changes: nothing can be undone."""
+    """The memory without removed examples and without changes, so that nothing can be undone."""
     examples = []
     for i in memory.rows:
         example = memory.examples[i]
@@ -254,8 +259,7 @@ def forgotten(memory: Memory) -> Memory:
 
 
 def fit(memory: Memory) -> Probe:
-    """The head for a memory, and the answer to each example by a fit without it. Raises
-    VitkitError for fewer than two classes."""
+    """Fit a head to the examples of a memory. Raises VitkitError for fewer than two classes."""
     if len(memory.known) < 2:
         names = " and ".join(memory.classes) or "no class"
         raise BadSettings(
@@ -268,12 +272,12 @@ def fit(memory: Memory) -> Probe:
 
 
 def _position_to_rename(memory: Memory, old: str, new: str) -> int:
-    """Which of the labels is to be renamed. Raises VitkitError for what cannot be."""
+    """The index of the label to rename. Raises VitkitError if `old` does not exist, or `new` does."""
     if old == new:
-        raise BadSettings(f"{old} is called so already")
+        raise BadSettings(f"the class {old} has this name already; give another one")
     if new in memory.classes:
         raise BadSettings(
-            f"{old} cannot be called {new}: another class is; two classes are not made one"
+            f"{old} cannot be renamed to {new}: another class has this name, and classes are not merged"
         )
     for number in memory.known:
         if memory.labels[number] == old:
@@ -281,27 +285,27 @@ def _position_to_rename(memory: Memory, old: str, new: str) -> int:
     raise BadSettings(f"there is no class {old}; the classes are {', '.join(memory.classes)}")
 
 
-def _with(memory: Memory, photographs: NewExamples, number: int) -> Memory:
-    """The memory with photographs that change `number` adds."""
+def _with(memory: Memory, added: NewExamples, number: int) -> Memory:
+    """The memory with the images that change `number` adds."""
     labels = list(memory.labels)
-    position = {label: k for k, label in enumerate(labels)}  # a class that comes back has its place
+    position = {label: k for k, label in enumerate(labels)}  # a restored class keeps its index
     position |= {labels[k]: k for k in memory.known}
     examples = list(memory.examples)
-    rows = zip(photographs.digests, photographs.names, photographs.labels, strict=True)
+    rows = zip(added.digests, added.names, added.labels, strict=True)
     for digest, name, label in rows:
         if label not in position:
             position[label] = len(labels)
             labels.append(label)
         examples.append(AddedExample(digest, name, position[label], number))
-    x = photographs.x
+    x = added.x
     if len(memory.x):
         x = np.concatenate([memory.x, x])
     return replace(memory, x=x, examples=tuple(examples), labels=tuple(labels))
 
 
-# The file beside the model: features, names and classes, and what was changed. No pixel is in it. It is a
-# safetensors file of one tensor; all else is JSON in its header, under a checksum of both. A photograph
-# takes 4 bytes a feature and about 100 for its name: 0.2 MB for 245 photographs of 192 features.
+# The memory's file beside the model: features, names, classes and changes, but no pixels. It is a safetensors
+# file with one tensor; the rest is JSON in its header, with a checksum of both. An image takes 4 bytes per
+# feature and about 100 bytes for its name: 0.2 MB for 245 images with 192 features.
 
 
 def has_memory(folder: Path) -> bool:
@@ -327,7 +331,7 @@ def write_memory(folder: Path, memory: Memory, classifier: Classifier) -> Path:
             [change.text, [list(pair) for pair in change.renamed]] for change in memory.changes
         ],
     }
-    text = json.dumps(values)  # in ASCII: bytes of a file's name that are no text become escapes
+    text = json.dumps(values)  # in ASCII: bytes of a file name that are not text become escapes
     metadata = {"taught": text, "checksum": _checksum(text, x)}
     file = folder / FILE
     with whole(file) as new:
@@ -336,16 +340,18 @@ def write_memory(folder: Path, memory: Memory, classifier: Classifier) -> Path:
 
 
 def remove_memory(folder: Path) -> None:
-    """Remove the memory of a model directory, if it has one, for another model is saved there."""
+    """Delete the memory of a model directory, if it has one, before another model is saved there."""
     (folder / FILE).unlink(missing_ok=True)
 
 
 def save_taught(folder: Path, classifier: Classifier, memory: Memory, fitted: Probe) -> int:
-    """Save a model directory with the head that was solved from a memory, and the memory; returns the
-    bytes that it takes.
+    """Save a model with the head that was fitted to a memory, and the memory, in a directory; returns the
+    size of the memory's file in bytes.
 
-    classifier: the model below the head, whatever its head. The model is written first: if the
-    process is killed in between, `read_memory` sees it. Raises what `vitkit.save` raises.
+    The model is written first: `read_memory` notices if the process is killed in between. Raises the errors
+    of `vitkit.save`.
+
+    classifier: the backbone; its head is replaced.
     """
     labels = memory.classes
     adopted, _ = adopt(classifier.to("cpu"), labels=labels, new_head=True)
@@ -359,56 +365,56 @@ def save_taught(folder: Path, classifier: Classifier, memory: Memory, fitted: Pr
 
 
 def read_memory(folder: Path, classifier: Classifier) -> tuple[Memory, bool]:
-    """The memory beside a model that was loaded from a directory; and whether the model's head is
-    the one that was solved from it. Raises VitkitError for a file that is damaged, and for a model
-    whose features are others now."""
+    """Read the memory beside a model that was loaded from a directory; returns it, and whether the model's
+    head was fitted to it. Raises VitkitError for a damaged file, and for a model whose backbone has
+    changed."""
     file = folder / FILE
     try:
         memory, values = _read(file)
     except (SafetensorError, *DAMAGE) as error:
         raise BadWeights(
             f"{file} cannot be read ({error}), so the photographs that this model was taught are "
-            "forgotten; the model itself is another file. Put a copy of it there, or begin again in "
+            "lost; the model itself is in another file. Restore a copy of the file, or begin again in "
             "another directory"
         ) from error
     if values["backbone"] != backbone_digest(classifier):
         raise BadWeights(
-            f"the model in {folder} is another below its head than when it was taught (trained, or "
-            "for another size of images), so what it remembers does not fit; begin again in another "
+            f"the backbone of the model in {folder} has changed since it was taught (by training, or "
+            "another image size), so the features in its memory do not fit; begin again in another "
             "directory (`output`)"
         )
     return memory, values["head"] == head_digest(classifier)
 
 
 def backbone_digest(classifier: Classifier) -> str:
-    """Identifies a model's features: weights below the head, architecture, preprocessing."""
+    """A digest of all that a model's features depend on: backbone weights, architecture, preprocessing."""
     digest = hashlib.sha256(json.dumps(feature_settings(classifier), sort_keys=True).encode())
     add_weights(digest, below_head(classifier))
     return digest.hexdigest()
 
 
 def head_digest(classifier: Classifier) -> str:
-    """Identifies a head and the names of its classes."""
+    """A digest of a head's weights and the names of its classes."""
     digest = hashlib.sha256(json.dumps(classifier.labels).encode())
     add_weights(digest, classifier.model.head.state_dict())
     return digest.hexdigest()
 
 
 def _checksum(text: str, x: np.ndarray) -> str:
-    """Of the JSON and of the features."""
+    """The checksum of a memory's JSON and features."""
     digest = hashlib.sha256(text.encode("utf-8", "surrogateescape"))
     digest.update(x.data)
     return digest.hexdigest()
 
 
 def _read(file: Path) -> tuple[Memory, dict]:
-    """A memory, and all values of its header. Raises VitkitError and others of DAMAGE."""
+    """Read a memory and the values of its header. Raises VitkitError and other errors of DAMAGE."""
     with safe_open(file, "np") as opened:
         metadata = opened.metadata() or {}
         text = metadata["taught"]
         x = opened.get_tensor("features")
     if _checksum(text, np.ascontiguousarray(x)) != metadata["checksum"]:
-        raise BadWeights("its checksum does not fit, so it is damaged")
+        raise BadWeights("its checksum does not match, so it is damaged")
     values = parse_json(text)
     if value_of(int, values["version"], "its version") > LATEST:
         raise BadWeights("a later version of vitkit wrote it")
@@ -420,9 +426,9 @@ def _read(file: Path) -> tuple[Memory, dict]:
             raise BadWeights("an example has more values than vitkit writes")
         examples.append(record_of(AddedExample, named))
     changes = []
-    for said, renamed in value_of(list[tuple[str, list]], values["changes"], "changes"):
+    for description, renamed in value_of(list[tuple[str, list]], values["changes"], "changes"):
         pairs = value_of(tuple[tuple[int, str], ...], renamed, "renamed classes")
-        changes.append(Change(said, pairs))
+        changes.append(Change(description, pairs))
     for name in ("backbone", "head", "precision"):
         value_of(str, values[name], name)
     _check_memory(x, examples, changes, len(labels))
@@ -435,20 +441,20 @@ def _read(file: Path) -> tuple[Memory, dict]:
 def _check_memory(
     x: np.ndarray, examples: list[AddedExample], changes: list[Change], labels: int
 ) -> None:
-    """Raises VitkitError for parts of a memory that do not fit together."""
+    """Raises VitkitError for parts of a memory that are inconsistent."""
     if x.ndim != 2 or len(x) != len(examples) or x.dtype not in (np.float16, np.float32):
         raise BadWeights(
             f"it has {x.shape} features of {x.dtype} for {len(examples):,} photographs"
         )
     if not np.isfinite(x).all():
-        raise BadWeights("a feature of it is NaN or infinite")
+        raise BadWeights("it has a feature that is NaN or infinite")
     for each in examples:
         if not 0 <= each.label < labels:
             raise BadWeights(
                 f"{each.name[:100]!r} has the class {each.label}, and there are {labels}"
             )
         if not (0 <= each.added <= len(changes) and 0 <= each.removed <= len(changes)):
-            raise BadWeights(f"{each.name[:100]!r} was changed by a change that is not there")
+            raise BadWeights(f"{each.name[:100]!r} refers to a change that does not exist")
     for change in changes:
         if any(not 0 <= number < labels for number, _ in change.renamed):
-            raise BadWeights("a class was renamed that is not there")
+            raise BadWeights("a change renamed a class that does not exist")

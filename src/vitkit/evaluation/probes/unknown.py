@@ -1,15 +1,16 @@
-"""From where on an image is unknown to a classifier, and which classes an answer leaves open: limits
-fitted to what each image is answered by a fit without it.
+"""Out-of-distribution detection and conformal prediction: rejection thresholds, above which an image is unknown
+to a classifier, and thresholds for the classes that an answer leaves open. Both are fitted to cross-validated
+predictions.
 
-An image is strange to a class if the sum of two measures is large, each in its own standard deviations:
-how far its features lie from the mean of the class, and, at half weight, by how much the class's logit is
-below a typical one. It is unknown if it is strange to the class to which it is least strange. The first
-measure finds images of another kind, the second those that resemble several classes (benchmarks/unknown.py
-compares them, and docs/teach.md has the figures).
+An image's out-of-distribution score for a class is the sum of two measures, each in standard deviations: the
+distance of its features from the class mean, and, with half the weight, the class's logit below a typical one.
+An image is unknown if its lowest score exceeds the threshold of that class. The first measure finds images of
+other kinds, the second those that resemble several classes (benchmarks/unknown.py compares them, and
+docs/teach.md has the figures).
 
 Features are compared by their direction (Mueller and Hein, 2025) and length. They are those of the last
-block: a block in the middle finds more, but its features say how an image looks, so that an image of a known
-class that was only made smaller is unknown two or three times as often.
+block. A block in the middle finds more, but its features depend on the appearance of an image: it rejects
+downscaled images of known classes two or three times as often.
 
 Legend: N images, F width of the features, D numbers that are compared, K classes, G groups of r images
 each.
@@ -26,15 +27,15 @@ from vitkit.models import ViTConfig
 from vitkit.system.console.text import some
 from vitkit.weights import Classifier, Unknown, direction_and_length
 
-STRENGTH = 0.3  # of the covariance's regularisation, in mean eigenvalues
-REJECTED = 0.05  # share of images of known classes that may be called unknown
-SURE = 0.5  # weight of the logit beside the distance
-COVERAGE = 0.95  # how often the right class is to be among those that are left open
-# Images of a class from which such a share can be told: of 20 one may be beyond the others
+STRENGTH = 0.3  # shrinkage of the covariance, in mean eigenvalues
+REJECTED = 0.05  # largest share of images of known classes that are rejected as unknown
+SURE = 0.5  # weight of the logit relative to the distance
+COVERAGE = 0.95  # probability that the right class is among those that are left open
+# Smallest number of images of a class for thresholds of its own: REJECTED is then 1 of 20, with the new image
 ENOUGH = 19
 
 
-# Numbers in memory of distances that are left out together
+# Numbers in the arrays of a batch of left-out distances
 MOST = 2**24
 
 
@@ -45,21 +46,21 @@ def fit_unknown(
     groups: np.ndarray | None = None,
     told_by: tuple[int, int] | None = None,
 ) -> Unknown:
-    """Limits from features (N, F), classes (N,), and the logits of each image by a fit without it,
-    (N, K). Images of one group, by its number (N,), are strange to each other.
+    """Fit the thresholds to features (N, F), classes (N,), and cross-validated logits (N, K).
 
-    told_by: which of the features tell how far away an image is, the first and how many: `last_token`,
-    if a head reads more; None for all of them.
+    groups: images with the same number, (N,), are left out together.
+    told_by: first index and number of the features that distances are computed from, from `last_token`;
+        None for all of them.
 
-    At most REJECTED of all images, and of those of each class, are called unknown, whatever the model
-    is worth, up to the difference that one image more makes to the fit (conformal prediction: Vovk and
-    others, 2005; by leaving one out, Barber and others, 2021). One limit for all classes finds the
-    most; it is raised for classes of which it would reject more.
+    At most REJECTED of all new images, and of those of each class, are rejected as unknown, however good the
+    model is, up to the effect of a single image on the fit (conformal prediction: Vovk and others, 2005; with
+    leave-one-out, Barber and others, 2021). A common threshold for all classes detects the most; it is raised
+    for classes of which it would reject more.
 
-    The classes that are left open are a conformal set by class, to which the likeliest is added if it
-    is empty: of the images of every class, the right one is among them for at least COVERAGE. A class of
-    fewer than ENOUGH images is always left open, and has the limit of all images; of fewer in all,
-    nothing is unknown.
+    The classes that are left open are a class-conditional conformal set, plus the most likely class if the
+    set is empty: for at least COVERAGE of the images of every class, the right one is among them. A class with
+    fewer than ENOUGH images is always left open, and has the common threshold; with fewer in all, no image is
+    rejected.
     """
     first, width = (0, x.shape[1]) if told_by is None else told_by
     x = direction_and_length(x[:, first : first + width].double())  # (N, D)
@@ -67,18 +68,18 @@ def fit_unknown(
     count = left_out.shape[1]
     means, whitening, centre = whitened_classes(x, classes, count)
 
-    # How strange each image was to each class
+    # The out-of-distribution score of each image for each class, by a fit without its group
     rows = (x - centre) @ whitening
     distances = left_out_distances(rows, means, classes, groups).sqrt()  # (N, K)
     distance = distances.gather(1, classes[:, None])[:, 0]
     logit = left_out.gather(1, classes[:, None])[:, 0]
-    inside = distance.isfinite()  # not so if it is the only image, or group, of its class
+    inside = distance.isfinite()  # infinite for the only image, or group, of a class
     far = 1 / (_deviation(distance[inside]) or 1.0)
     sure = SURE / (_deviation(logit) or 1.0)
     typical = logit.mean().item()
-    strangeness = far * distances - sure * left_out.clamp(max=typical)
+    scores = far * distances - sure * left_out.clamp(max=typical)
 
-    # From where on a class is left open
+    # The smallest probability of a class that is left open
     own = left_out.softmax(1).gather(1, classes[:, None])[:, 0]
     least = torch.zeros(count, dtype=torch.float64)
     for k in range(count):
@@ -93,23 +94,23 @@ def fit_unknown(
         far=far,
         sure=sure,
         typical=typical,
-        limit=fit_limits(strangeness[inside], classes[inside]),
+        limit=fit_limits(scores[inside], classes[inside]),
         least=least,
         rejected=REJECTED,
         coverage=COVERAGE,
     )
 
 
-def fit_limits(strangeness: Tensor, classes: Tensor) -> Tensor:
-    """The limit of each class, (K,), from how strange left-out images are to each class, (N, K), and
-    their classes, (N,): of the class to which an image is least strange, it decides.
+def fit_limits(scores: Tensor, classes: Tensor) -> Tensor:
+    """The rejection threshold of each class, (K,), from cross-validated out-of-distribution scores (N, K), and
+    classes, (N,). An image is compared with the threshold of the class with its lowest score.
 
-    It is one limit, which REJECTED of all images exceed. Where more of a class do, the limits that the
-    least strange of these exceed are raised to them: mostly that of the class itself, or of one that
-    it is mistaken for.
+    It is a common threshold, which REJECTED of all images exceed. If more images of a class exceed it, the
+    thresholds that too many of them exceed are raised to the lowest of their scores: mostly the threshold of
+    the class itself, or of one that it is confused with.
     """
-    least, nearest = strangeness.min(1)
-    count = strangeness.shape[1]
+    least, nearest = scores.min(1)
+    count = scores.shape[1]
     limit = torch.full((count,), conformal_limit(least, 1 - REJECTED), dtype=torch.float64)
     for k in range(count):
         members = torch.where(classes == k)[0]
@@ -124,7 +125,7 @@ def fit_limits(strangeness: Tensor, classes: Tensor) -> Tensor:
 
 
 def last_token(classifier: Classifier) -> tuple[int, int] | None:
-    """For features of several states: the position of the class token of the last block, for
+    """For features of several states, the first index and the width of the last block's class token, for
     `fit_unknown`; None if the features are one state."""
     config = classifier.model.config
     if not isinstance(config, ViTConfig) or config.pooled_width == config.width:
@@ -134,8 +135,8 @@ def last_token(classifier: Classifier) -> tuple[int, int] | None:
 
 
 def open_classes(labels: Sequence[str], counts: Sequence[int]) -> str | None:
-    """A sentence about classes with this many images, (K,), that every answer leaves open; None
-    if there is none."""
+    """A sentence about the classes that every answer leaves open, because of their numbers of images, (K,);
+    None if there are none."""
     few = [label for label, count in zip(labels, counts, strict=True) if count < ENOUGH]
     if not few:
         return None
@@ -149,7 +150,7 @@ def open_classes(labels: Sequence[str], counts: Sequence[int]) -> str | None:
 
 
 def whitened_classes(x: Tensor, classes: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The means of the classes, whitened, (K, D); what whitens, W (D, D), so that W Wᵀ is the inverse of
+    """The whitened means of the classes, (K, D); the whitening matrix W (D, D), so that W Wᵀ is the inverse of
     the scatter within classes; and the mean of all images, (D,), which is subtracted first."""
     centre = x.mean(0)
     x = x - centre
@@ -168,13 +169,13 @@ def whitened_classes(x: Tensor, classes: Tensor, count: int) -> tuple[Tensor, Te
 def left_out_distances(
     rows: Tensor, means: Tensor, classes: Tensor, groups: np.ndarray | None = None
 ) -> Tensor:
-    """The squared distance of each image to each class, by means and scatter without its group: rows
-    (N, D) and means (K, D), both whitened -> (N, K); to its own class infinite if there is no other group
-    of it.
+    """The squared Mahalanobis distance of each image to each class, with means and scatter computed without its
+    group: whitened rows (N, D) and means (K, D) -> (N, K). It is infinite for the image's own class if that
+    has no other group.
 
-    Without r of a class's n images, whose distances from its mean are C and c on average, the mean moves
-    away by r / (n - r) c, and the scatter loses CᵀC and r² / (n - r) c cᵀ: Woodbury's formula inverts
-    that.
+    Leaving out r of a class's n images, with deviations C from its mean and their average c, moves the mean
+    by -r / (n - r) c, and subtracts CᵀC and r² / (n - r) c cᵀ from the scatter, which Woodbury's formula
+    inverts.
     """
     if groups is None:
         groups = np.arange(len(rows))
@@ -182,9 +183,9 @@ def left_out_distances(
     distances = torch.empty(len(rows), len(means), dtype=rows.dtype)
     own = rows - means[classes]  # (N, D)
 
-    # The groups of each class, those of one size at once
+    # The groups of each class, in batches of one group size
     _, groups = np.unique(np.stack([classes.numpy(), groups]), axis=1, return_inverse=True)
-    groups = groups.reshape(-1)  # NumPy 2.0 gives it another axis
+    groups = groups.reshape(-1)  # NumPy 2.0 returns another shape
     sizes = np.bincount(groups)
     order = np.argsort(groups, kind="stable")
     for size in np.unique(sizes).tolist():
@@ -193,14 +194,14 @@ def left_out_distances(
         for members in of_size.split(together):
             others = examples[classes[members[:, 0]]] - size  # (G,)
             is_alone = others == 0
-            others = others.clamp(min=1).double()[:, None, None]  # of one that is alone, c is 0
+            others = others.clamp(min=1).double()[:, None, None]  # c is 0 for a group that is alone
             gone = own[members]  # (G, r, D)
             mean = gone.mean(1, keepdim=True)  # (G, 1, D)
             lost = torch.cat([gone, size / others.sqrt() * mean], 1)  # (G, r + 1, D)
             one = torch.eye(size + 1, dtype=rows.dtype)
             kept = one - lost @ lost.mT  # (G, r + 1, r + 1)
 
-            # To every class, whose mean stays; then to their own, whose mean moves
+            # Distances to every class, whose mean stays; then to their own class, whose mean moves
             far = (
                 torch.cdist(rows[members].flatten(0, 1), means).square().unflatten(0, members.shape)
             )
@@ -224,8 +225,8 @@ def _deviation(values: Tensor) -> float:
 
 
 def conformal_limit(values: Tensor, share: float) -> float:
-    """What a further value does not exceed with this probability, if it is drawn as the N values
-    were: the ceil((N + 1) share)-th of them; infinite if that is more than there are."""
+    """The conformal quantile: a bound that a new exchangeable value does not exceed with probability
+    `share`. It is the ceil((N + 1) share)-th smallest of the N values, or infinite if that is beyond N."""
     rank = conformal_rank(len(values), share)
     if rank > len(values):
         return math.inf
@@ -233,6 +234,6 @@ def conformal_limit(values: Tensor, share: float) -> float:
 
 
 def conformal_rank(count: int, share: float) -> int:
-    """The rank, from 1 for the smallest, of the value among `count` that a further one does not exceed with
-    probability `share`; above `count` if there is none."""
+    """The rank, from 1 for the smallest, of the conformal quantile among `count` values; above `count` if
+    there are too few of them."""
     return math.ceil((count + 1) * share - 1e-9)

@@ -1,1 +1,1 @@
-"""Evaluations as pages."""
+"""Reports of evaluations, and reviews of data sets, as HTML pages."""

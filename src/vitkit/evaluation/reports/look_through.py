@@ -1,4 +1,4 @@
-"""Everything in a data set that deserves a second look: labels, duplicates, odd images."""
+"""The review of a data set: labels that are probably wrong, duplicates, and unusual images."""
 
 from collections.abc import Iterator, Sequence
 
@@ -17,16 +17,14 @@ from vitkit.system.errors import BadWeights
 from vitkit.system.machine import cpus
 from vitkit.weights import Classifier
 
-KNOWS_LITTLE = 0.7  # share of answers as labelled below which a model's doubts are often its own
+KNOWS_LITTLE = 0.7  # accuracy below which many labels are doubted only because the model is weak
 
 
 def look_through(splits: Splits, classifier: Classifier) -> tuple[list[Finding], list[str]]:
-    """All findings, and the facts of the review, in sentences."""
-    # The pixels of every image, and its features if it can be read
+    """All findings, and sentences about the review."""
+    # Survey the pixels of every image, and compute the features of those that can be read
     parts = splits.sources
-    surveys = {
-        name: survey(part, cpus(), bar(f"looking at {name}")) for name, part in parts.items()
-    }
+    surveys = {name: survey(part, cpus(), bar(f"reading {name}")) for name, part in parts.items()}
     rows = []
     for name, part in parts.items():
         readable = np.flatnonzero(surveys[name].good)
@@ -40,29 +38,31 @@ def look_through(splits: Splits, classifier: Classifier) -> tuple[list[Finding],
             "damaged"
         )
 
-    # What is unusual
+    # Collect the findings
     places = _places(surveys, readable=True)
     facts = [f"{counted(len(x), 'image')} in {', '.join(parts)}"]
     findings = []
     if splits.target_kind == "class" and len(splits.labels) > 1:
-        found, said, accuracy = _labels(parts, places, x)
+        found, sentences, accuracy = _labels(parts, places, x)
         findings += found
-        facts.append(f"{accuracy:.1%} of the images are answered as labelled by all the others")
-        facts += said
+        facts.append(
+            f"{accuracy:.1%} of the labels are predicted from the features of all other images"
+        )
+        facts += sentences
         if accuracy < KNOWS_LITTLE:
             facts.append(
                 "the model knows little of these classes: many of the labels that it doubts are right, "
-                "and it misses wrong ones; a model that was fine-tuned on such images says more"
+                "and it misses wrong ones; a model that was fine-tuned on such images is better at this"
             )
     else:
-        facts.append("labels were not judged: that takes images of one class each, of two or more")
+        facts.append("labels were not checked: that needs images of one class each, of two or more")
     stretched = sum(int(seen.stretched.sum()) for seen in surveys.values())
     if stretched:
         facts.append(
             f"{counted(stretched, 'image')} of more than 8 bits, or of other channels than colours, "
-            "are looked at stretched from black to white, so whether they are dark or pale was not "
-            "judged; the model sees them as in training, where a small part of the levels is nearly "
-            "black, and what it says of labels and outliers means little then"
+            "are shown stretched from black to white, so whether they are dark or pale was not "
+            "checked; the model gets them as in training, where a small part of the levels is nearly "
+            "black, so its findings about labels and outliers are then unreliable"
         )
     findings += _duplicates(parts, surveys)
     findings += _outliers(parts, places, x)
@@ -74,7 +74,7 @@ def look_through(splits: Splits, classifier: Classifier) -> tuple[list[Finding],
 
 
 def _places(surveys: dict[str, Survey], readable: bool) -> list[tuple[str, int]]:
-    """Part and number of every image, or of those that can be read, one part after the other."""
+    """Part and index of every image, or with `readable` of those that can be read, part by part."""
     places = []
     for name, seen in surveys.items():
         numbers: Sequence[int] = range(len(seen.source))
@@ -92,7 +92,7 @@ def _finding(
     like: tuple[str, int] | None = None,
     guess: str = "",
 ) -> Finding:
-    """A finding at a place."""
+    """A finding about the image at a place, given as part and index."""
     name, index = place
     source = parts[name]
     label = source.answer(index) or ""
@@ -102,8 +102,8 @@ def _finding(
 def _labels(
     parts: dict[str, Source], places: list[tuple[str, int]], x: np.ndarray
 ) -> tuple[list[Finding], list[str], float]:
-    """Labels that are probably wrong, the surest first; how many are expected to be, in sentences; and
-    the share of images that are answered as they are labelled."""
+    """Labels that are probably wrong, the surest first; sentences about their expected number; and the
+    share of images whose cross-validated prediction is their label."""
     labels = next(iter(parts.values())).labels
     targets = np.array([parts[name].target_array[index] for name, index in places])
     known, classes = np.unique(targets, return_inverse=True)
@@ -117,7 +117,11 @@ def _labels(
     accuracy = float((logits.argmax(1) == classes).mean())
     wrong = wrong_labels(logits, classes)
     if wrong is None:
-        return [], ["no label was judged: the answers are hardly better than guesses"], accuracy
+        return (
+            [],
+            ["labels were not checked: the predictions are hardly better than chance"],
+            accuracy,
+        )
 
     findings = []
     for suspect in wrong.suspects:
@@ -135,16 +139,16 @@ def _labels(
         label = printable_name(labels[known[wrong.unclear.label]])
         answer = printable_name(labels[known[wrong.unclear.answer]])
         sentences.append(
-            f"how many are wrong depends on what no image can tell: if {answer} is regularly labelled {label}, "
-            f"or if the two only look alike ({counted(wrong.unclear.images, 'label')} more or fewer, of this pair "
-            f"alone). Look at ten images labelled {label} that are taken for {answer}: if most are wrong, so are "
-            "more than are listed"
+            f"the number depends on what predictions cannot decide: whether {answer} is regularly labelled {label}, "
+            f"or the two only look alike ({counted(wrong.unclear.images, 'label')} more or fewer, of this pair "
+            f"alone). Look at ten images labelled {label} that are predicted as {answer}: if most labels are wrong, "
+            "more are wrong than are listed"
         )
     return findings, sentences, accuracy
 
 
 def _duplicates(parts: dict[str, Source], surveys: dict[str, Survey]) -> Iterator[Finding]:
-    """Pictures that are there twice. Of one in two parts, the one that is trained on is named."""
+    """Yields duplicates. If one of the two is in the training part, the other one is the finding."""
     places = _places(surveys, readable=False)
     for pair in repeats(list(surveys.values())):
         place, like = places[pair.first], places[pair.second]
@@ -166,7 +170,7 @@ def _duplicates(parts: dict[str, Source], surveys: dict[str, Survey]) -> Iterato
 def _outliers(
     parts: dict[str, Source], places: list[tuple[str, int]], x: np.ndarray
 ) -> Iterator[Finding]:
-    """Images unlike all others."""
+    """Yields images that are unlike all others."""
     for i, deviations in outliers(x):
         reason = f"{deviations:.1f} standard deviations from its nearest"
         yield _finding("outlier", parts, places[i], reason)
@@ -175,7 +179,7 @@ def _outliers(
 def _looks(
     parts: dict[str, Source], surveys: dict[str, Survey], places: list[tuple[str, int]]
 ) -> Iterator[Finding]:
-    """Dark, blurred and odd-sized images."""
+    """Yields images that are dark, pale, blurred, or of an unusual size or shape."""
     seen = surveys.values()
     sizes = np.concatenate([part.sizes[part.good] for part in seen])
     thumbnails = np.concatenate([part.thumbnails[part.good] for part in seen])

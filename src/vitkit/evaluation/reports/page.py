@@ -1,4 +1,4 @@
-"""The report of an evaluation as one page that needs no other file, and its contact sheet."""
+"""The report of an evaluation as a self-contained HTML page, and its contact sheet."""
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -32,27 +32,27 @@ from vitkit.inspection import (
 from vitkit.inspection.pages.html import join, matrix
 from vitkit.system.console.text import printable, printable_name
 
-# What the metrics of a report are, for readers who have not read docs/evaluation.md
+# Explanations of the metrics for readers of a report
 MEANING = {
-    "top1": "how often the likeliest class is the right one",
-    "top5": "how often the right class is one of the five likeliest",
-    "top1_of_data": "top1 if only classes that these images have could be answered",
-    "balanced_accuracy": "the mean of the classes' recall: each class counts alike, rare ones too",
+    "top1": "share of images whose most likely class is the right one",
+    "top5": "share of images whose right class is one of the five most likely",
+    "top1_of_data": "top1 if only the classes that these images have could be answered",
+    "balanced_accuracy": "the mean of the classes' recall: all classes have equal weight, rare ones too",
     "macro_f1": "the mean of the classes' F1, the harmonic mean of recall and precision",
-    "calibration_error": "how far confidence and the share of right answers are apart, on average",
+    "calibration_error": "the mean distance between confidence and the share of right answers",
     "loss": "the mean of -log(probability of the right class): right, and sure of it, is near 0",
     "seen": "images",
 }
-MISTAKES = 24  # pictures of them
-MATRIX = 30  # classes of a confusion matrix; of more, those that fared worst
-LONG = 40  # characters of a heading
-ROWS = 20  # of a long table before it is folded
+MISTAKES = 24  # largest number of mistakes that are shown
+MATRIX = 30  # largest number of classes in a confusion matrix, those with the lowest recall
+LONG = 40  # longest heading, in characters
+ROWS = 20  # rows of a table before the rest is folded
 Look = Callable[[Picture], np.ndarray]
-"""Draws an image with what a model looked at: uint8 (h, w, 3)."""
+"""Draws an image with the model's attention: uint8 (h, w, 3)."""
 
 
 def write_report(path: Path, report: Report, source: Source) -> Path:
-    """Write the page, and return its path. Decodes the pictures again. Raises OSError."""
+    """Write the page, and return its path. Decodes the images that it shows. Raises OSError."""
     source = source.a_few()
     folder = path.absolute().parent
     blocks = [paragraph(report.images, "faint"), *headline(report.metrics[0])]
@@ -95,14 +95,14 @@ def headline(first: Metric) -> list[Markup]:
 
 
 def _title(model: str) -> str:
-    """A model's name for a heading: of a long path the last part."""
+    """A model's name for a heading: the last part of a long path, else the whole name."""
     if len(model) > LONG and Path(model).exists():
         return Path(model).name
     return model
 
 
 def _metrics(report: Report) -> list[Metric]:
-    """The metrics, without those that have a section of their own."""
+    """The metrics that are not shown in another section."""
     elsewhere: set[str] = set()
     if report.robustness is not None:
         elsewhere = {metric.name for metric in report.robustness.metrics}
@@ -110,7 +110,7 @@ def _metrics(report: Report) -> list[Metric]:
 
 
 def metrics_table(metrics: Sequence[Metric]) -> Markup:
-    """A row for each metric, with its interval."""
+    """A table with a row for each metric, and its interval."""
     if not metrics:
         return paragraph("Nothing was measured.")
     rows = []
@@ -123,7 +123,7 @@ def metrics_table(metrics: Sequence[Metric]) -> Markup:
 
 
 def _comparison(report: Report, paired: Paired, source: Source, folder: Path) -> Markup:
-    """The differences between two models, and the images on which they disagree."""
+    """The section with the differences between two models, and the images on which they disagree."""
     rows = [_difference_row(each) for each in paired.differences]
     header = ("metric", "first", "second", "difference", "95 % interval")
     blocks = [
@@ -149,7 +149,7 @@ def _difference_row(each: Difference) -> tuple[str, ...]:
 
 
 def disagreement_tiles(paired: Paired, source: Source, first_right: bool) -> list[Tile]:
-    """Pictures that one model alone got right, with the wrong answer of the other."""
+    """Images that only one model classified right, with the wrong answer of the other."""
     tiles: list[Tile] = []
     for each in paired.disagreements:
         if each.first_right != first_right or len(tiles) == MISTAKES // 2:
@@ -167,7 +167,7 @@ def disagreement_tiles(paired: Paired, source: Source, first_right: bool) -> lis
 
 
 def _probabilities(report: Report) -> Markup:
-    """The reliability diagram, and accuracy against coverage."""
+    """The section with the reliability diagram, and the accuracy against the coverage."""
     curves = {"perfect": Curve((0, 100), (0, 100), dashed=True)}
     bins_of = {"this model": report.reliability}
     if report.calibration is not None:
@@ -175,7 +175,7 @@ def _probabilities(report: Report) -> Markup:
     for name, bins in bins_of.items():
         curves[name] = _curve_of_shares((each.confidence for each in bins), bins)
     diagram = Panel("Reliability", "right, %", curves, "confidence, %", limits=(0, 100))
-    few = report.coverage[:: len(report.coverage) // 300 + 1]  # enough points for a curve
+    few = report.coverage[:: len(report.coverage) // 300 + 1]  # at most 300 points
     covered = _curve_of_shares((point.coverage for point in few), few)
     title = "Accuracy against coverage"
     coverage = Panel(title, "right, %", {"": covered}, "images that get an answer, %")
@@ -218,7 +218,7 @@ def calibration_sentence(calibration: Calibration) -> str:
 
 
 def _curve_of_shares(xs: Iterable[float], points: Sequence[Bin | Covered]) -> Curve:
-    """The accuracy of some points with its interval, against x, all in percent."""
+    """The curve of the accuracy of points, with its interval, against `xs`; drawn in percent."""
     return Curve(
         [100 * x for x in xs],
         [100 * point.accuracy for point in points],
@@ -231,11 +231,12 @@ def _curve_of_shares(xs: Iterable[float], points: Sequence[Bin | Covered]) -> Cu
 
 
 def confusion_section(report: Report) -> Markup:
-    """The confusion matrix; and if it has not all classes, the pairs that are confused most often."""
+    """The section with the confusion matrix; if it does not have all classes, also with the pairs that are
+    confused most often."""
     if not report.confused:
         return section("Which classes are confused", paragraph("None: every answer is right."))
 
-    # The pairs
+    # The pairs of classes
     rows = []
     for pair in report.confused[:ROWS]:
         count = f"{pair.count:,} of {pair.images:,}"
@@ -253,8 +254,10 @@ def confusion_section(report: Report) -> Markup:
     text = "Rows are the true classes, columns the answers."
     pairs_of_classes = []
     if len(chosen) < len(report.classes):
-        text += f" These {MATRIX} classes of {len(report.classes):,} fared worst."
-        header = ("true", "taken for", "images")
+        text += (
+            f" These are the {MATRIX} of {len(report.classes):,} classes with the lowest recall."
+        )
+        header = ("true", "predicted", "images")
         pairs_of_classes.append(table(rows[: ROWS // 2], header))
         pairs_of_classes.append(_rest(rows[ROWS // 2 :], header, "More pairs"))
     columns_of = list(names)
@@ -271,7 +274,7 @@ def confusion_section(report: Report) -> Markup:
 
 
 def _classes(scores: Sequence[ClassScore]) -> Markup:
-    """A row for each class, those with the lowest recall first."""
+    """The table of the classes, those with the lowest recall first."""
     rows = []
     for score in sorted(scores, key=lambda score: score.recall):
         precision = "never answered"
@@ -287,7 +290,7 @@ def _classes(scores: Sequence[ClassScore]) -> Markup:
             printable_name(score.taken_for),
         )
         rows.append(row)
-    header = ("class", "images", "recall", "95 % interval", "precision", "F1", "most taken for")
+    header = ("class", "images", "recall", "95 % interval", "precision", "F1", "most confused with")
     return join([table(rows[:ROWS], header), _rest(rows[ROWS:], header, "All other classes")])
 
 
@@ -298,29 +301,32 @@ def _rest(rows: Sequence[Sequence[str]], header: Sequence[str], title: str) -> M
     return folded(f"{title} ({len(rows):,})", table(rows, header))
 
 
-# Pictures
+# Mistakes
 
 
 def mistakes_section(
     report: Report, source: Source, look: Look | None = None, folder: Path | None = None
 ) -> Markup:
-    """Pictures of the most confident mistakes; with `look`, as it draws them. folder: of the page, from
-    which their names lead to the files."""
+    """The section with the most confident mistakes.
+
+    look: draws each image; None shows it as it is.
+    folder: the folder of the page, to which links to the images' files are relative.
+    """
     text = (
-        "Wrong answers that the model was surest of: its answer with the probability, the true class, "
+        "The wrong answers with the highest probabilities: the answer with its probability, the true class, "
         "and the photograph's name. Look for wrong labels first."
     )
     if look is not None:
         text += (
-            " Beside each, the same is dark where little of it reaches the answer, by attention "
-            "rollout."
+            " Beside each, a copy is dark where the image has little influence on the answer, by "
+            "attention rollout."
         )
     pictures = gallery(mistake_tiles(report, source, look), look is not None, folder)
     return section("Most confident mistakes", paragraph(text), pictures)
 
 
 def mistake_tiles(report: Report, source: Source, look: Look | None = None) -> list[Tile]:
-    """Pictures of the most confident mistakes, with the answer and the true class."""
+    """The most confident mistakes as tiles, each with the answer and the true class."""
     tiles = []
     for mistake in report.mistakes[:MISTAKES]:
         caption = f"{mistake.confidence:.0%} {printable_name(mistake.predicted)}"
@@ -337,7 +343,7 @@ def mistake_tiles(report: Report, source: Source, look: Look | None = None) -> l
 
 
 def robustness_section(found: Robustness) -> Markup:
-    """Curves, and a table with a row for each corruption."""
+    """The section about corrupted images: curves, and a table with a row for each corruption."""
     count = len(found.cells)
     mean = _curve(found.clean, found.by_severity)
     panels = [_panel(f"mean of {count}", {"": mean})]
@@ -360,18 +366,18 @@ def robustness_section(found: Robustness) -> Markup:
 
 
 def _text(found: Robustness) -> str:
-    """What a reader should know of the figures."""
+    """The paragraph that explains the figures."""
     if found.clean is None:
         return (
             f"ImageNet-C's files: top1 is {found.mean.text()}, the mean over all corruptions and "
-            "severities. CE is the error under a corruption, the mean over severities, in proportion "
-            f"to AlexNet's, which has 100 %; its mean is {found.errors[0].text()}."
+            "severities. CE is the error under a corruption, the mean over severities, divided "
+            f"by AlexNet's; its mean is {found.errors[0].text()}."
         )
     return (
         f"The same images, corrupted: top1 falls from {found.clean.text()} to {found.mean.text()}, "
-        "the mean over all corruptions and severities. Severity 0 is the image as it is. Images are "
-        "corrupted at the size at which the model gets them; unlike ImageNet-C's, they are not "
-        "stored as JPEG afterwards."
+        "the mean over all corruptions and severities. Severity 0 is the clean image. Images are "
+        "corrupted at the model's image size; unlike ImageNet-C's, they are not compressed as JPEG "
+        "afterwards."
     )
 
 
@@ -380,7 +386,7 @@ def _panel(title: str, curves: dict[str, Curve]) -> Panel:
 
 
 def _curve(clean: Metric | None, row: Sequence[Metric]) -> Curve:
-    """top1 in percent by severity, with intervals if all have one; 0 is the images as they are."""
+    """top1 in percent by severity, with intervals if all have one; severity 0 is the clean images."""
     metrics = list(row)
     severities = range(1, len(row) + 1)
     if clean is not None:
@@ -396,7 +402,7 @@ def _curve(clean: Metric | None, row: Sequence[Metric]) -> Curve:
 
 
 def _row(name: str, metrics: Sequence[Metric], error: Metric | None) -> tuple[str, ...]:
-    """A row of the table; the error stands last, if there is one."""
+    """A row of the table: the metrics, then the error if there is one."""
     cells = list(metrics)
     if error is not None:
         cells.append(error)

@@ -1,7 +1,7 @@
-"""The report of an evaluation: everything that a model's answers to images with one class each
-tell, as values. report_page.py makes a page of them, `to_json` a file for programs.
+"""The report of an evaluation: all metrics and tables of a model's answers to images with one class each, as
+values. page.py writes them as an HTML page, `to_json` as JSON.
 
-Legend: N images, C classes that any of them has.
+Legend: N images, C classes that occur among them.
 """
 
 from dataclasses import asdict, dataclass, field
@@ -39,44 +39,49 @@ class Mistake:
     """An image whose answer is wrong."""
 
     index: int
-    """Which example of the source it is."""
+    """Index of the image in the source."""
     image: str
-    """What a user would call it."""
+    """Name of the image, such as its file."""
     true: str
+    """The true class."""
     predicted: str
+    """The predicted class."""
     confidence: float
-    """The probability of the answer."""
+    """The probability of the predicted class."""
 
 
 @dataclass(frozen=True, eq=False)
 class Report:
-    """What a model's answers show. If any output is not finite, there are only metrics and
-    notes."""
+    """A report about a model's answers. If any output is not finite, it has only metrics and notes."""
 
     model: str
+    """Name of the model."""
     images: str
-    """What the images are, such as "500 images of photos/"."""
+    """Title of the images, such as "500 images of photos/"."""
     facts: dict[str, str]
-    """How it was measured, by name: preprocessing, date, command."""
+    """How the report was computed, by name: preprocessing, date, command."""
     metrics: tuple[Metric, ...]
     notes: tuple[str, ...]
-    """What a reader may not expect, a sentence each."""
+    """Sentences about what a reader may not expect."""
     classes: tuple[ClassScore, ...] = ()
+    """Scores of the classes, in the model's order."""
     confused: tuple[Confused, ...] = ()
-    """The most frequent first."""
+    """The confused pairs of classes, the most frequent first."""
     confusion: np.ndarray = field(default_factory=lambda: np.zeros((0, 1), np.int64))
-    """How many images of each class got which answer, int64 (C, C + 1): the last column is for
-    answers outside of the classes that the images have."""
+    """The confusion matrix, int64 (C, C + 1): the last column is for answers outside of the classes that
+    occur among the images."""
     reliability: tuple[Bin, ...] = ()
+    """The bins of the reliability diagram."""
     coverage: tuple[Covered, ...] = ()
+    """The accuracy against the coverage."""
     mistakes: tuple[Mistake, ...] = ()
-    """The most confident first."""
+    """All mistakes, the most confident first."""
     calibration: Calibration | None = None
-    """A temperature, if one was fitted."""
+    """The fitted temperature and its effect; None if none was fitted."""
     other: str = ""
-    """The name of the model that it is compared with."""
+    """Name of the model that this one is compared with; empty if there is none."""
     paired: Paired | None = None
-    """The comparison, if there is another model."""
+    """The comparison with the other model; None if there is none."""
     robustness: Robustness | None = None
     """The accuracy on corrupted images, if it was measured."""
 
@@ -118,8 +123,8 @@ def _paired_json(paired: Paired) -> dict:
 
 
 def report(given: Answers, source: Source, model: str, images: str, facts: dict) -> Report:
-    """The report of a model's answers to the images of a source, whose groups tell which answers are not
-    independent."""
+    """Compute the report of a model's answers to the images of a source. Answers to images of one of its
+    groups are not independent."""
     given = in_groups(given, source)
     metrics = tuple(classification(given))
     notes = (*given.notes, *_notes(given, source))
@@ -159,7 +164,7 @@ def mistakes(given: Answers, source: Source) -> list[Mistake]:
 
 
 def _notes(given: Answers, source: Source) -> list[str]:
-    """What a reader of the numbers should know about these images and answers."""
+    """Sentences about these images and answers for readers of the report."""
     notes = []
     broken = given.indices[~given.finite]
     if len(broken):
@@ -179,15 +184,15 @@ def _notes(given: Answers, source: Source) -> list[str]:
         )
     if count == 1:
         notes.append(
-            f"all images are of one class, {given.labels[given.present[0]]}: this measures how "
-            "often it is recognised, and not what is taken for it"
+            f"all images are of one class, {given.labels[given.present[0]]}: this measures its recall, "
+            "not how often other images are predicted as it"
         )
     empty = np.flatnonzero(np.bincount(source.target_array, minlength=len(source.labels)) == 0)
     if len(empty) and not by_position(source.labels, given.labels):
         names = ", ".join(source.labels[k] for k in empty[:5])
         notes.append(
             f"{len(empty):,} of the data's {len(source.labels):,} classes have no image here "
-            f"({names}); no mean over classes has them"
+            f"({names}); means over classes leave them out"
         )
 
     # The answers
@@ -200,8 +205,8 @@ def _notes(given: Answers, source: Source) -> list[str]:
     if given.groups is not None:
         groups = counted(group_count(len(given), given.groups), "group")
         notes.append(
-            f"all intervals and tests are those of {groups} that are independent of each other, not of "
-            f"{len(given):,} images: images of one group are right or wrong together"
+            f"all intervals and tests treat {groups} as independent, not {len(given):,} images: "
+            "images of one group tend to be right or wrong together"
         )
     notes.append(chance_sentence(given.confidence, given.groups))
     return notes

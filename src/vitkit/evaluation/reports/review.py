@@ -1,5 +1,5 @@
-"""Which images of a data set deserve a second look: those unlike all others, and the page that shows
-them beside labels that are probably wrong (label_noise.py).
+"""Unusual images of a data set, and the page of a review, which also shows the labels that are probably wrong
+(label_noise.py).
 
 Legend: N images, D width of the features.
 """
@@ -25,18 +25,18 @@ from vitkit.inspection import (
 from vitkit.inspection.pages.html import Active, marking
 from vitkit.system.console.text import as_word, printable_name
 
-NEIGHBOURS = 10  # whose mean distance says how unlike others an image is
-FAR = 4.0  # robust standard deviations from which a value is unusual
+NEIGHBOURS = 10  # number of nearest images whose mean distance measures how unusual an image is
+FAR = 4.0  # robust standard deviations above which a value is unusual
 AT_ONCE = 1 << 26  # similarities that are computed in one batch
-PICTURES = 60  # of each kind; the list has all
-NO_PICTURE = np.full((100, 100, 3), 128, np.uint8)  # in place of what cannot be read
-LIST = "reviewed.txt"  # the file of what a reader has decided
+PICTURES = 60  # largest number of pictures of each kind of finding; the list has all
+NO_PICTURE = np.full((100, 100, 3), 128, np.uint8)  # replaces an image that cannot be read
+LIST = "reviewed.txt"  # file of the reader's decisions
 CHOICES = 200  # largest number of classes that the page offers as corrections
 
 
 def outliers(x: np.ndarray) -> list[tuple[int, float]]:
-    """Images that are unlike all others, the most unlike first, with how far: features (N, D) ->
-    indices, and robust standard deviations of the mean cosine distance to the NEIGHBOURS nearest.
+    """Outliers, the farthest first: features (N, D) -> indices, and for each the mean cosine distance to its
+    NEIGHBOURS nearest images, in robust standard deviations from the median.
     """
     count = len(x)
     neighbours = min(NEIGHBOURS, count - 1)
@@ -59,9 +59,9 @@ def outliers(x: np.ndarray) -> list[tuple[int, float]]:
 
 
 def robust_deviations(values: np.ndarray) -> np.ndarray:
-    """How many standard deviations each value is from the median, (N,); the standard deviation is
-    that of the values' middle half, which a few odd ones do not change. Infinite for a value that
-    differs where at least half are the same."""
+    """The distance of each value from the median, (N,), in standard deviations estimated from the median
+    absolute deviation, which outliers do not affect. Infinite for a value that differs from the median if
+    at least half of the values are equal to it."""
     centred = values - np.median(values)
     spread = 1.4826 * np.median(np.abs(centred))
     if spread == 0:
@@ -76,12 +76,12 @@ def unusual_looks(
     sharpness: np.ndarray,
     stretched: np.ndarray | None = None,
 ) -> dict[int, str]:
-    """Images that look otherwise than the others, by index, with what is unusual: dark, pale,
-    empty, blurred, of another size or shape.
+    """Images that look unusual in comparison with the others, by index, with a description: dark, pale,
+    empty, blurred, of another size or shape. Among X-rays, for example, a dark image is not unusual.
 
-    sizes: (N, 2), height and width. thumbnails: uint8 (N, 8, 8, 3). sharpness and stretched: (N,), as
-    `curate.Survey` has them; the light of a stretched image is not judged. Each is compared with the
-    other images: among X-rays nothing is dark.
+    sizes: height and width, (N, 2).
+    thumbnails: uint8 (N, 8, 8, 3).
+    sharpness, stretched: as in `Survey`, (N,). The brightness of stretched images is not compared.
     """
     found: dict[int, list[str]] = {}
 
@@ -89,7 +89,7 @@ def unusual_looks(
         for i in np.flatnonzero(flagged).tolist():
             found.setdefault(i, []).append(text)
 
-    # Light
+    # Brightness and contrast
     has_light = np.ones(len(sizes), bool)
     if stretched is not None:
         has_light = ~stretched
@@ -101,7 +101,7 @@ def unusual_looks(
     empty = (contrast < 4) & (robust_deviations(contrast) < -FAR / 2)
     note(empty, "nearly empty")
 
-    # Sharpness, which of nothing is nothing
+    # Sharpness; an empty image is never sharp
     blurred = robust_deviations(np.log(sharpness + 1e-6)) < -FAR
     note(blurred & ~empty, "blurred")
 
@@ -125,21 +125,21 @@ class Finding:
     """An image that deserves a second look."""
 
     kind: str
-    """Why: one of KINDS."""
+    """Kind of the finding, a key of KINDS."""
     part: str
-    """"train", "val" or "test"."""
+    """Part of the data set: "train", "val" or "test"."""
     index: int
-    """Its number in that part."""
+    """Index of the image in that part."""
     name: str
-    """What the part calls it."""
+    """Name of the image in that part."""
     label: str
-    """Its label; empty if it has none."""
+    """Label of the image; empty if it has none."""
     reason: str
-    """What is unusual, in words."""
+    """A description of what is unusual."""
     like: tuple[str, int] | None = None
-    """Of a duplicate: part and number of the image that it repeats."""
+    """For a duplicate, part and index of the image that it repeats; None for other kinds."""
     guess: str = ""
-    """Of a label that may be wrong: the class that the others make of it."""
+    """For a label that may be wrong, the class predicted from the other images; empty for other kinds."""
 
 
 KINDS = {
@@ -151,15 +151,15 @@ KINDS = {
 }
 MEANING = {
     "label": (
-        "As many as are expected to be wrong, the surest first. Below each picture: its label, then "
-        "what all the other images make of it. A wrong label, two things in one picture, or a picture "
-        "that is hard."
+        "The labels that are most probably wrong, the surest first; their number is the expected number of "
+        "wrong labels. Below each picture: its label, then the prediction from all other images. Reasons are "
+        "a wrong label, two things in one picture, or a hard picture."
     ),
     "duplicate": (
         "Each beside the picture that it repeats. A picture in both the training and the test part "
-        "makes the test too easy; one with two labels is wrong once."
+        "makes the test too easy; if the two labels differ, one of them is wrong."
     ),
-    "outlier": "What the model sees in them is far from every other image. Do they belong here?",
+    "outlier": "Their features are far from those of every other image. Do they belong here?",
     "looks": "Compared with the other images of this data set.",
     "unreadable": "Training stops at them, unless --data.on-bad-image skip leaves them out.",
 }
@@ -168,9 +168,8 @@ MEANING = {
 def write_review(
     path: Path, data: str, parts: dict[str, Source], findings: Sequence[Finding], facts: list[str]
 ) -> Path:
-    """Write the page about a data set, completely or not at all, and return its path. Its reader
-    decides on photographs and saves the list that `without` and curation's `read_corrections`
-    read. Raises OSError."""
+    """Write the page of a review atomically, and return its path. Its reader marks images, and saves a list
+    that `without` and `read_corrections` read. Raises OSError."""
     counts = []
     sections = []
     for kind, heading in KINDS.items():
@@ -184,7 +183,7 @@ def write_review(
 
 
 def _marking(parts: dict[str, Source], findings: Sequence[Finding], data: str) -> Active:
-    """What lets a reader decide on the photographs."""
+    """The part of the page with which a reader marks images."""
     images = {each.name: (each.part, each.label) for each in findings if _is_markable(each)}
     source = next(iter(parts.values()))  # the training part, if there is one
     classes = []
@@ -193,11 +192,11 @@ def _marking(parts: dict[str, Source], findings: Sequence[Finding], data: str) -
     ways = []
     if Path(data).is_dir() and any(Path(name).is_file() for name in images):
         ways.append(
-            f"vitkit data review {as_word(data)} --apply {LIST} says which files it would move, and "
+            f"vitkit data review {as_word(data)} --apply {LIST} prints which files it would move, and "
             "with --yes moves them"
         )
     else:
-        ways.append("the list names the rows of a table that are to be put right there")
+        ways.append("the list names the rows of the table that need a correction")
     if "train" in parts:
         ways.append(f"--data.exclude {LIST} trains without those of the training part")
     following = "; or, without that, ".join(ways)
@@ -205,15 +204,15 @@ def _marking(parts: dict[str, Source], findings: Sequence[Finding], data: str) -
 
 
 def _is_markable(finding: Finding) -> bool:
-    """Whether a photograph can be named in a line of the list."""
+    """Whether the image's name can be written as a line of the list."""
     return finding.name.isprintable()
 
 
 def _section(
     kind: str, parts: dict[str, Source], findings: Sequence[Finding], folder: Path
 ) -> Markup:
-    """The findings of a kind: pictures of the first ones, and a table of all. folder: of the page, from
-    which the names of photographs lead to their files."""
+    """The section with the findings of a kind: pictures of the first ones, and a table of all. folder: the
+    folder of the page, to which links to the images' files are relative."""
     tiles = [_tile(parts, finding) for finding in findings[:PICTURES]]
     rows = [(f.part, printable_name(f.name), printable_name(f.label), f.reason) for f in findings]
     listing = table(rows, ("part", "image", "label", "why"), wraps=True)
@@ -226,7 +225,7 @@ def _section(
 
 
 def _tile(parts: dict[str, Source], finding: Finding) -> Tile:
-    """A finding's picture with its label and the reason; a duplicate beside what it repeats."""
+    """The picture of a finding with its label and the reason; a duplicate beside the image that it repeats."""
     if finding.kind == "unreadable":
         pixels = NO_PICTURE
     else:
@@ -240,12 +239,12 @@ def _tile(parts: dict[str, Source], finding: Finding) -> Tile:
         right = False
     note = finding.reason
     if not _is_markable(finding):
-        note += "; no list can hold its name: rename the file to mark it"
+        note += "; its name cannot be written to a list: rename the file to mark it"
     return Tile(pixels, caption, right, note, finding.name, _is_markable(finding))
 
 
 def _side_by_side(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Two pictures on one, each in a square of 160 pixels."""
+    """One picture of two, each padded to a square of 160 pixels."""
     from PIL import Image, ImageOps
 
     squares = [ImageOps.pad(Image.fromarray(each), (160, 160)) for each in (left, right)]

@@ -42,7 +42,7 @@ CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True, eq=False)
-class Contender:
+class Implementation:
     """A model in one runtime and one precision."""
 
     library: str
@@ -69,14 +69,14 @@ class Contender:
         return name
 
 
-def contenders(
+def implementations(
     classifier: Classifier,
     trial: Trial,
     folder: Path,
     open_isolated: OpenFile,
     runtimes: Sequence[RuntimeName] = ("torch", "onnx", "openvino"),
     precisions: Sequence[Weights] = ("float32", "bfloat16", "int8"),
-) -> Iterator[Contender]:
+) -> Iterator[Implementation]:
     """Yield every candidate that this machine supports, exported into a folder and checked. The first is
     PyTorch in float32, the reference of the others. A candidate whose library crashes its process is left
     out, with a log message.
@@ -123,7 +123,7 @@ def is_worth_measuring(library: RuntimeName, precision: Weights) -> bool:
 
 def _of_pytorch(
     classifier: Classifier, exact: Runtime, library: str, precision: Precision, trial: Trial
-) -> Contender:
+) -> Implementation:
     """The model in PyTorch, compiled or not."""
     if library == "compiled":
         runtime = compiled(classifier, CPU, precision)
@@ -148,7 +148,7 @@ def _exported(
     trial: Trial,
     folder: Path,
     open_isolated: OpenFile,
-) -> Contender:
+) -> Implementation:
     """The model as an exported file. Raises WorkerDied if the process that computes it dies."""
     name = f"{wanted.to}-{wanted.precision}"
     if wanted.calibrated:
@@ -168,23 +168,23 @@ def _compared(
     precision: Weights,
     trial: Trial,
     file: Path | None = None,
-) -> Contender:
+) -> Implementation:
     """A candidate, with its agreement with the exact runtime."""
     agreement = agree(exact, runtime, trial, precision)
-    return Contender(library, precision, runtime.logits, agreement, file)
+    return Implementation(library, precision, runtime.logits, agreement, file)
 
 
-def is_good(contender: Contender, activation: Activation) -> bool:
+def is_good(implementation: Implementation, activation: Activation) -> bool:
     """Whether a candidate's agreement is within the bounds of an exported file."""
-    if contender.agreement is None:
+    if implementation.agreement is None:
         return False
-    least = LEAST[contender.precision]
-    return wrong(contender.agreement, contender.precision, activation, least) == ""
+    least = LEAST[implementation.precision]
+    return wrong(implementation.agreement, implementation.precision, activation, least) == ""
 
 
 def with_less_work(
     classifier: Classifier, trial: Trial, merge: Sequence[int], sure: Sequence[float]
-) -> Iterator[Contender]:
+) -> Iterator[Implementation]:
     """Candidates in PyTorch and float32 with token merging, and with early exits fitted on the trial's
     calibration images. Each is compared with the whole model. merge: numbers of tokens merged in every
     block. sure: probabilities from which an exit is taken.
@@ -202,14 +202,16 @@ def with_less_work(
         yield replace(tried, less=less)
 
 
-def of_exported(process: Isolated) -> Contender:
+def of_exported(process: Isolated) -> Implementation:
     """An exported file in a process of its own, without a comparison of its predictions."""
     file = process.runtime
     own = file.file if isinstance(file, PictureRuntime) else file
-    return Contender(own.library, own.computed_in, file.logits, file=process.path, process=process)
+    return Implementation(
+        own.library, own.computed_in, file.logits, file=process.path, process=process
+    )
 
 
-def of_timm(name: str, classifier: Classifier) -> Contender:
+def of_timm(name: str, classifier: Classifier) -> Implementation:
     """A model of timm in float32 for comparison, with random weights, which do not affect its
     speed. Raises VitkitError if timm does not have a model of this name, or is not installed."""
     try:
@@ -231,4 +233,4 @@ def of_timm(name: str, classifier: Classifier) -> Contender:
         with torch.inference_mode():
             return model(torch.from_numpy(images).float() / 127.5 - 1).numpy()
 
-    return Contender(f"timm {name}", "float32", compute)
+    return Implementation(f"timm {name}", "float32", compute)

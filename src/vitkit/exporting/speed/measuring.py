@@ -21,7 +21,7 @@ from tempfile import TemporaryDirectory, TemporaryFile
 import numpy as np
 from PIL import Image
 
-from vitkit.exporting.speed.candidates import Contender, is_good
+from vitkit.exporting.speed.candidates import Implementation, is_good
 from vitkit.exporting.speed.isolated import passes
 from vitkit.runtimes import FastestRuntime, folder_of
 from vitkit.runtimes.fastest import NAME
@@ -72,7 +72,9 @@ class RuntimeSpeed:
         return asdict(self)
 
 
-def measure(contenders: Sequence[Contender], images: np.ndarray, plan: Turns) -> list[RuntimeSpeed]:
+def measure(
+    implementations: Sequence[Implementation], images: np.ndarray, plan: Turns
+) -> list[RuntimeSpeed]:
     """Measure all candidates in turns on images, uint8 (N, 3, h, w). They should be real ones,
     because the time of an early exit depends on them. A candidate whose process dies is measured no
     further, with a log message; it has no figures if one of its batch sizes was not measured."""
@@ -81,31 +83,31 @@ def measure(contenders: Sequence[Contender], images: np.ndarray, plan: Turns) ->
 
     # The first computations are slower
     ended = set()
-    for i, contender in enumerate(contenders):
+    for i, implementation in enumerate(implementations):
         try:
             for batch in plan.batches:
-                contender.compute(images[:batch])
+                implementation.compute(images[:batch])
         except WorkerDied as error:
-            _log_ended(contender, error)
+            _log_ended(implementation, error)
             ended.add(i)
 
     # Measure in turns
     rates: list[dict[int, list[float]]] = [
-        {batch: [] for batch in plan.batches} for _ in contenders
+        {batch: [] for batch in plan.batches} for _ in implementations
     ]
-    latencies: list[list[float]] = [[] for _ in contenders]
+    latencies: list[list[float]] = [[] for _ in implementations]
     for turn in range(plan.rounds):
         for batch in plan.batches:
-            order = list(range(len(contenders)))
+            order = list(range(len(implementations)))
             if turn % 2:
                 order.reverse()
             for i in order:
                 if i in ended:
                     continue
                 try:
-                    times = _turn(contenders[i], images, batch, plan.seconds)
+                    times = _turn(implementations[i], images, batch, plan.seconds)
                 except WorkerDied as error:
-                    _log_ended(contenders[i], error)
+                    _log_ended(implementations[i], error)
                     ended.add(i)
                     continue
                 rates[i][batch].append(batch * len(times) / sum(times))
@@ -114,17 +116,19 @@ def measure(contenders: Sequence[Contender], images: np.ndarray, plan: Turns) ->
     return [_speed(rate, times) for rate, times in zip(rates, latencies, strict=True)]
 
 
-def _log_ended(contender: Contender, error: WorkerDied) -> None:
-    say(f"{contender.name} is not measured any further: {error}", WARNING)
+def _log_ended(implementation: Implementation, error: WorkerDied) -> None:
+    say(f"{implementation.name} is not measured any further: {error}", WARNING)
 
 
-def _turn(contender: Contender, images: np.ndarray, batch: int, seconds: float) -> list[float]:
+def _turn(
+    implementation: Implementation, images: np.ndarray, batch: int, seconds: float
+) -> list[float]:
     """Seconds of each pass of a turn, which cycles through the images. Raises WorkerDied if the
     candidate's process dies."""
     time.sleep(PAUSE)
-    if contender.process is not None:
-        return contender.process.turn(images, batch, seconds)
-    return passes(contender.compute, images, batch, seconds)
+    if implementation.process is not None:
+        return implementation.process.turn(images, batch, seconds)
+    return passes(implementation.compute, images, batch, seconds)
 
 
 def _speed(rates: dict[int, list[float]], times: list[float]) -> RuntimeSpeed:
@@ -205,29 +209,35 @@ PRECISIONS = ("float32", "bfloat16")  # those that `auto` can choose; int8 must 
 
 
 def remember(
-    classifier: Classifier, found: Sequence[Contender], speeds: Sequence[RuntimeSpeed]
+    classifier: Classifier, found: Sequence[Implementation], speeds: Sequence[RuntimeSpeed]
 ) -> list[FastestRuntime]:
     """Save the fastest runtime of each precision, if more than one was measured. Raises OSError."""
     kept = []
     for precision in PRECISIONS:
         rates = {}
-        for contender, speed in zip(found, speeds, strict=True):
-            if _can_be_fastest(contender, precision, classifier):
-                rates[contender.library] = (_mean_rate(speed), contender)
+        for implementation, speed in zip(found, speeds, strict=True):
+            if _can_be_fastest(implementation, precision, classifier):
+                rates[implementation.library] = (_mean_rate(speed), implementation)
         if len(rates) > 1 and "PyTorch" in rates:
             rate, best = max(rates.values(), key=lambda each: each[0])
             kept.append(_save_fastest(classifier, best, rate / rates["PyTorch"][0]))
     return kept
 
 
-def _can_be_fastest(contender: Contender, precision: str, classifier: Classifier) -> bool:
+def _can_be_fastest(implementation: Implementation, precision: str, classifier: Classifier) -> bool:
     """Whether a candidate computes the whole model in this precision, accurately and without a slow
     start."""
-    if contender.agreement is None or contender.less or contender.precision != precision:
+    if (
+        implementation.agreement is None
+        or implementation.less
+        or implementation.precision != precision
+    ):
         return False
-    if contender.library != "PyTorch" and contender.file is None:  # compilation takes minutes
+    if (
+        implementation.library != "PyTorch" and implementation.file is None
+    ):  # compilation takes minutes
         return False
-    return is_good(contender, classifier.activation)
+    return is_good(implementation, classifier.activation)
 
 
 def _mean_rate(speed: RuntimeSpeed) -> float:
@@ -236,7 +246,7 @@ def _mean_rate(speed: RuntimeSpeed) -> float:
     return prod(rates) ** (1 / len(rates))
 
 
-def _save_fastest(classifier: Classifier, best: Contender, speedup: float) -> FastestRuntime:
+def _save_fastest(classifier: Classifier, best: Implementation, speedup: float) -> FastestRuntime:
     """Save the exported file of the fastest runtime with its measurements."""
     # The file comes first: the JSON file that names it is written when it is complete
     folder = folder_of(classifier)

@@ -111,7 +111,8 @@ def beginning(
         say("`select`, `rates`, `regularise` and `seeds` are a protocol's: took `preset='none'`")
 
     # The recipe
-    recipe = recipe_of(model, data, preset, hints, columns, like=like)
+    on_gpu = pick_device(device).type == "cuda"
+    recipe = recipe_of(model, data, preset, hints, columns, like=like, on_gpu=on_gpu)
     _log_image_size(recipe, preset, hints)
     _log_vtab_task(recipe, data, preset, like, given)
     recipe = with_length(with_evals(recipe, evaluators or None), length, given)

@@ -1,4 +1,4 @@
-"""The drawing of a model, with a table of its parts, and the file that it becomes."""
+"""Draw the architecture of a model, with a table of its parts, to a file."""
 
 from pathlib import Path
 
@@ -14,25 +14,27 @@ from vitkit.system.storage.files import check_replaceable, write_where_said
 ENDINGS = (".svg", ".html", ".png")
 WIDTH = 380.0
 ROW = 16.0
-# Where the columns of the table end; the first begins at the left
+# Right ends of the columns of the table; the first column starts at the left
 COLUMNS = (218.0, 318.0, 372.0)
 HEADER = ("part", "gives", "parameters", "MACs")
 
 
 def check_drawing(path: Path) -> None:
-    """Raises VitkitError for a file that no drawing can become: before a model is loaded for it."""
+    """Raises VitkitError if a drawing cannot be written to a file; call this before a model is loaded."""
     if path.suffix.lower() not in ENDINGS:
         raise BadSettings(
-            f"{path} is to be the drawing of a model; its ending says what it is: .svg, .png or "
+            f"{path} is to be the drawing of a model; its suffix must be .svg, .png or "
             ".html, a page"
         )
     check_replaceable(path)
 
 
 def write_architecture(path: Path | str, config: ModelConfig) -> Path:
-    """Draw a model as `draw_architecture` does, to a file whose ending says what it is: .svg, .png, or .html,
-    a page. Returns its path. Raises OSError, and VitkitError for another ending, for a model that has
-    no drawing, and for a file that vitkit did not write."""
+    """Draw a model to a file, see `draw_architecture`: .svg, .png, or .html for a page. Returns its path.
+
+    Raises OSError, and VitkitError for another suffix, for a model that has no drawing, and for an
+    existing file that vitkit did not write.
+    """
     path = Path(path)
     check_drawing(path)
     if not isinstance(config, ViTConfig | ResNetConfig):
@@ -51,8 +53,10 @@ def write_architecture(path: Path | str, config: ModelConfig) -> Path:
 
 
 def draw_architecture(config: ViTConfig | ResNetConfig, alone: bool = True) -> Scene:
-    """The drawing of a model for images of its own size: Figure 1 with this model's shapes. `alone`, it
-    has the model's name above it, and below it what each part gives, learns and costs."""
+    """Draw a model for images of its own size: Figure 1 with this model's shapes.
+
+    alone: add the model's name at the top, and the table of parts at the bottom.
+    """
     scene = Scene(WIDTH, f"The architecture of {called(config)}")
     if isinstance(config, ViTConfig):
         draw_transformer(scene, config)
@@ -67,7 +71,7 @@ def draw_architecture(config: ViTConfig | ResNetConfig, alone: bool = True) -> S
 
 
 def _whole(config: ModelConfig) -> str:
-    """What the whole model has and costs."""
+    """The parameters and operations of the whole model."""
     learned = sum(part.parameters for part in parts(config))
     return f"{learned:,} parameters, {operations(cost(config).macs)} MACs an image"
 
@@ -81,7 +85,7 @@ def operations(count: int) -> str:
 
 
 def table_of_parts(config: ModelConfig) -> list[tuple[str, str, str, str]]:
-    """A row for each part: its name, the shape that it gives, its parameters and MACs; and the sum."""
+    """A row for each part: its name, the shape of its output, its parameters and MACs; and the sum."""
     listed = parts(config)
     rows = [(_name(part), _shape(part), _count(part.parameters), _macs(part)) for part in listed]
     learned = sum(part.parameters for part in listed)
@@ -90,7 +94,7 @@ def table_of_parts(config: ModelConfig) -> list[tuple[str, str, str, str]]:
 
 
 def _name(part: ModelPart) -> str:
-    """The name of a part, and how often it is there."""
+    """The name of a part, and how many times it occurs."""
     if part.times == 1:
         return part.name
     return f"{part.name} × {part.times}"
@@ -102,14 +106,14 @@ def _shape(part: ModelPart) -> str:
 
 
 def _count(count: int) -> str:
-    """A count, or nothing for none."""
+    """A count as text; "" for 0."""
     if count == 0:
         return ""
     return f"{count:,}"
 
 
 def _macs(part: ModelPart) -> str:
-    """The operations of a part, or nothing for none."""
+    """The operations of a part as text; "" for 0."""
     if part.macs == 0:
         return ""
     return operations(part.macs)

@@ -1,5 +1,5 @@
-"""A ResNet as boxes, from the image at the bottom to the classes at the top, with one of its units
-opened beside it."""
+"""Draw a ResNet as boxes, from the image at the bottom to the classes at the top, with one of its units
+in detail beside it."""
 
 from vitkit.inspection.architecture.scene import LARGE, Box, Scene, Text, box_height
 from vitkit.inspection.architecture.transformer import (
@@ -30,7 +30,7 @@ def draw_resnet(scene: Scene, config: ResNetConfig) -> None:
     scene.shapes.append(Text(CENTRE, -30, "Image", LARGE, bold=True))
     scene.lines(RIGHT, -38, [f"{height} × {width} × {config.channels}"])
 
-    # The root, and the stages, each with the shape that it gives
+    # The root and the stages, each with the shape of its output
     rows, columns = backbone.root_grid(config.image)
     top = next_box(scene, -60, "projection", ["Root", "7 × 7 convolution,", "max-pooling"])
     label = f"{rows} × {columns} × {backbone.channels}"

@@ -1,7 +1,7 @@
-"""Boxes, texts and lines on a page, and that page as SVG or PNG.
+"""A drawing of boxes, texts and lines, and its conversion to SVG and PNG.
 
-A unit is a pixel of a telephone's screen: letters of 11 can be read there. x grows to the right and y
-downwards, as in SVG.
+A unit is a pixel of a telephone's screen, so text of size 11 is legible there. x points to the right and
+y downwards, as in SVG.
 """
 
 import html
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 Point = tuple[float, float]
 Anchor = Literal["start", "middle", "end"]
 
-SMALL = 11.0  # of letters
+SMALL = 11.0  # size of text
 LARGE = 13.0
-DPI = 216  # of PNG, whose inch is 72 units
-DISPLAYED = 1.5  # pixels to a unit, where there is room
+DPI = 216  # of a PNG file, with 72 units to an inch
+DISPLAYED = 1.5  # pixels to a unit, if there is room
 
-# The sorts of boxes, and what else has a colour: on white, and on black. Those of Figure 1
+# Colours of boxes, text and lines, on white and on black. Those of boxes are from Figure 1
 COLOURS = {
     "paper": ("#ffffff", "#0d1117"),
     "ink": ("#1b1f24", "#e6edf3"),
@@ -56,7 +56,7 @@ class Box:
 
 @dataclass(frozen=True)
 class Text:
-    """A line of text; `x` is where `anchor` says, `y` its middle."""
+    """A line of text. (x, y) is the point of its vertical centre that `anchor` selects."""
 
     x: float
     y: float
@@ -69,7 +69,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Polyline:
-    """A line through points, with the head of an arrow at its end, or dashed."""
+    """A line through points, optionally with an arrow head at its end, or dashed."""
 
     points: tuple[Point, ...]
     arrow: bool = True
@@ -78,7 +78,7 @@ class Polyline:
 
 @dataclass
 class Scene:
-    """The content of a page, in the order in which it is drawn."""
+    """The shapes of a drawing, in the order in which they are drawn."""
 
     width: float
     title: str
@@ -87,25 +87,25 @@ class Scene:
     def box(
         self, left: float, top: float, width: float, colour: str, lines: Sequence[str]
     ) -> float:
-        """Draw a box as high as its lines of text, the first of them bold; returns its bottom."""
+        """Draw a box that fits its lines of text, the first of them bold; returns its bottom."""
         height = box_height(lines)
         self.shapes.append(Box(left, top, width, height, colour))
         self.lines(left + width / 2, top + 5, lines, "middle")
         return top + height
 
     def lines(self, x: float, top: float, lines: Sequence[str], anchor: Anchor = "start") -> float:
-        """Write lines of text below each other, the first of them bold; returns where they end."""
+        """Write lines of text below each other, the first of them bold; returns their bottom."""
         for i, line in enumerate(lines):
             y = top + (i + 0.5) * LINE
             self.shapes.append(Text(x, y, line, anchor=anchor, bold=i == 0))
         return top + LINE * len(lines)
 
     def arrow(self, *points: Point, dashed: bool = False, head: bool = True) -> None:
-        """Draw a line through points, and its head."""
+        """Draw a line through points, with an arrow head if `head`."""
         self.shapes.append(Polyline(points, head, dashed))
 
     def extent(self) -> tuple[float, float]:
-        """The smallest and the largest y of all that is drawn."""
+        """The smallest and the largest y of all shapes."""
         heights = []
         for shape in self.shapes:
             if isinstance(shape, Box):
@@ -117,7 +117,7 @@ class Scene:
         return min(heights), max(heights)
 
 
-LINE = 15.0  # from one line of text to the next
+LINE = 15.0  # distance between lines of text
 
 
 def box_height(lines: Sequence[str]) -> float:
@@ -129,8 +129,7 @@ def box_height(lines: Sequence[str]) -> float:
 
 
 def svg(scene: Scene) -> str:
-    """The page as SVG, with letters as text; it follows the light or dark theme of the reader's
-    system."""
+    """The drawing as SVG, with text as text. It follows the light or dark theme of the reader's system."""
     top, bottom = scene.extent()
     top -= 10
     height = bottom + 10 - top
@@ -148,7 +147,7 @@ def svg(scene: Scene) -> str:
 
 
 def _css() -> str:
-    """The colours as rules: the light ones, and the dark ones for those whose system is dark."""
+    """The colours as CSS rules for a light and a dark theme."""
     light: list[str] = []
     dark: list[str] = []
     for name, (on_white, on_black) in COLOURS.items():
@@ -170,7 +169,7 @@ def _css() -> str:
 
 
 def _svg_shape(shape: Box | Text | Polyline) -> str:
-    """A shape as an element."""
+    """A shape as an SVG element."""
     if isinstance(shape, Box):
         return (
             f'<rect class="{shape.colour}" x="{shape.left:g}" y="{shape.top:g}" '
@@ -180,7 +179,7 @@ def _svg_shape(shape: Box | Text | Polyline) -> str:
         weight = ""
         if shape.bold:
             weight = ' font-weight="600"'
-        baseline = shape.y + 0.35 * shape.size  # not every program knows dominant-baseline
+        baseline = shape.y + 0.35 * shape.size  # some programs do not support dominant-baseline
         return (
             f'<text class="{shape.colour}" x="{shape.x:g}" y="{baseline:g}" '
             f'font-size="{shape.size:g}" text-anchor="{shape.anchor}"{weight}>'
@@ -201,7 +200,7 @@ ALIGNED = {"start": "left", "middle": "center", "end": "right"}
 
 
 def png(scene: Scene) -> bytes:
-    """The page as PNG, on white."""
+    """The drawing as PNG, on white."""
     from matplotlib.figure import Figure
 
     top, bottom = scene.extent()
@@ -218,13 +217,13 @@ def png(scene: Scene) -> bytes:
 
 
 def _on_white(colour: str) -> str:
-    """A colour for a light page."""
+    """The value of a colour on white."""
     on_white, _ = COLOURS[colour]
     return on_white
 
 
 def _draw(axes: "Axes", shape: Box | Text | Polyline) -> None:
-    """A shape as an artist of matplotlib, whose points are the units of the page."""
+    """Draw a shape with matplotlib, whose points are the units of the drawing."""
     from matplotlib.patches import FancyBboxPatch
 
     line = _on_white("line")

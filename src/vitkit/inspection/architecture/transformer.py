@@ -1,5 +1,5 @@
-"""A Vision Transformer as Figure 1 of the paper draws it, from the image at the bottom to the classes
-at the top, with one block of its encoder opened beside it. Every number is this model's own.
+"""Draw a Vision Transformer like Figure 1 of the paper, from the image at the bottom to the classes at the
+top, with one block of its encoder in detail beside it. All numbers are those of the model.
 """
 
 from textwrap import wrap
@@ -8,15 +8,15 @@ from vitkit.inspection.architecture.scene import LARGE, LINE, Box, Scene, Text, 
 from vitkit.models import ResNetConfig, ViTConfig
 from vitkit.models.zoo import backbone_name
 
-# The left column has the model, the right one words and the opened block
+# The left column contains the model, the right one text and the block in detail
 LEFT = 8.0
 COLUMN = 176.0
 CENTRE = LEFT + COLUMN / 2
 RIGHT = 206.0
 OPENED = 166.0
-GAP = 22.0  # from one box to the next, with an arrow in it
-IMAGE = 90.0  # the longer side of the picture of an image
-LINES = 28  # patches along a side of it, at most
+GAP = 22.0  # between boxes, with an arrow in it
+IMAGE = 90.0  # longer side of the drawn image
+LINES = 28  # most patches that are drawn along its side
 
 POSITIONS = {
     "none": "no positions",
@@ -54,16 +54,16 @@ def draw_transformer(scene: Scene, config: ViTConfig) -> None:
     top = _projection(scene, config, top)
     top = _tokens(scene, config, top)
 
-    # Eq. 2 and 3: the blocks, and one of them opened
+    # Eq. 2 and 3: the blocks, and one of them in detail
     opened = _opened_block(scene, config, top - GAP)
     top = _encoder(scene, config, top, opened)
 
-    # Eq. 4: what the head reads, and the head
+    # Eq. 4: pooling and head
     _head(scene, config, top)
 
 
 def _image(scene: Scene, config: ViTConfig, bottom: float) -> float:
-    """The image, cut into patches; returns its top."""
+    """Draw the image, cut into patches; returns its top."""
     height, width = config.image
     scale = IMAGE / max(height, width)
     shown = (height * scale, width * scale)
@@ -71,7 +71,7 @@ def _image(scene: Scene, config: ViTConfig, bottom: float) -> float:
     left = CENTRE - shown[1] / 2
     scene.shapes.append(Box(left, top, shown[1], shown[0], "image", 0))
 
-    # A patch, and where others begin
+    # A patch, and the beginnings of others
     patch = config.tiling.size
     scene.shapes.append(Box(left, top, patch[1] * scale, patch[0] * scale, "projection", 0))
     rows, columns = config.grid
@@ -83,7 +83,7 @@ def _image(scene: Scene, config: ViTConfig, bottom: float) -> float:
         x = left + column * stride[1] * scale
         scene.arrow((x, top), (x, bottom), head=False)
 
-    # In words
+    # Description
     words = [f"Image, {height} × {width} × {config.channels}"]
     words.append(f"{rows} × {columns} = {rows * columns:,} patches")
     words.append(f"of {patch[0]} × {patch[1]} pixels")
@@ -97,7 +97,7 @@ def _image(scene: Scene, config: ViTConfig, bottom: float) -> float:
 
 
 def _pixels(sides: tuple[int, int]) -> str:
-    """8, or "8 × 4"."""
+    """Height and width as text: "8", or "8 × 4"."""
     height, width = sides
     if height == width:
         return str(height)
@@ -105,7 +105,7 @@ def _pixels(sides: tuple[int, int]) -> str:
 
 
 def _projection(scene: Scene, config: ViTConfig, top: float) -> float:
-    """The ResNet of a hybrid, and the projection of patches; returns their top."""
+    """Draw the ResNet of a hybrid, and the projection of patches; returns their top."""
     channels = config.channels
     if config.stem is not None:
         rows, columns = config.stem.last_grid(config.image)
@@ -119,7 +119,7 @@ def _projection(scene: Scene, config: ViTConfig, top: float) -> float:
 
 
 def next_box(scene: Scene, below: float, colour: str, lines: list[str], label: str = "") -> float:
-    """A box of the left column above what is there, and an arrow to it with a label; returns its top."""
+    """Draw a box of the left column, and an arrow to it with a label; returns the top of the box."""
     bottom = arrow_up(scene, below, label)
     top = bottom - box_height(lines)
     scene.box(LEFT, top, COLUMN, colour, lines)
@@ -127,7 +127,7 @@ def next_box(scene: Scene, below: float, colour: str, lines: list[str], label: s
 
 
 def arrow_up(scene: Scene, below: float, label: str = "") -> float:
-    """An arrow in the left column, with a label beside it; returns where it ends."""
+    """Draw an arrow in the left column, with a label beside it; returns the y of its end."""
     above = below - GAP
     scene.arrow((CENTRE, below - 1), (CENTRE, above + 1))
     scene.shapes.append(
@@ -137,14 +137,13 @@ def arrow_up(scene: Scene, below: float, label: str = "") -> float:
 
 
 def _tokens(scene: Scene, config: ViTConfig, below: float) -> float:
-    """The row of tokens: those before the patches, and patches, with their positions; returns its
-    top."""
+    """Draw the row of tokens, those before the patches and the patches, with positions; returns its top."""
     patches = config.grid[0] * config.grid[1]
     bottom = arrow_up(scene, below, f"{patches:,} × {config.width:,}")
     top = bottom - 40
     at_stem = config.resolved_inject == "stem" and config.positions != "none"
 
-    # What stands in the row: a name, and whether it has a position
+    # The drawn tokens: a name, and whether the token has a position
     row = []
     if config.has_class_token:
         row.append(("∗", at_stem and config.prefix_rows >= 1))
@@ -170,7 +169,7 @@ def _tokens(scene: Scene, config: ViTConfig, below: float) -> float:
             scene.shapes.append(Text(middle, top + 10.5, "+"))
         left += width + 4
 
-    # In words
+    # Description
     words = [f"{patches + config.prefix:,} tokens"]
     if config.has_class_token:
         words.append("∗ class token")
@@ -188,14 +187,14 @@ def _tokens(scene: Scene, config: ViTConfig, below: float) -> float:
 
 
 def _encoder(scene: Scene, config: ViTConfig, below: float, opened: Box) -> float:
-    """The blocks, to which the opened one is joined, and the last norm; returns their top."""
+    """Draw the blocks, joined to the block in detail, and the last norm; returns their top."""
     tokens = config.grid[0] * config.grid[1] + config.prefix
     label = f"{tokens:,} × {config.width:,}"
     if config.embedding_norm:
         below = next_box(scene, below, "norm", ["Norm"], label)
     bottom = arrow_up(scene, below, label)
 
-    # The blocks in one heap, or in two if the head reads several, on a panel
+    # The blocks as one stack, or as two if the head reads several, on a panel
     several = config.read_blocks > 1
     earlier = config.depth
     if several:
@@ -205,7 +204,7 @@ def _encoder(scene: Scene, config: ViTConfig, below: float, opened: Box) -> floa
     middles = []
     for count, words in ((earlier, []), (config.read_blocks, ["read by the head"])):
         if count and (several or not words):
-            top = _heap(scene, config, y, count, words)
+            top = _stack(scene, config, y, count, words)
             middles.append((y + top) / 2)
             y = top - 17
     scene.shapes.append(Text(CENTRE, y - 2, "Transformer encoder", bold=True))
@@ -213,7 +212,7 @@ def _encoder(scene: Scene, config: ViTConfig, below: float, opened: Box) -> floa
     panel = Box(LEFT, panel_top, COLUMN, bottom - panel_top, "panel")
     scene.shapes.insert(place, panel)
 
-    # The opened block is one of the first heap's
+    # Join the block in detail to the first stack
     right = LEFT + COLUMN - 14
     side = opened.left - 6
     low = opened.top + opened.height
@@ -222,7 +221,7 @@ def _encoder(scene: Scene, config: ViTConfig, below: float, opened: Box) -> floa
     scene.arrow(*join, dashed=True, head=False)
     scene.arrow(*bracket, dashed=True, head=False)
 
-    # What earlier blocks give goes beside what the last one gives, to whatever comes next
+    # The states of earlier blocks bypass the last ones, to the next box
     if several:
         beside = LEFT + COLUMN + 6
         into = panel_top - GAP - 10
@@ -233,8 +232,8 @@ def _encoder(scene: Scene, config: ViTConfig, below: float, opened: Box) -> floa
     return panel_top
 
 
-def _heap(scene: Scene, config: ViTConfig, bottom: float, count: int, words: list[str]) -> float:
-    """Draws a stack of `count` blocks, with words on the uppermost; returns its top."""
+def _stack(scene: Scene, config: ViTConfig, bottom: float, count: int, words: list[str]) -> float:
+    """Draw a stack of `count` blocks, with text on the uppermost; returns its top."""
     lines = [f"Block × {count}", *words]
     if config.mixer == "axial":
         lines[0] = f"Two blocks × {count}"
@@ -251,7 +250,7 @@ def _heap(scene: Scene, config: ViTConfig, bottom: float, count: int, words: lis
 
 
 def _head(scene: Scene, config: ViTConfig, below: float) -> None:
-    """What the head reads, and the head, up to the classes."""
+    """Draw the pooling and the head, up to the classes."""
     tokens = config.grid[0] * config.grid[1] + config.prefix
     words = config.pooling.words.removeprefix("the ")
     lines = wrap(words[0].upper() + words[1:], LONGEST)
@@ -281,7 +280,7 @@ def _head(scene: Scene, config: ViTConfig, below: float) -> None:
 def outcome(
     scene: Scene, config: ViTConfig | ResNetConfig, below: float, label: str, each: str
 ) -> None:
-    """What comes out on top: classes, or features of such a shape. each: said of a model without pooling."""
+    """Draw the output: the classes, or the shape of the features. each: text for a model without pooling."""
     end = "features"
     if config.classes:
         label = ""
@@ -293,11 +292,11 @@ def outcome(
     scene.shapes.append(Text(CENTRE, top - 8, end, LARGE, bold=True))
 
 
-# The opened block
+# The block in detail
 
 
 def _opened_block(scene: Scene, config: ViTConfig, bottom: float) -> Box:
-    """Draw a block, both if a layer is two, and return its panel."""
+    """Draw a block in detail, or two if the layers alternate; returns its panel."""
     attention = ["Multi-head attention"]
     if config.mixer == "axial":
         attention = ["Attention", "along the rows"]
@@ -313,7 +312,7 @@ def _opened_block(scene: Scene, config: ViTConfig, bottom: float) -> Box:
     if config.mixer == "axial":
         branches += [("attention", ["Attention", "along the columns", heads]), ("mlp", mlp)]
 
-    # From below; the panel is put behind when its height is known
+    # From the bottom; the panel is inserted behind when its height is known
     place = len(scene.shapes)
     centre = RIGHT + OPENED / 2 + 8
     y = bottom - 8
@@ -339,7 +338,7 @@ def _opened_block(scene: Scene, config: ViTConfig, bottom: float) -> Box:
 def _branch(
     scene: Scene, config: ViTConfig, centre: float, below: float, colour: str, lines: list[str]
 ) -> float:
-    """A residual branch of a block, Eq. 2 or 3; returns its top."""
+    """Draw a residual branch of a block, Eq. 2 or 3; returns its top."""
     boxes = [("norm", ["Norm"]), (colour, lines)]
     if config.branch_norm == "after":
         boxes.reverse()
@@ -364,7 +363,7 @@ def _branch(
 
 
 def plus(scene: Scene, centre: float, top: float) -> float:
-    """A sum, as a circle with a plus; returns its top."""
+    """Draw a sum as a circle with a plus; returns its top."""
     scene.shapes.append(Box(centre - 8, top, 16, 16, "paper", 8))
     scene.shapes.append(Text(centre, top + 8, "+", LARGE, bold=True))
     return top

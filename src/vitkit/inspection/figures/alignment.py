@@ -1,5 +1,5 @@
-"""Centred kernel alignment (CKA): how much alike the layers of a model, or of two models, see
-images, whatever numbers they write it in (Kornblith et al. 2019).
+"""Centred kernel alignment (CKA): similarity of the representations of images in layers of one or two
+models, independent of rotations (Kornblith et al. 2019).
 
 Legend: n images of a batch, L blocks, p numbers of an image's state (tokens times width).
 """
@@ -22,8 +22,8 @@ from vitkit.weights import Classifier
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-BATCH = 32  # images whose similarities to each other are computed at a time
-FEWEST = 4  # the unbiased estimate has n - 3 in a denominator
+BATCH = 32  # images whose similarities to each other are computed together
+FEWEST = 4  # fewest images, as the unbiased estimate divides by n - 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,16 +31,16 @@ class Alignment:
     """The similarity of layers."""
 
     values: Tensor
-    """float64 (L + 1, L' + 1): 1 is the same but for a rotation and a scale, 0 nothing in common. As
-    it is an estimate, it may be a little above 1 or below 0."""
+    """float64 (L + 1, L' + 1): 1 for layers that are equal up to rotation and scale, 0 for unrelated ones.
+    An estimate may be slightly above 1 or below 0."""
     first: tuple[str, ...]
-    """Names of the layers down the side: "embedding", "block 1", ..."""
+    """Names of the layers of the rows: "embedding", "block 1", ..."""
     second: tuple[str, ...]
-    """Names of the layers across: the same model's, or the other's."""
+    """Names of the layers of the columns: of the same model, or of the other."""
     images: int
-    """How many there were."""
+    """Number of images."""
     of_itself: bool
-    """Whether both are the same model's."""
+    """Whether a model is compared with itself."""
 
 
 def alignment(
@@ -52,17 +52,18 @@ def alignment(
     """Linear CKA between every two layers of a model, or between those of two.
 
     images: prepared, uint8 (B, 3, H, W), cut into batches of about 32; or batches of at least four
-    images each. other: another model of any sort, which gets the same photographs, prepared for it,
-    as `other_images`; None compares the model with itself.
+        images each.
+    other: another model of any kind, with `other_images`, the same photographs prepared for it; None
+        compares the model with itself.
 
-    An image's state in a layer is all of its tokens' (or its whole feature map), side by side. With
-    K the products of every two images' states in one layer, and K' in the other, it is
+    The state of an image in a layer is the concatenation of all of its tokens, or its whole feature map.
+    With K the inner products of the states of every two images in one layer, and K' in the other,
 
         CKA = sum of HSIC(K, K') / sqrt(sum of HSIC(K, K) · sum of HSIC(K', K'))
 
-    summed over batches, with the unbiased HSIC of Song et al. (2012), so that small batches give
-    what large ones do (Nguyen et al. 2021; Raghu et al. 2021 compare ViTs and ResNets so). Memory:
-    one block's states of one batch.
+    where sums are over batches. The unbiased HSIC of Song et al. (2012) makes the result independent of
+    the batch size (Nguyen et al. 2021; Raghu et al. 2021 compare ViTs and ResNets so). Memory: one
+    block's states of one batch.
 
     Raises VitkitError for fewer than four images, and if the two models' batches are not of the same
     photographs.
@@ -93,7 +94,7 @@ def alignment(
 
 
 def hsic(first: Tensor, second: Tensor) -> Tensor:
-    """The unbiased estimate of the Hilbert-Schmidt independence criterion, of two kernels each:
+    """The unbiased estimate of the Hilbert-Schmidt independence criterion of two kernels:
     (..., n, n) twice -> (...).
 
     With the diagonals set to 0 (Song et al. 2012, Eq. 5):
@@ -103,7 +104,7 @@ def hsic(first: Tensor, second: Tensor) -> Tensor:
     off_diagonal = 1 - torch.eye(n, dtype=first.dtype, device=first.device)
     first = first * off_diagonal
     second = second * off_diagonal
-    trace = (first * second).sum((-2, -1))  # as both are symmetric
+    trace = (first * second).sum((-2, -1))  # both are symmetric
     sums = first.sum((-2, -1)) * second.sum((-2, -1))
     rows = (first.sum(-1) * second.sum(-1)).sum(-1)
     return (trace + sums / ((n - 1) * (n - 2)) - 2 / (n - 2) * rows) / (n * (n - 3))
@@ -111,21 +112,21 @@ def hsic(first: Tensor, second: Tensor) -> Tensor:
 
 @torch.no_grad()
 def _kernels(classifier: Classifier, images: Tensor) -> Tensor:
-    """The products of every two images' states, in each layer: float64 (L + 1, n, n) on the CPU."""
+    """Inner products of the states of every two images, in each layer: float64 (L + 1, n, n) on the CPU."""
     kernels = []
 
     def kernel(state: Tensor) -> Tensor:
         rows = state.flatten(1).float()  # (n, p)
-        # The mean image's state means nothing; without it the products lose no digits to it
+        # Subtract the mean state, which would cost precision in the products
         rows = rows - rows.mean(0)
         with in_float32(rows):
             return (rows @ rows.T).double().cpu()
 
     def see(block: int, record: Recording) -> None:
         if block == 0:
-            assert record.embedding is not None  # the first block got it
+            assert record.embedding is not None  # recorded before the first block
             kernels.append(kernel(record.embedding))
-        kernels.append(kernel(record.states[0]))  # of this block alone
+        kernels.append(kernel(record.states[0]))  # the state of this block only
 
     with block_by_block(classifier.model, see, attention=False):
         classifier.features(images)
@@ -133,15 +134,15 @@ def _kernels(classifier: Classifier, images: Tensor) -> Tensor:
 
 
 def _batches(images: Images) -> Iterator[Tensor]:
-    """Batches of FEWEST images at least. Raises VitkitError."""
+    """Batches of at least FEWEST images. Raises VitkitError."""
     batches: Iterable[Tensor] = images
     if isinstance(images, Tensor):
-        # Parts that differ by one image at most, so that the last is not too small
+        # Parts whose lengths differ by at most one, so that the last is not too small
         batches = images.tensor_split(-(-len(images) // BATCH) or 1)
     for batch in batches:
         if len(batch) < FEWEST:
             raise BadSettings(
-                f"there are {len(batch)} images (of a batch); how much alike layers are is "
+                f"there are {len(batch)} images (of a batch); the similarity of layers is "
                 f"estimated from at least {FEWEST}: give more"
             )
         yield batch
@@ -160,13 +161,13 @@ def _pairs(images: Images, other_images: Images) -> Iterator[tuple[Tensor, Tenso
 
 
 def _names(classifier: Classifier) -> tuple[str, ...]:
-    """Names of the layers, for people, who count from one."""
+    """Names of the layers, counted from one."""
     blocks = (f"block {i + 1}" for i in range(len(classifier.model.blocks)))
     return ("embedding", *blocks)
 
 
 def draw_alignment(alignment: Alignment, theme: Theme = LIGHT) -> "Figure":
-    """How much alike every two layers are: a map of CKA, the first model's layers upwards."""
+    """Draw the similarity of every two layers: a map of CKA, with the first model's layers upwards."""
     figure, (axes,) = panels(3.7, height=3.3)
     image = draw_numbers(axes, alignment.values.numpy(), (0, 1), theme)
     axes.invert_yaxis()

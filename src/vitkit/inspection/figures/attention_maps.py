@@ -1,8 +1,8 @@
-"""Where a model looks: Attention Rollout through all layers (Fig. 6 and 14, App. D.8), and the raw
-attention of one.
+"""Maps of attention: Attention Rollout through all layers (Fig. 6 and 14, App. D.8), and the raw attention
+of one.
 
-Where the head reads is the class token in the paper; what other poolings read is in `reading`.
-`darkened` in photographs.py draws the maps over a photograph.
+The head reads the class token in the paper; see `reading` for other poolings. `darkened` in photographs.py
+draws the maps over a photograph.
 
 Legend: B batch, K classes, H heads, N patches, T tokens (N, and the prefix before them: the class token
 and registers), (h, w) the grid of patches.
@@ -37,21 +37,20 @@ from vitkit.weights import Classifier
 
 
 def rollout(classifier: Classifier, images: Tensor) -> Tensor:
-    """Attention Rollout: how much each patch contributes to the tokens that the head reads, through
-    all layers.
+    """Attention Rollout: how much each patch contributes to the tokens that the head reads, through all
+    layers.
 
     Prepared images, uint8 (B, 3, H, W) -> float32 (B, h, w) on the CPU.
 
-    With A_l the attention of layer l, averaged over its heads, it is the head's row of
+    With A_l the attention of layer l, averaged over its heads, the map is the head's row of
 
         Â_L ... Â_2 Â_1,   Â_l = (A_l + I), each row divided by its sum
 
-    (Abnar and Zuidema 2020; the identity is the residual connection). The row sums to one over all
-    tokens. The contribution of the tokens before the patches is left out here, so a map sums to
-    less.
+    (Abnar and Zuidema 2020; the identity is the residual connection). The row sums to one over all tokens.
+    Contributions of the tokens before the patches are left out, so a map sums to less.
 
-    Raises VitkitError for a model without attention among patches, and for one that answers for each
-    of its tokens.
+    Raises VitkitError for a model without attention among patches, and for one with an output for each
+    token.
     """
     _, weights = logits_and_rollout(classifier, images)
     return weights
@@ -60,7 +59,7 @@ def rollout(classifier: Classifier, images: Tensor) -> Tensor:
 def logits_and_rollout(classifier: Classifier, images: Tensor) -> tuple[Tensor, Tensor]:
     """Classifier.logits, float32 (B, K) on the model's device, and `rollout`, both from one pass.
 
-    Keeps one layer's attention in memory at a time. Raises VitkitError as `rollout` does.
+    Keeps one layer's attention in memory at a time. Raises VitkitError like `rollout`.
     """
     model = check_has_attention(classifier)
     logits, product, shares = rolled(classifier, images)
@@ -71,20 +70,20 @@ class Rolled(NamedTuple):
     """The rolled-out attention of one pass through all layers; all on the model's device."""
 
     logits: Tensor
-    """Classifier.logits: float32 (B, K), or (B, T, K) of a model that answers for each token."""
+    """Classifier.logits: float32 (B, K), or (B, T, K) for a model with an output for each token."""
     product: Tensor
     """Â_L ... Â_1: how much of each token, a column, reaches each final one: float32 (B, T, T)."""
     shares: Tensor
-    """How much of each final token the head reads, as `reading` has it: (B, T) or (1, T)."""
+    """How much of each final token the head reads, see `reading`: (B, T) or (1, T)."""
 
 
 @torch.no_grad()
 def rolled(classifier: Classifier, images: Tensor) -> Rolled:
-    """The product of all layers of attention, of which `rollout` is the head's row: prepared images,
+    """Multiply all layers of attention; `rollout` is the head's row of the product. Prepared images,
     uint8 (B, 3, H, W).
 
     Keeps one layer's attention in memory at a time. Raises VitkitError for a model without attention
-    among patches; the head of one that answers for each of its tokens reads none, zeros.
+    among patches. If the model has an output for each token, the head's shares are zeros.
     """
     model = check_transformer(classifier)
     with rolling(model, model.grid(images)) as rolled_up:
@@ -98,21 +97,21 @@ class Rolling:
 
     config: ViTConfig
     tokens: int
-    """T."""
+    """T, the number of tokens."""
     record: Recording
     product: Tensor = field(init=False)
     """Â_l ... Â_1 of the layers that have been computed: float32 (B, T, T)."""
 
     def shares(self) -> Tensor:
-        """How much of each final token the head reads, as `reading` has it: (B, T) or (1, T)."""
+        """How much of each final token the head reads, see `reading`: (B, T) or (1, T)."""
         shares = reading(self.config, self.tokens, self.record.attention)
         return shares.to(self.product.device)
 
 
 @contextmanager
 def rolling(model: VisionTransformer, grid: Grid) -> Iterator[Rolling]:
-    """A block within which a pass through a model, of images with such a grid of patches, multiplies its
-    layers of attention as `rollout` has it. Only one layer's attention is in memory at a time."""
+    """A context in which a pass through a model multiplies its layers of attention for `rollout`. grid: the
+    grid of patches of the images. Only one layer's attention is in memory at a time."""
     config = model.config
     tokens = config.prefix + grid[0] * grid[1]
 
@@ -141,14 +140,15 @@ def raw_attention(
 ) -> Tensor:
     """Raw attention of one layer: how much one token attends to each patch.
 
-    Prepared images, uint8 (B, 3, H, W) -> float32 (B, h, w) on the CPU. A map sums to one together
-    with the attention of the token to the tokens before the patches.
+    Prepared images, uint8 (B, 3, H, W) -> float32 (B, h, w) on the CPU. A map, together with the
+    attention to the tokens before the patches, sums to one.
 
-    layer: which of `layer_names`, from 0. head: from 0, or None for the mean of all. query: the
-    patch that looks, (row, column) from 0, or None for what the head reads: in the paper's models
-    the class token.
+    layer: index in `layer_names`.
+    head: number from 0, or None for the mean of all.
+    query: the patch whose attention is shown, (row, column) from 0, or None for what the head reads: in
+        the paper's models the class token.
 
-    Raises VitkitError for a layer, head or patch that does not exist, and as `rollout` does.
+    Raises VitkitError for a layer, head or patch that does not exist, and like `rollout`.
     """
     model = check_has_attention(classifier)
     config = model.config
@@ -160,7 +160,7 @@ def raw_attention(
     check_patch("query", query, grid)
     if query is not None and names[layer] == POOLING:
         raise BadSettings(
-            "query is a patch, and in the pooling a learned query looks at the patches; give None"
+            "query is a patch, but in the pooling a learned query attends to the patches; give None"
         )
     wanted = []
 
@@ -175,7 +175,7 @@ def raw_attention(
     if names[layer] == POOLING:
         return of_heads(record.attention[-1], head)[:, 0].unflatten(1, grid).cpu()
 
-    # Of the tokens, the one that looks
+    # The row of the query token
     tokens = config.prefix + grid[0] * grid[1]
     shares = reading(config, tokens, record.attention)
     if query is not None:

@@ -1,5 +1,5 @@
-"""Attention by head and depth, averaged over images: how far apart a patch and what it attends to are
-(Fig. 7 right, Fig. 11, App. D.7), and how many tokens a head spreads its attention over.
+"""Statistics of attention by head and depth, averaged over images: the distance between a patch and what it
+attends to (Fig. 7 right, Fig. 11, App. D.7), and over how many tokens a head spreads its attention.
 
 "This 'attention distance' is analogous to receptive field size in CNNs" (Section 4.5).
 
@@ -41,41 +41,39 @@ class AttentionDistance:
     """The attention distance of the heads, averaged over queries and images."""
 
     plain: Tensor
-    """Pixels, float64 (L, H). What a patch gives to the tokens before the patches, which are
-    nowhere, counts as a distance of 0."""
+    """Pixels, float64 (L, H). Attention of a patch to the tokens before the patches, which have no
+    place, counts with a distance of 0."""
     renormalised: Tensor
-    """Pixels, float64 (L, H). The mean over the patches that are attended to alone: their weights
-    divided by their sum."""
+    """Pixels, float64 (L, H). The mean over patches only, whose weights are divided by their sum."""
     prefix_share: Tensor
-    """From 0 to 1, float64 (L, H): how much of its attention a patch gives to the tokens before the
-    patches (class token, registers)."""
+    """From 0 to 1, float64 (L, H): share of the patches' attention to the tokens before the patches (class
+    token, registers)."""
     layers: tuple[str, ...]
-    """A name for each of the L layers."""
+    """Name of each of the L layers."""
     uniform: tuple[float, ...]
-    """Pixels, for each of the L layers: the mean distance if every patch attended alike to all
-    patches that it can attend to, which in an axial layer are those of its row or column."""
+    """Pixels, for each of the L layers: the mean distance for equal attention to all patches within reach,
+    which in an axial layer are those of the row or column."""
     images: int
-    """How many there were."""
+    """Number of images."""
 
 
 @torch.no_grad()
 def attention_distance(classifier: Classifier, images: Images) -> AttentionDistance:
     """The mean attention distance of every head of every layer.
 
-    images: prepared, uint8 (B, 3, H, W), or batches of them; the mean is a running one, so there
-    may be any number. The size of the images may be any that the model takes; all have one size.
+    images: prepared, uint8 (B, 3, H, W), or any number of batches of them. Any size that the model
+        supports, equal for all.
 
-    For a patch q, its distance is the sum over patches k of the weight that q gives to k times the
-    distance of their centres, in pixels of the image that the model gets. The mean is over all
-    patches q and all images. The paper does not say what the class token does to it: it is no
-    query here, and as a key it is treated in both ways (`plain`, `renormalised`).
+    The distance of a patch q is the sum over patches k of the weight of k for q, times the distance of
+    their centres, in pixels of the prepared image. The mean is over all patches q and all images. The
+    paper does not say how the class token is treated. Here it is not a query, and as a key it is treated
+    in two ways (`plain`, `renormalised`).
 
-    In a hybrid, a patch is the region of the image under it: the patch size times the ResNet's
-    stride. An axial layer looks along rows, or columns. A MAP head's query is nowhere, so its layer
-    is left out.
+    In a hybrid, a patch is the region of the image under it: the patch size times the ResNet's stride. An
+    axial layer attends along rows or columns. A MAP head's query has no place, so its layer is left out.
 
-    Raises VitkitError for a model without attention among patches, if there are no images, and for
-    images of several sizes.
+    Raises VitkitError for a model without attention among patches, if there are no images, and for images
+    of several sizes.
     """
     model = check_transformer(classifier)
     config = model.config
@@ -92,8 +90,8 @@ def attention_distance(classifier: Classifier, images: Images) -> AttentionDista
         grid = same_grid(grid, model.grid(batch))
         with attention_by_layer(model, partial(see, grid)):
             classifier.features(batch)
-        count += len(batch) * grid[0] * grid[1]  # queries
-    assert grid is not None  # there is a batch
+        count += len(batch) * grid[0] * grid[1]  # number of queries
+    assert grid is not None  # because there is a batch
     means = sums / count
     uniform = tuple(float(_distances(i, config, grid).mean()) for i in range(len(layers)))
     images_seen = count // (grid[0] * grid[1])
@@ -101,20 +99,20 @@ def attention_distance(classifier: Classifier, images: Images) -> AttentionDista
 
 
 def _measure(weights: Tensor, distances: Tensor, prefix: int) -> Tensor:
-    """The sums over images and queries of what AttentionDistance has, by head: (B, H, T, T) ->
+    """Sums over images and queries of the statistics in AttentionDistance, by head: (B, H, T, T) ->
     float64 (3, H) on the CPU."""
     among_patches = weights[:, :, prefix:, prefix:].float()  # (B, H, N, N)
     plain = (among_patches * distances).sum(-1)  # (B, H, N)
-    given = among_patches.sum(-1)  # (B, H, N), what patches get
-    # Weights so small that they are zero in float32 have no direction: the distance is 0
+    given = among_patches.sum(-1)  # (B, H, N), attention to patches
+    # If all weights underflow to zero in float32, the distance is 0
     renormalised = plain / given.clamp(min=torch.finfo(torch.float32).tiny)
     of_queries = torch.stack([plain, renormalised, 1 - given])  # (3, B, H, N)
     return of_queries.cpu().double().sum((1, 3))
 
 
 def patch_distances(grid: Grid, stride: Grid) -> Tensor:
-    """The distance between the centres of every two patches, in pixels: float32 (N, N). `stride` is
-    that of neighbours, down and across."""
+    """The distance between the centres of every two patches, in pixels: float32 (N, N). stride: distance of
+    neighbours, down and across."""
     rows, columns = torch.meshgrid(torch.arange(grid[0]), torch.arange(grid[1]), indexing="ij")
     centres = torch.stack([rows.flatten(), columns.flatten()], 1) * torch.tensor(stride).double()
     differences = centres[:, None] - centres  # (N, N, 2)
@@ -122,7 +120,7 @@ def patch_distances(grid: Grid, stride: Grid) -> Tensor:
 
 
 def _distances(layer: int, config: ViTConfig, grid: Grid) -> Tensor:
-    """The distances within the sequences of a layer: those of the grid, a row or a column."""
+    """The distances within the sequences of a layer: of the whole grid, a row or a column."""
     stride = config.tiling.stride
     if config.mixer != "axial":
         return patch_distances(grid, stride)
@@ -132,8 +130,8 @@ def _distances(layer: int, config: ViTConfig, grid: Grid) -> Tensor:
 
 
 def draw_distance(distance: AttentionDistance, theme: Theme = LIGHT) -> "Figure":
-    """Fig. 7 (right) and Fig. 11: a dot for each head, by depth, and their mean; the class token's
-    share counted as 0, left out, and, in a panel of its own, drawn."""
+    """Fig. 7 (right) and Fig. 11: a dot for each head, by depth, and their mean. If there are tokens before the
+    patches, their share is counted as 0, left out, and drawn in a panel of its own."""
     has_prefix = bool(distance.prefix_share.max() > 1e-6)
     ways = {"": distance.plain}
     if has_prefix:
@@ -149,7 +147,9 @@ def draw_distance(distance: AttentionDistance, theme: Theme = LIGHT) -> "Figure"
     highest = 1.05 * max(*distance.uniform, *(float(values.max()) for values in ways.values()))
     for axes, (title, values) in zip(cells, ways.items(), strict=False):
         dots_by_depth(axes, values, distance.layers, theme)
-        axes.plot(positions, distance.uniform, "--", color=theme.faint, label="all patches alike")
+        axes.plot(
+            positions, distance.uniform, "--", color=theme.faint, label="equal for all patches"
+        )
         axes.set_title(title, fontsize=9)
         axes.set(ylabel="mean attention distance (pixels)", ylim=(0, highest))
         axes.legend(fontsize=8, loc="lower right")
@@ -169,29 +169,28 @@ class AttentionEntropy:
     """The attention entropy of the heads, averaged over queries and images."""
 
     nats: Tensor
-    """float64 (L, H). From 0, all attention on one token, to `highest`, all tokens alike; e to its
-    power is a number of tokens."""
+    """float64 (L, H), from 0 (all attention on one token) to `highest` (equal attention to all). e to this
+    power is an effective number of tokens."""
     layers: tuple[str, ...]
-    """A name for each of the L layers; a MAP head's comes last."""
+    """Name of each of the L layers; a MAP head's is last."""
     highest: tuple[float, ...]
-    """For each of the L layers the entropy of uniform attention, the logarithm of the number of
-    tokens that can be looked at."""
+    """For each of the L layers the entropy of uniform attention, the logarithm of the number of keys."""
     images: int
-    """How many there were."""
+    """Number of images."""
 
 
 @torch.no_grad()
 def attention_entropy(classifier: Classifier, images: Images) -> AttentionEntropy:
     """The mean entropy of the attention of every head of every layer, -sum_k a_k ln(a_k).
 
-    images: prepared, uint8 (B, 3, H, W), or batches of them; the mean is a running one, over all
-    images and all tokens as queries, the class token included. A MAP head has one query.
+    images: prepared, uint8 (B, 3, H, W), or batches of them. The mean is over all images and all tokens
+        as queries, including the class token. A MAP head has one query.
 
-    A head of low entropy in all images looks at one place; where the entropy of all heads falls
-    towards 0 in training, it is about to diverge (Zhai et al. 2023).
+    A head with low entropy in all images attends to one place. If the entropy of all heads falls towards 0
+    during training, the training is about to diverge (Zhai et al. 2023).
 
-    Raises VitkitError for a model without attention among patches, if there are no images, and for
-    images of several sizes.
+    Raises VitkitError for a model without attention among patches, if there are no images, and for images
+    of several sizes.
     """
     model = check_transformer(classifier)
     config = model.config
@@ -219,11 +218,11 @@ def attention_entropy(classifier: Classifier, images: Images) -> AttentionEntrop
 
 
 def draw_entropy(entropy: AttentionEntropy, theme: Theme = LIGHT) -> "Figure":
-    """A dot for each head, by depth, and their mean; above, the entropy of uniform attention."""
+    """Draw a dot for each head, by depth, their mean, and the entropy of uniform attention."""
     figure, (axes,) = panels(3.7, height=3.2)
     dots_by_depth(axes, entropy.nats, entropy.layers, theme)
     positions = np.arange(len(entropy.layers))
-    axes.plot(positions, entropy.highest, "--", color=theme.faint, label="all tokens alike")
+    axes.plot(positions, entropy.highest, "--", color=theme.faint, label="equal for all tokens")
     axes.set(ylabel="entropy of the attention (nats)", ylim=(0, 1.08 * max(entropy.highest)))
     figure.suptitle(f"Attention entropy, {of_images(entropy.images)}", fontsize=11)
     axes.legend(fontsize=8, loc="lower right")

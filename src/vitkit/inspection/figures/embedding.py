@@ -1,5 +1,5 @@
-"""The embedding of Eq. 1 as figures: the principal components of the filters E (Fig. 7 left), and how
-much alike the position embeddings E_pos are (Fig. 7 centre, Fig. 10). They need no images.
+"""Figures of the embedding of Eq. 1: the principal components of the filters E (Fig. 7 left), and the
+similarity of the position embeddings E_pos (Fig. 7 centre, Fig. 10). They need no images.
 
 Legend: D filters, or the width; C channels of the image, (h, w) the pixels of a filter, or the grid of
 N patches; P tokens before the patches that have a position, R = P + N, T tokens, D_h width of a head.
@@ -59,29 +59,29 @@ class Filters:
     """Principal components of the filters of a model's first layer."""
 
     components: Tensor
-    """float32 (count, C, h, w), each of length 1, the strongest first. As a component's sign means
-    nothing, its largest number is positive."""
+    """float32 (count, C, h, w), each of length 1, in order of decreasing variance. As the sign of a
+    component has no meaning, its entry of largest magnitude is positive."""
     values: Tensor
-    """float32, all singular values, the largest first; a value's square by the sum of all squares
-    is the share of the filters' variance that its component explains."""
+    """float32, all singular values in descending order. The square of a value, divided by the sum of all
+    squares, is the share of the filters' variance that its component explains."""
 
     @property
     def shares(self) -> Tensor:
-        """The share of the variance that each component explains, all of them: they sum to 1."""
+        """The share of the variance that each component explains; the shares of all components sum to 1."""
         squares = self.values.double().square()
         return squares / squares.sum().clamp(min=torch.finfo(torch.float64).tiny)
 
 
 @torch.no_grad()
 def filter_components(classifier: Classifier, count: int = 28, centred: bool = True) -> Filters:
-    """The first principal components of the embedding filters, E of Eq. 1, as Fig. 7 (left) has 28.
+    """The first principal components of the embedding filters, E of Eq. 1; Fig. 7 (left) shows 28.
 
-    The filters, one for each of the D numbers of an embedding, are the rows of a matrix of C·h·w
-    columns, whose singular value decomposition this is. centred: whether the mean filter is
-    subtracted first, as principal components have it; the paper does not say.
+    They are the singular vectors of a matrix whose rows are the D filters, of C·h·w numbers each.
+    centred: whether the mean filter is subtracted first, as in principal component analysis; the paper
+    does not say.
 
-    Of a hybrid or a ResNet they are the filters of the first convolution, which sees the pixels (as
-    it computes, standardised); a hybrid's own embedding sees a feature map, and has no picture.
+    For a hybrid or a ResNet they are the filters of the first convolution (standardised, as it computes),
+    because a hybrid's own embedding acts on a feature map.
 
     Raises VitkitError if there are fewer components.
     """
@@ -101,7 +101,7 @@ def filter_components(classifier: Classifier, count: int = 28, centred: bool = T
 
 
 def first_filters(model: nn.Module) -> Tensor:
-    """The kernels that a model's first layer multiplies pixels with: (D, C, h, w)."""
+    """The kernels of a model's first layer, which are applied to pixels: (D, C, h, w)."""
     layer = next(each for each in model.modules() if isinstance(each, nn.Conv2d | Conv))
     if isinstance(layer, Conv) and layer.how != "none":
         return standardised(layer.weight, layer.how, layer.eps)
@@ -109,30 +109,30 @@ def first_filters(model: nn.Module) -> Tensor:
 
 
 def with_positive_peak(rows: Tensor) -> Tensor:
-    """Flips signs of vectors, (n, p), so that the entry of largest magnitude is positive."""
+    """Flip signs of vectors (n, p), so that the entry of largest magnitude is positive."""
     peaks = rows.gather(1, rows.abs().argmax(1, keepdim=True))  # (n, 1)
     return torch.where(peaks < 0, -rows, rows)
 
 
 def draw_filters(filters: Filters, theme: Theme = LIGHT) -> "Figure":
-    """Fig. 7 (left): the principal components of the first filters, in rows of seven, the strongest
-    first. Zero is grey; each is as strong in colour as can be.
+    """Fig. 7 (left): the principal components of the first filters, in rows of seven, in order of decreasing
+    variance. Zero is grey; each component is scaled to full contrast.
 
-    Raises VitkitError for filters whose channels are no colours.
+    Raises VitkitError for filters whose channels are not colours.
     """
     count, channels = filters.components.shape[:2]
     if channels not in (1, 3):
         raise Unsupported(
-            f"filters of {channels} channels have no colours to be drawn in; take their array"
+            f"filters of {channels} channels cannot be drawn in colours; use their array"
         )
 
-    # From -peak to peak becomes from black to white
+    # Map [-peak, peak] to black to white
     components = filters.components
     peaks = components.abs().amax((1, 2, 3), keepdim=True).clamp(min=1e-12)
     colours = (components / peaks / 2 + 0.5).expand(-1, 3, -1, -1)  # grey as three channels
     tiles = colours.permute(0, 2, 3, 1).numpy()  # (count, h, w, 3)
 
-    # In rows; the cells that are left empty are not drawn
+    # In rows, without drawing empty cells
     picture = in_rows(tiles, FILTERS_IN_A_ROW)
     visible = ~np.isnan(picture[..., :1])
     picture = np.concatenate([np.nan_to_num(picture), visible], -1)  # with alpha
@@ -158,25 +158,25 @@ class PositionSimilarity:
     """Cosines, from -1 to 1, between the positions of tokens."""
 
     cosines: Tensor
-    """float32 (R, R): first those of the P tokens before the patches that have a position (the
-    class token first), then those of the patches in raster order."""
+    """float32 (R, R): first the P tokens before the patches that have a position (the class token first),
+    then the patches in raster order."""
     prefix: int
     """P; 0 if only patches have positions."""
     grid: Grid
-    """(h, w), the patches."""
+    """(h, w), the grid of patches."""
     meaning: str
-    """What is compared, in a sentence."""
+    """What is compared, as text."""
 
     @property
     def tiles(self) -> Tensor:
-        """Patches alone, tile by tile as Fig. 10 draws them: float32 (h, w, h, w). tiles[y, x] is
-        the map of the similarities of patch (y, x) with all patches."""
+        """The cosines among patches, as Fig. 10 draws them: float32 (h, w, h, w). tiles[y, x] is the map of the
+        similarities of patch (y, x) with all patches."""
         patches = self.cosines[self.prefix :, self.prefix :]
         return patches.unflatten(1, self.grid).unflatten(0, self.grid)
 
     @property
     def prefix_maps(self) -> Tensor:
-        """The similarities of the tokens before the patches with all patches: float32 (P, h, w)."""
+        """The cosines of the tokens before the patches with all patches: float32 (P, h, w)."""
         return self.cosines[: self.prefix, self.prefix :].unflatten(1, self.grid)
 
 
@@ -186,21 +186,20 @@ def position_similarity(
 ) -> PositionSimilarity:
     """The cosine similarity of the position embeddings of every two tokens.
 
-    grid: (rows, columns) of patches, to which positions are carried as the model carries them; None
-    is the model's own. block: which block's, from 0, of a model that has a table for each.
+    grid: (rows, columns) of patches to which positions are resampled; None is the model's own.
+    block: number of a block from 0, for a model with a table for each block.
 
-    Learned positions, and fixed sines and cosines: the cosine of the vectors that are added to the
-    two tokens. A token without a position (a register, or a class token beside fixed positions) is
-    left out.
+    Learned and sine-cosine positions: the cosine of the vectors that are added to the two tokens. Tokens
+    without a position (registers, or a class token beside sine-cosine positions) are left out.
 
-    Rotary positions: the mean over a head's pairs of cos(θ_i - θ_j), which is the cosine of a
-    vector, rotated to position i and to position j, with all of its pairs alike.
+    Rotary positions: the mean over a head's pairs of cos(θ_i - θ_j). This is the cosine of a vector of equal
+    pairs, rotated to position i and to position j.
 
-    Relative positions: there is a vector for each offset between two tokens; the cosine of that of
-    their offset with that of the offset 0. It is 1 on the diagonal, and the same along it.
+    Relative positions have a vector for each offset between two tokens: the cosine of this vector with
+    that of the offset 0. It is 1 on the diagonal, and constant along diagonals.
 
-    Raises VitkitError for a model without positions, for a block that is not there, and for a grid
-    that the positions have no meaning on.
+    Raises VitkitError for a model without positions, for a block that does not exist, and for a grid that
+    the positions do not support.
     """
     model = classifier.model
     if not isinstance(model, VisionTransformer):
@@ -213,7 +212,7 @@ def position_similarity(
     positions = _of_block(model.positions, block)
     if isinstance(positions, NoPositions):
         raise Unsupported(
-            'the model has no positions (its positions are "none"): to it the patches are a set, and '
+            'the model has no positions (its positions are "none"): it treats patches as a set, so '
             "there is nothing to compare"
         )
     if isinstance(positions, RotaryPositions):
@@ -221,10 +220,10 @@ def position_similarity(
     if isinstance(positions, RelativePositions):
         return _of_offsets(positions, config, grid)
 
-    # The vectors that are added to the tokens: those that are added to tokens of zeros
+    # The vectors that are added to tokens, found by adding them to zeros
     tokens = config.prefix + grid[0] * grid[1]
     zeros = torch.zeros(1, tokens, config.width, device=classifier.device)
-    assert isinstance(positions, AddedPositions)  # as all others are
+    assert isinstance(positions, AddedPositions)  # all other kinds were handled above
     vectors = positions.add(zeros, grid)[0].float()  # (T, D)
     with_rows = torch.cat([vectors[: config.prefix_rows], vectors[config.prefix :]])  # (R, D)
     meaning = "cosine of the vectors that are added to two tokens"
@@ -232,7 +231,7 @@ def position_similarity(
 
 
 def _of_block(positions: nn.Module, block: int) -> nn.Module:
-    """The positions of a block, by its number from 0. Raises VitkitError."""
+    """The positions of a block, by number from 0. Raises VitkitError if it does not exist."""
     if not isinstance(positions, nn.ModuleList):
         if block != 0:
             raise BadSettings(
@@ -244,7 +243,7 @@ def _of_block(positions: nn.Module, block: int) -> nn.Module:
 
 
 def _of_rotations(positions: RotaryPositions, config: ViTConfig, grid: Grid) -> PositionSimilarity:
-    """Of rotary positions, which the tokens before the patches have not."""
+    """The similarity of rotary positions, which only patches have."""
     head_width = config.width // config.heads
     angles = positions.angles(grid, head_width, torch.device("cpu")).float()  # (N, D_h / 2)
     vectors = torch.cat([angles.cos(), angles.sin()], 1)  # (N, D_h)
@@ -253,8 +252,8 @@ def _of_rotations(positions: RotaryPositions, config: ViTConfig, grid: Grid) -> 
 
 
 def _of_offsets(positions: RelativePositions, config: ViTConfig, grid: Grid) -> PositionSimilarity:
-    """Of relative positions, which all tokens have. Raises VitkitError for another grid."""
-    positions.in_attention(grid)  # refuses another
+    """The similarity of relative positions, which all tokens have. Raises VitkitError for another grid."""
+    positions.in_attention(grid)  # raises for another grid
     tokens = config.prefix + grid[0] * grid[1]
     table = positions.offsets.table[0].float()
     with_zero = cosines(table)[tokens - 1]  # (2T - 1,), with the offset 0
@@ -265,15 +264,15 @@ def _of_offsets(positions: RelativePositions, config: ViTConfig, grid: Grid) -> 
 
 
 def cosines(vectors: Tensor) -> Tensor:
-    """Between every two vectors: (R, D) -> float32 (R, R) on the CPU."""
+    """Cosines between every two vectors: (R, D) -> float32 (R, R) on the CPU."""
     unit = F.normalize(vectors.cpu().double(), dim=1)
     return (unit @ unit.T).float()
 
 
 def draw_positions(similarity: PositionSimilarity, theme: Theme = LIGHT) -> "Figure":
-    """Fig. 7 (centre) and Fig. 10: a tile for each patch, where it lies in the image, with the
-    cosines between its position and those of all patches; beside it those of the tokens before the
-    patches, if these have positions."""
+    """Fig. 7 (centre) and Fig. 10: a tile for each patch at its place in the image, with the cosines between
+    its position and those of all patches; and beside it the cosines of the tokens before the patches, if
+    these have positions."""
     h, w = similarity.grid
     prefix = similarity.prefix
     tiles = mosaic(similarity.tiles.numpy())
@@ -284,13 +283,13 @@ def draw_positions(similarity: PositionSimilarity, theme: Theme = LIGHT) -> "Fig
     figure, cells = panels(*widths, height=side * max(h / w, 0.4) + 0.5)
     figure.suptitle("Position embedding similarity", fontsize=11)
 
-    # The tiles; letters are large, as a telephone shows them at two thirds of that
+    # The tiles. Text is large, because a telephone shows it at two thirds of its size
     image = draw_numbers(cells[0], tiles, (-1, 1), theme)
     number_tiles(cells[0], (h, w))
     cells[0].set_xlabel("patch column", fontsize=12)
     cells[0].set_ylabel("patch row", fontsize=12)
 
-    # What has a position, but is nowhere
+    # Tokens that have a position, but no place in the image
     if prefix:
         maps = similarity.prefix_maps.numpy()  # (P, h, w)
         column = mosaic(maps[:, None])

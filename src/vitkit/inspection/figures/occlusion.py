@@ -1,6 +1,6 @@
-"""Is a map worth believing? What is covered in the order of the map should take the answer away
-sooner than what is covered at random, and what is shown in its order should bring it back sooner
-(Petsiuk et al. 2018: deletion and insertion).
+"""Test a map by occlusion: covering patches in the order of the map should reduce the class's probability
+sooner than covering them at random, and uncovering them should raise it sooner (Petsiuk et al. 2018:
+deletion and insertion).
 
 Legend: B images, K classes, S steps, R random orders, N patches, (h, w) the grid of a map.
 """
@@ -22,32 +22,32 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Occlusion:
-    """How the model's answer changes as more and more of the images is covered, or shown."""
+    """The model's output while patches of the images are covered, or uncovered."""
 
     shares: Tensor
-    """float64 (S + 1,), from 0 to 1: how many of the patches are covered, or shown."""
+    """float64 (S + 1,), from 0 to 1: share of the patches that are covered, or uncovered."""
     deletion: Tensor
-    """float64 (B, S + 1): the class's probability (or output, if the classifier has no activation)
-    with the highest patches of the map covered."""
+    """float64 (B, S + 1): the class's probability (or output, if the classifier has no activation) with
+    the highest patches of the map covered."""
     insertion: Tensor
-    """float64 (B, S + 1): as `deletion`, with the highest patches shown and the others covered."""
+    """float64 (B, S + 1): the class's probability with only the highest patches uncovered."""
     random_deletion: Tensor
-    """float64 (B, S + 1): `deletion` in the mean of R random orders of the patches."""
+    """float64 (B, S + 1): `deletion`, averaged over R random orders of the patches."""
     random_insertion: Tensor
-    """float64 (B, S + 1): `insertion` in the mean of R random orders of the patches."""
+    """float64 (B, S + 1): `insertion`, averaged over R random orders of the patches."""
     classes: Tensor
-    """int64 (B,): the class of each image."""
+    """int64 (B,): class of each image."""
 
     @staticmethod
     def area(curve: Tensor) -> Tensor:
-        """The area under curves, by trapezoids: (B, S + 1) -> (B,). For a good map it is small for
-        deletion and large for insertion."""
+        """The area under curves by the trapezoidal rule: (B, S + 1) -> (B,). A good map has a small area for
+        deletion and a large one for insertion."""
         return torch.trapezoid(curve, dx=1 / (curve.shape[1] - 1), dim=1)
 
     @property
     def gain(self) -> Tensor:
-        """float64 (B,): how much better the map's order is than a random one, the mean of both ways,
-        in areas. Above 0 the map says something of what the model needs; at 0 nothing."""
+        """float64 (B,): difference of areas between the map's order and random ones, averaged over deletion
+        and insertion. Positive if the map contains information on what the model needs."""
         deletion = self.area(self.random_deletion) - self.area(self.deletion)
         insertion = self.area(self.insertion) - self.area(self.random_insertion)
         return (deletion + insertion) / 2
@@ -63,16 +63,18 @@ def occlusion_curves(
 ) -> Occlusion:
     """Cover the patches of images step by step, in the order of maps, and at random.
 
-    images: prepared, uint8 (B, 3, H, W). maps: (B, h, w), any numbers, the highest first; H and W
-    are multiples of h and w, which maps of overlapping patches become by `over_image`. target: the
-    class, or one for each image (B,); None is the class that is most likely for the whole image. steps:
-    how often patches are covered, at most h·w. orders: random orders, the same in every call.
+    images: prepared, uint8 (B, 3, H, W).
+    maps: (B, h, w), any numbers, used in descending order. H and W are multiples of h and w; `over_image`
+        converts maps of overlapping patches.
+    target: the class, or one for each image (B,); None is the most likely class of the whole image.
+    steps: number of times that patches are covered, at most h·w.
+    orders: number of random orders, equal in every call.
 
-    A covered patch has the image's mean colour. It computes B · (steps + 1) · 2 · (1 + orders)
-    images.
+    Covered patches have the mean colour of the image. B · (steps + 1) · 2 · (1 + orders) images are
+    computed.
 
-    Raises VitkitError for maps that do not fit the images, for impossible numbers of steps or orders,
-    for a class that is not there, and for a model without a head.
+    Raises VitkitError for maps that do not fit the images, for invalid numbers of steps or orders, for a
+    class that does not exist, and for a model without a head.
     """
     _check(classifier, images, maps, steps, orders)
     # The class of each image, int64 (B,) on the CPU
@@ -99,8 +101,8 @@ def occlusion_curves(
 
 
 def _ranks(values: Tensor) -> Tensor:
-    """The place of each patch in the order, 0 the highest: (h, w) -> (h, w). Equal patches keep
-    their order in the image."""
+    """The rank of each patch, 0 for the highest: (h, w) -> (h, w). Equal patches keep their order in the
+    image."""
     order = values.flatten().cpu().argsort(descending=True, stable=True)
     ranks = torch.empty_like(order)
     ranks[order] = torch.arange(len(order))
@@ -110,8 +112,8 @@ def _ranks(values: Tensor) -> Tensor:
 def _curves(
     classifier: Classifier, image: Tensor, ranks: Tensor, shares: Tensor, target: Tensor
 ) -> Tensor:
-    """The class's probability by deletion and by insertion: float64 (2, S + 1)."""
-    counts = (shares * ranks.numel()).round()  # patches of each step
+    """The class's probability for deletion and insertion: float64 (2, S + 1)."""
+    counts = (shares * ranks.numel()).round()  # number of patches in each step
     first = ranks < counts[:, None, None]  # (S + 1, h, w)
     down = image.shape[1] // ranks.shape[0]
     across = image.shape[2] // ranks.shape[1]
@@ -129,12 +131,12 @@ def _curves(
 
 
 def _check(classifier: Classifier, images: Tensor, maps: Tensor, steps: int, orders: int) -> None:
-    """Raises VitkitError for what a caller can get wrong."""
+    """Raises VitkitError for invalid arguments."""
     config = classifier.model.config
     check_answers(classifier, "covering parts of an image changes no answer")
     if not config.pools:
         raise BadSettings(
-            "the model has no head that answers an image, so covering parts of one changes no "
+            "the model has no head with an output for an image, so covering parts of one changes no "
             "answer"
         )
     fits = maps.ndim == 3 and len(maps) == len(images)
@@ -152,8 +154,8 @@ def _check(classifier: Classifier, images: Tensor, maps: Tensor, steps: int, ord
 
 
 def draw_occlusion(occlusion: Occlusion, theme: Theme = LIGHT, title: str = "the map") -> "Figure":
-    """How the answer goes as patches are covered, and as they are shown: in the order of a map, and
-    at random, each the mean of the images with its area. title: which map."""
+    """Draw the class's probability while patches are covered, and uncovered, in the order of a map and at
+    random: the mean over images, with its area. title: name of the map."""
     figure, cells = panels(3.7, 3.7, height=3.2)
     ways = {
         "covered, the highest first": (occlusion.deletion, occlusion.random_deletion),
@@ -172,7 +174,7 @@ def draw_occlusion(occlusion: Occlusion, theme: Theme = LIGHT, title: str = "the
             )  # fmt: skip
         axes.set(xlabel=f"patches {way} (%)", ylabel="the class's probability", ylim=(0, None))
         axes.spines[["top", "right"]].set_visible(False)
-    cells[0].legend(fontsize=8, loc="upper right")  # where there are no curves
+    cells[0].legend(fontsize=8, loc="upper right")  # away from the curves
     cells[1].legend(fontsize=8, loc="lower right")
     count = len(occlusion.classes)
     gain = float(occlusion.gain.mean())

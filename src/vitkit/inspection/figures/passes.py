@@ -1,5 +1,5 @@
-"""Passes through a model as the figures make them: images in batches that are small enough, layers of
-attention seen one by one while the model computes, and which of the final tokens its head reads.
+"""Passes through a model for figures: images in small batches, layers of attention passed on one by one
+while the model computes, and the weights of the final tokens that its head reads.
 
 Legend: B batch, H heads, N patches, T tokens (N, and the prefix before them: the class token and
 registers), (h, w) the grid of patches.
@@ -18,18 +18,18 @@ from vitkit.system.errors import BadSettings, Unsupported
 from vitkit.weights import Classifier
 
 Images = Tensor | Iterable[Tensor]
-"""Prepared images, uint8 (B, 3, H, W), or any number of such batches, one after the other."""
+"""Prepared images, uint8 (B, 3, H, W), or an iterable of such batches."""
 
 LARGEST = 128 * 2**20  # bytes of the attention weights of one layer
-MOST = 16  # images at a time; larger batches are not faster on a CPU
-POOLING = "pooling"  # the name of a MAP head's layer
+MOST = 16  # images in a batch; larger batches are not faster on a CPU
+POOLING = "pooling"  # name of a MAP head's layer
 
 
-# What a figure can be made of
+# Checks of models and arguments
 
 
 def check_transformer(classifier: Classifier) -> VisionTransformer:
-    """The model, if its patches attend to each other. Raises VitkitError for another."""
+    """The model, if its patches attend to each other. Raises VitkitError otherwise."""
     model = classifier.model
     if not isinstance(model, VisionTransformer):
         raise Unsupported(
@@ -40,22 +40,22 @@ def check_transformer(classifier: Classifier) -> VisionTransformer:
 
 
 def check_has_attention(classifier: Classifier) -> VisionTransformer:
-    """The model, if its patches attend to each other, and it has one answer an image. Raises VitkitError
-    for another."""
+    """The model, if its patches attend to each other and it has one output for an image. Raises VitkitError
+    otherwise."""
     model = check_transformer(classifier)
     if not model.config.pools:
         raise Unsupported(
-            'the model gives an answer for every token (its pool is "none"), so there is no one '
+            'the model has an output for every token (its pool is "none"), so there is no single '
             "answer whose attention could be shown"
         )
     return model
 
 
 def layer_names(config: ViTConfig) -> tuple[str, ...]:
-    """A name for each layer of attention, for people, who count from one: "layer 1".
+    """A name for each layer of attention, counted from one: "layer 1".
 
-    An axial layer is two, "layer 1, rows" and "layer 1, columns". A MAP head's attention, whose
-    only query is learned, comes last: "pooling".
+    An axial layer has two: "layer 1, rows" and "layer 1, columns". A MAP head's attention, whose only query
+    is learned, is last: "pooling".
     """
     names = []
     for i in range(config.depth):
@@ -69,7 +69,7 @@ def layer_names(config: ViTConfig) -> tuple[str, ...]:
 
 
 def check_number(name: str, number: int, count: int, things: str) -> None:
-    """Raise VitkitError for the number, in the argument `name`, of a thing that the model lacks."""
+    """Raises VitkitError if the argument `name` is not the number of one of `count` things."""
     if not 0 <= number < count:
         raise BadSettings(
             f"{name} is {number}; the model's {count} {things} are numbered 0 to {count - 1}"
@@ -77,7 +77,7 @@ def check_number(name: str, number: int, count: int, things: str) -> None:
 
 
 def check_patch(name: str, patch: tuple[int, int] | None, grid: Grid) -> None:
-    """Raise VitkitError for a patch, the argument called `name`, that is not on the grid."""
+    """Raises VitkitError if the argument `name` is a patch outside of the grid."""
     if patch is None:
         return
     row, column = patch
@@ -89,8 +89,8 @@ def check_patch(name: str, patch: tuple[int, int] | None, grid: Grid) -> None:
 
 
 def class_numbers(target: int | Tensor, count: int, classes: int) -> Tensor:
-    """The class of each of `count` images, int64 (count,) on the CPU, from one class or one for each
-    image. Raises VitkitError for classes that are not there."""
+    """The class of each of `count` images, int64 (count,) on the CPU, from one class for all or one for each.
+    Raises VitkitError for classes that do not exist."""
     chosen = torch.as_tensor(target).cpu().expand(count).long()
     for number in (int(chosen.min()), int(chosen.max())):
         check_number("target", number, classes, "classes")
@@ -101,7 +101,7 @@ def class_numbers(target: int | Tensor, count: int, classes: int) -> Tensor:
 
 
 def small_batches(classifier: Classifier, images: Images) -> Iterator[Tensor]:
-    """Yields the images in batches, uint8 (B, 3, H, W), whose attention fits into LARGEST.
+    """Yield the images in batches, uint8 (B, 3, H, W), whose attention weights fit in LARGEST bytes.
 
     Raises VitkitError if there are none, or if something is not a batch of prepared images.
     """
@@ -125,18 +125,18 @@ def small_batches(classifier: Classifier, images: Images) -> Iterator[Tensor]:
 
 
 def _images_at_a_time(classifier: Classifier, batch: Tensor) -> int:
-    """How many images of this size are computed at a time: from 1 to MOST."""
+    """Number of images of this size in a batch: from 1 to MOST."""
     model = classifier.model
     if not isinstance(model, VisionTransformer):
         return MOST
     rows, columns = model.grid(batch)
     tokens = model.config.prefix + rows * columns
-    weights = 4 * model.config.heads * tokens**2  # bytes of one image's, in float32
+    weights = 4 * model.config.heads * tokens**2  # bytes of one image's weights in float32
     return min(max(LARGEST // weights, 1), MOST)
 
 
 def same_grid(before: Grid | None, grid: Grid) -> Grid:
-    """The grid of these images. Raises VitkitError if those before them had another."""
+    """The grid of these images. Raises VitkitError if previous images had another."""
     if before is not None and before != grid:
         raise BadSettings(
             f"images of {grid[0]} x {grid[1]} patches come after images of {before[0]} x "
@@ -145,24 +145,24 @@ def same_grid(before: Grid | None, grid: Grid) -> Grid:
     return grid
 
 
-# Layer by layer, as those of all layers together may not fit into memory
+# Layer by layer, as the attention of all layers may not fit in memory
 
 
 @contextmanager
 def attention_by_layer(
     model: VisionTransformer, see: Callable[[int, Tensor], None]
 ) -> Iterator[Recording]:
-    """A recording within which `see` is called with the number of each layer of attention, from 0,
-    and its weights, as soon as its block has run; then they are dropped.
+    """A recording that calls `see` with the number of each layer of attention, from 0, and its weights, as
+    soon as its block has run. Then the weights are dropped.
 
-    The weights are (B, H, T, T); of an axial layer (B·h, H, w, w) for rows and (B·w, H, h, h) for
-    columns. A MAP head's are not shown to `see`: after the pass they are recorded.
+    Weights are (B, H, T, T); of an axial layer (B·h, H, w, w) for rows and (B·w, H, h, h) for columns. A
+    MAP head's weights are not passed to `see`, but remain in the recording.
     """
     number = 0
 
     def see_block(block: int, record: Recording) -> None:
         nonlocal number
-        if block == 0:  # another pass may have gone before
+        if block == 0:  # a new pass begins
             number = 0
         for weights in record.attention:
             see(number, weights)
@@ -176,22 +176,22 @@ def attention_by_layer(
 def block_by_block(
     model: Model, see: Callable[[int, Recording], None], attention: bool = True
 ) -> Iterator[Recording]:
-    """A recording within which `see` is called after each block with its number, from 0, and the
-    record of that block alone, which is dropped then."""
+    """A recording that calls `see` after each block with its number, from 0, and the record of that block
+    only, which is dropped afterwards."""
 
     def drop(record: Recording) -> None:
         record.weights_by_layer.clear()
         record.state_by_block.clear()
 
     def begin(*_) -> None:
-        """Drop what a hybrid's ResNet, or an earlier pass, has recorded."""
+        """Drop the records of a hybrid's ResNet, or of an earlier pass."""
         drop(record)
 
     def after_block(number: int, *_) -> None:
         see(number, record)
         drop(record)
 
-    # Hooks are called in the order in which they were registered: these after the recording's
+    # Hooks are called in the order of registration: these after those of the recording
     with recording(model, attention) as record, ExitStack() as hooks:
         hooks.enter_context(model.blocks[0].register_forward_pre_hook(begin))
         for i, block in enumerate(model.blocks):
@@ -207,11 +207,10 @@ def of_heads(weights: Tensor, head: int | None) -> Tensor:
 
 
 def among_all_tokens(weights: Tensor, layer: int, config: ViTConfig, grid: Grid) -> Tensor:
-    """A layer's attention weights, of one head or of the mean head, among all tokens: float32
-    (B, T, T).
+    """A layer's attention weights among all tokens, for one head or the mean of heads: float32 (B, T, T).
 
-    An axial layer attends within rows, (B·h, w, w), or within columns, (B·w, h, h): between tokens
-    of different rows, or columns, the weight is 0.
+    An axial layer attends within rows, (B·h, w, w), or within columns, (B·w, h, h); weights between tokens
+    of different rows, or columns, are 0.
     """
     if config.mixer != "axial":
         return weights
@@ -233,20 +232,19 @@ def is_of_columns(layer: int, config: ViTConfig) -> bool:
 
 
 def in_float32(tensor: Tensor) -> AbstractContextManager:
-    """A block whose matrix products are in float32, also where a caller computes the model in
-    bfloat16."""
+    """A context in which matrix products are computed in float32, even if the caller uses bfloat16."""
     return torch.autocast(tensor.device.type, enabled=False)
 
 
-# Where the model's head reads
+# The final tokens that the model's head reads
 
 
 def reading(config: ViTConfig, tokens: int, pooling: list[Tensor]) -> Tensor:
     """How much of each final token the head reads: float32 (B, T) or (1, T), rows that sum to one.
 
-    Each of the states that the pooling puts side by side counts the same, and in a mean of patches, or
-    compared with a memory bank, each patch. Of a MAP head they are the attention of the learned query to
-    the patches, averaged over its heads, from `pooling`, (B, H, 1, N). Registers are never read.
+    All states that the pooling concatenates have equal weight, and so have the patches in a mean, or compared
+    with a memory bank. For a MAP head the weights are the attention of the learned query to the patches,
+    averaged over its heads, from `pooling`, (B, H, 1, N). Registers are never read.
     """
     if config.pool == "map":
         by_probe = of_heads(pooling[-1], None)[:, 0]  # (B, N)
@@ -263,14 +261,14 @@ def reading(config: ViTConfig, tokens: int, pooling: list[Tensor]) -> Tensor:
             shares[:, part.number] += 1
         elif isinstance(part, Patch):
             shares[:, config.prefix + part.number] += 1
-        else:  # parts of the image have about as many patches each
+        else:  # parts of the image have about equally many patches
             shares[:, config.prefix :] += part.states / patches
     return shares / config.pooling.states
 
 
 def map_of(shares: Tensor, weights: Tensor, config: ViTConfig, grid: Grid) -> Tensor:
-    """The mean of the tokens' rows, (B, T, T), by their shares, (B, T), as a map of the patches:
-    (B, h, w) on the CPU."""
+    """The mean of the tokens' rows in `weights`, (B, T, T), with weights `shares`, (B, T), as a map of the
+    patches: (B, h, w) on the CPU."""
     with in_float32(weights):
         row = shares.to(weights.device)[:, None] @ weights  # (B, 1, T)
     return row[:, 0, config.prefix :].unflatten(1, grid).cpu()

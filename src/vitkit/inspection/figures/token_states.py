@@ -1,5 +1,5 @@
-"""The states of tokens as figures: how long they are in every layer, how alike to a chosen patch's,
-and their principal components as colours.
+"""Figures of the states of tokens: their norms in every layer, their similarity to a chosen patch, and
+their principal components as colours.
 
 Legend: B batch, P tokens before the patches, D width, L blocks, (h, w) the grid or a feature map.
 """
@@ -26,7 +26,7 @@ from vitkit.weights import Classifier, evaluating
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-CUT = 0.01  # of the values of a principal component, at each end, that are drawn as 0 and 1
+CUT = 0.01  # share of the values of a principal component, at each end, that are clipped
 
 
 # Norms
@@ -34,13 +34,13 @@ CUT = 0.01  # of the values of a principal component, at each end, that are draw
 
 @dataclass(frozen=True, eq=False)
 class TokenNorms:
-    """How long the states of tokens are, after each block and before the first."""
+    """Norms of the states of tokens, before the first block and after each block."""
 
     patches: Tensor
     """float32 (B, L + 1, h, w): Euclidean norms of z_0, ..., z_L (Eq. 1 to 3), without the last
     LayerNorm."""
     prefix: Tensor
-    """float32 (B, L + 1, P): those of the tokens before the patches, the class token's first."""
+    """float32 (B, L + 1, P): norms of the tokens before the patches, the class token's first."""
 
 
 @torch.no_grad()
@@ -49,11 +49,11 @@ def token_norms(classifier: Classifier, images: Images) -> TokenNorms:
 
     images: prepared, uint8 (B, 3, H, W), or batches of them, of one size.
 
-    In large models that were trained for long, a few patches of the background become many times
-    longer than the others: the model keeps there what belongs to no place, and maps of it show
-    artefacts. Registers cure that (Darcet et al. 2024).
+    In large models after long training, a few patches of the background have much larger norms than the
+    others: the model stores global information there, which causes artefacts in maps. Registers avoid this
+    (Darcet et al. 2024).
 
-    Raises VitkitError for a model that is no Vision Transformer, and if there are no images.
+    Raises VitkitError for a model that is not a Vision Transformer, and if there are no images.
     """
     model = classifier.model
     if not isinstance(model, VisionTransformer):
@@ -67,9 +67,10 @@ def token_norms(classifier: Classifier, images: Images) -> TokenNorms:
 
         def see(block: int, record: Recording, norms: list[Tensor] = norms) -> None:
             if block == 0:
-                assert record.embedding is not None  # the first block got it
+                assert record.embedding is not None  # recorded before the first block
                 norms.append(record.embedding.float().norm(dim=-1).cpu())
-            norms.append(record.states[0].float().norm(dim=-1).cpu())  # of this block alone
+            # The state of this block only
+            norms.append(record.states[0].float().norm(dim=-1).cpu())
 
         with block_by_block(model, see, attention=False):
             classifier.features(batch)
@@ -81,8 +82,8 @@ def token_norms(classifier: Classifier, images: Images) -> TokenNorms:
 
 
 def draw_norms(norms: TokenNorms, theme: Theme = LIGHT) -> "Figure":
-    """How long the patches' states are, by depth: the median, nine of ten, and the longest; and the
-    tokens before them. Beside it where the long ones are, in the last layer, image by image."""
+    """Draw the norms of the patches' states by depth: median, 5 to 95 %, and maximum; the norms of the tokens
+    before them; and beside it the norms in the last layer, image by image."""
     count, depth = norms.patches.shape[:2]
     figure, (left, right) = panels(4, 4, height=3.3)
 
@@ -106,7 +107,7 @@ def draw_norms(norms: TokenNorms, theme: Theme = LIGHT) -> "Figure":
     left.set_title("5 to 95 % of the patches in the band", fontsize=9)
     left.legend(fontsize=8, loc="upper left")
 
-    # Where they are
+    # Maps of the last layer
     last = norms.patches[:, -1].numpy()  # (B, h, w)
     picture = in_rows(last, 4)
     image = draw_numbers(right, picture, (0, float(last.max())), theme)
@@ -127,16 +128,16 @@ def patch_similarity(
     patch: tuple[int, int] | None = None,
     layer: int = -1,
 ) -> Tensor:
-    """The cosine similarity of every patch's state with that of a chosen patch, from -1 to 1: it
-    shows which parts of the image the model represents alike.
+    """The cosine similarity of every patch's state with that of a chosen patch, from -1 to 1. It shows which
+    parts of the image have similar representations.
 
     Prepared images, uint8 (B, 3, H, W), or batches of them -> float32 (B, h, w) on the CPU.
 
-    patch: (row, column) from 0; None is that in the middle, (h // 2, w // 2). layer: as
-    `vitkit.models.hidden_states` counts, 0 what the first block gets, -1 the last. The states pass
-    the last LayerNorm. Of a ResNet a patch is a position of the layer's feature map.
+    patch: (row, column) from 0; None is the patch in the middle, (h // 2, w // 2).
+    layer: number as in `vitkit.models.hidden_states`: 0 is the input of the first block, -1 the last. The
+        states pass the last LayerNorm. In a ResNet a patch is a position of the layer's feature map.
 
-    Raises VitkitError for a patch or a layer that is not there, and if there are no images.
+    Raises VitkitError for a patch or a layer that does not exist, and if there are no images.
     """
     maps = []
     for batch in small_batches(classifier, images):
@@ -157,8 +158,8 @@ def draw_similarity(
     theme: Theme = LIGHT,
     names: Sequence[str] = (),
 ) -> "Figure":
-    """Photographs, uint8 (B, H, W, 3), each beside the cosines (B, h, w), from -1 to 1, of its patches
-    with a chosen one, (row, column), which has a ring."""
+    """Draw photographs, uint8 (B, H, W, 3), each beside the cosines (B, h, w), from -1 to 1, of its patches
+    with a chosen one, (row, column), which is marked by a ring."""
     figure, cells = cells_beside(images, ("similarity to the ring",), names)
     for i in range(len(images)):
         axes = cells[i][0]
@@ -176,15 +177,16 @@ def draw_similarity(
 
 @torch.no_grad()
 def token_colours(classifier: Classifier, images: Images, layer: int = -1) -> Tensor:
-    """The first three principal components of the patches' states as red, green and blue: patches
-    that are alike to the model have like colours, also in different images.
+    """The first three principal components of the patches' states as red, green and blue: patches with similar
+    representations have similar colours, also in different images.
 
     Prepared images, uint8 (B, 3, H, W), or batches of them -> float32 (B, h, w, 3), from 0 to 1, on
     the CPU. The components are those of all patches of all images, whose last states (D numbers
-    each) are kept; each is stretched so that all but 1 % of them at either end fit into 0 to 1.
+    each) are kept in memory. Each component is scaled so that all but 1 % of the values at either end fit
+    in 0 to 1.
 
-    layer: as in `patch_similarity`. Raises VitkitError for a layer that is not there, if there are
-    no images, and for fewer than four patches.
+    layer: see `patch_similarity`. Raises VitkitError for a layer that does not exist, if there are no
+    images, and for fewer than four patches.
     """
     batches = small_batches(classifier, images)
     of_batches = [_states(classifier, batch, layer).cpu() for batch in batches]
@@ -196,7 +198,7 @@ def token_colours(classifier: Classifier, images: Images, layer: int = -1) -> Te
             "need at least four of each: give more images"
         )
     rows = rows - rows.mean(0)
-    _, directions = torch.linalg.eigh(rows.T @ rows)  # columns, the strongest last
+    _, directions = torch.linalg.eigh(rows.T @ rows)  # columns in ascending order of variance
     components = with_positive_peak(directions[:, -3:].flip(1).T)  # (3, D)
     values = rows @ components.T  # (B·h·w, 3)
     low, high = values.quantile(torch.tensor([CUT, 1 - CUT], dtype=values.dtype), dim=0)
@@ -207,7 +209,7 @@ def token_colours(classifier: Classifier, images: Images, layer: int = -1) -> Te
 def draw_colours(
     images: np.ndarray, colours: Tensor, theme: Theme = LIGHT, names: Sequence[str] = ()
 ) -> "Figure":
-    """Photographs, uint8 (B, H, W, 3), each beside its patches' principal components as red, green and
+    """Draw photographs, uint8 (B, H, W, 3), each beside its patches' principal components as red, green and
     blue, (B, h, w, 3) from 0 to 1."""
     figure, cells = cells_beside(images, ("principal components",), names)
     for i in range(len(images)):
@@ -218,7 +220,7 @@ def draw_colours(
 
 
 def _states(classifier: Classifier, images: Tensor, layer: int) -> Tensor:
-    """The patches' states after a block, where they lie in the image: float32 (B, D, h, w)."""
+    """The patches' states after a block, arranged as in the image: float32 (B, D, h, w)."""
     model = classifier.model
     config = model.config
     norm = isinstance(config, ViTConfig) and config.norm == "tokens"

@@ -1,9 +1,8 @@
-"""The attention of an image in all layers and heads, small enough to be sent: what the page of
-explorer.py shows.
+"""The attention of an image in all layers and heads, compressed for the page of explorer.py.
 
-Each number is the share of its attention that a token, or a cell of patches, gives to another. A
-cell is one patch, or a square of some if the page would become too large: what several patches of
-a cell get is added up, and of several that look the mean is taken.
+Each number is the share of attention that a token, or a cell of patches, gives to another. A cell is one
+patch, or a square of several if the page would become too large: attention to the patches of a cell is
+summed, and attention of the patches of a cell is averaged.
 
 Legend: T tokens (the prefix and N patches), (h, w) the grid of patches, C cells, (h', w') their
 grid, H heads.
@@ -32,8 +31,8 @@ from vitkit.models import Grid, ViTConfig
 from vitkit.weights import Classifier
 
 Reach = Literal["all", "row", "column"]
-ROLLOUT = "all layers"  # the last place of the slider
-SCALE = 4  # bytes of a row's scale
+ROLLOUT = "all layers"  # the last position of the slider
+SCALE = 4  # bytes of the scale of a row
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,7 @@ class Detail:
     """Interval between the layers shown; the last layer is always included."""
 
     def cells(self, grid: Grid) -> Grid:
-        """(h', w') of a grid of patches; the last cells of a row or column may be smaller."""
+        """(h', w'), the grid of cells; the last cells of a row or column may be smaller."""
         return -(-grid[0] // self.block), -(-grid[1] // self.block)
 
     def layers(self, config: ViTConfig) -> list[int]:
@@ -57,7 +56,7 @@ class Detail:
         return [i for i in range(count) if (count - 1 - i) % self.step == 0]
 
 
-# The finest first: layers are thinned, then cells are four patches, before heads are averaged
+# The finest first: layers are left out, then cells become four patches, then heads are averaged
 DETAILS = tuple(
     Detail(block, heads, step)
     for blocks in ((1, 2), (4, 8))
@@ -73,33 +72,32 @@ class Layer:
 
     name: str
     heads: int
-    """Tables follow each other by heads; 1 is a mean."""
+    """Number of heads; tables are ordered by head. 1 for the mean of all."""
     reach: Reach
-    """What a cell looks at: "all" tokens, or of an axial layer the cells of its "row" or
+    """The tokens that a cell attends to: "all", or in an axial layer the cells of its "row" or
     "column"."""
     reader: bytes
-    """The row of what the model's head reads, (H, prefix + C); empty if it reads each token."""
+    """The row of the token that the head reads, (H, prefix + C); empty if it reads each token."""
     patches: bytes
-    """A row for each cell that looks, (H, C, columns); empty in a MAP head's pooling."""
+    """A row for each cell as query, (H, C, columns); empty in a MAP head's pooling."""
 
 
 @dataclass(frozen=True)
 class Explored:
-    """The answer to an image, and its attention."""
+    """The output for an image, and its attention."""
 
     logits: Tensor
-    """float32 (K,) on the CPU; (T, K) for a model that answers for each token."""
+    """float32 (K,) on the CPU; (T, K) for a model with an output for each token."""
     layers: tuple[Layer, ...]
-    """As the slider has them: the kept layers, a MAP head's pooling, and the rollout."""
+    """Positions of the slider: the kept layers, a MAP head's pooling, and the rollout."""
 
 
 def packed(table: Tensor) -> bytes:
-    """Numbers that are not negative, float (R, C), in 8 bits each: R scales as little-endian
-    float32, then R·C integers, deflated. A number is its row's scale, the maximum, times the square of
-    its integer's 255th.
+    """Compress non-negative numbers, float (R, C), to 8 bits each: R scales as little-endian float32, then
+    R·C integers, deflated. A number is (integer / 255)² times its row's scale, which is the row's maximum.
 
-    So its root is off by a 510th of the maximum's at most, and small numbers beside a large one, such
-    as the patches' beside the class token's, keep their order down to a 260,000th of it.
+    So the square root of a number is exact up to 1/510 of the maximum's, and small numbers beside a large
+    one, such as the patches' beside the class token's, keep their order down to 1/260,000 of it.
     """
     rows = table.double().cpu().numpy()
     scales = rows.max(axis=1).astype("<f4")
@@ -109,14 +107,14 @@ def packed(table: Tensor) -> bytes:
 
 
 def most_bytes(config: ViTConfig, grid: Grid, detail: Detail) -> int:
-    """An upper bound of what `explored` gives for one image, in bytes as base64."""
+    """An upper bound of the size of `explored` for one image, in bytes as base64."""
     height, width = detail.cells(grid)
     cells = height * width
     tokens = config.prefix + cells
     reach = {"all": tokens, "row": width, "column": height}
     heads = len(_heads(config, detail))
 
-    # Rows are not longer than they are without compression, but for a few bytes
+    # Compressed rows are at most a few bytes longer than uncompressed ones
     total = (cells + 1) * (tokens + SCALE)  # the rollout
     for layer in detail.layers(config):
         of_patches = cells * (reach[_reach(layer, config)] + SCALE)
@@ -128,7 +126,7 @@ def most_bytes(config: ViTConfig, grid: Grid, detail: Detail) -> int:
 
 @torch.no_grad()
 def explored(classifier: Classifier, images: Tensor, detail: Detail) -> Explored:
-    """The answer to one image and its attention: prepared images, uint8 (1, 3, H, W).
+    """The output for one image and its attention: prepared images, uint8 (1, 3, H, W).
 
     Two passes, with the attention of one layer in memory at a time. Raises VitkitError for a model
     without attention among patches.
@@ -138,12 +136,12 @@ def explored(classifier: Classifier, images: Tensor, detail: Detail) -> Explored
     grid = model.grid(images)
     names = layer_names(config)
 
-    # First pass: the answer, the rollout, and where the model's head reads
+    # First pass: the output, the rollout, and the tokens that the head reads
     first = rolled(classifier, images)
     coarse = _Coarse(config, grid, detail, first.shares)
     rollout = coarse.layer(ROLLOUT, first.product)
 
-    # Second pass: each layer that is kept
+    # Second pass: each layer to keep
     layers = []
     wanted = set(detail.layers(config))
 
@@ -163,10 +161,10 @@ def explored(classifier: Classifier, images: Tensor, detail: Detail) -> Explored
 
 
 class _Coarse:
-    """Makes layers of attention matrices, by the cells of a grid."""
+    """Converts attention matrices to layers with the cells of a grid."""
 
     def __init__(self, config: ViTConfig, grid: Grid, detail: Detail, shares: Tensor):
-        """shares: how much of each token the model's head reads, (1, T)."""
+        """shares: how much of each token the head reads, (1, T)."""
         self.config = config
         self.detail = detail
         self.cells = detail.cells(grid)
@@ -175,11 +173,11 @@ class _Coarse:
 
     def layer(self, name: str, weights: Tensor, reach: Reach = "all") -> Layer:
         """A layer of attention among all tokens: (H, T, T)."""
-        to_cells = self._added_up(weights, 2)  # (H, T, prefix + C)
+        to_cells = self._sum_over_cells(weights, 2)  # (H, T, prefix + C)
         with in_float32(to_cells):
             reader = self.shares @ to_cells  # (H, 1, prefix + C)
         patches_in = self.cell_of.bincount()[:, None]  # (prefix + C, 1)
-        looks = self._added_up(to_cells, 1) / patches_in  # (H, prefix + C, prefix + C)
+        looks = self._sum_over_cells(to_cells, 1) / patches_in  # (H, prefix + C, prefix + C)
         patches = looks[:, self.config.prefix :]  # (H, C, prefix + C)
         if reach != "all":
             patches = self._within(patches, reach)
@@ -189,14 +187,14 @@ class _Coarse:
         return Layer(name, len(weights), reach, packed_reader, packed(patches.flatten(0, 1)))
 
     def pooling(self, weights: Tensor) -> Layer:
-        """The layer of a MAP head, whose learned query looks at patches: (1, H, 1, N)."""
+        """The layer of a MAP head, whose learned query attends to patches: (1, H, 1, N)."""
         heads = [of_heads(weights, head)[0] for head in _heads(self.config, self.detail)]
         rows = torch.cat(heads)  # (H, N)
         rows = torch.nn.functional.pad(rows, (self.config.prefix, 0))  # (H, T)
-        return Layer(POOLING, len(rows), "all", packed(self._added_up(rows, 1)), b"")
+        return Layer(POOLING, len(rows), "all", packed(self._sum_over_cells(rows, 1)), b"")
 
-    def _added_up(self, weights: Tensor, axis: int) -> Tensor:
-        """Sums weights over the tokens of each cell along an axis: T becomes prefix + C."""
+    def _sum_over_cells(self, weights: Tensor, axis: int) -> Tensor:
+        """Sum weights over the tokens of each cell along an axis: T becomes prefix + C."""
         if self.detail.block == 1:
             return weights
         shape = list(weights.shape)
@@ -204,8 +202,8 @@ class _Coarse:
         return weights.new_zeros(shape).index_add_(axis, self.cell_of, weights)
 
     def _within(self, patches: Tensor, reach: Reach) -> Tensor:
-        """What the cells of an axial layer give to those of their row, (H, C, w'), or of their
-        column, (H, C, h'): (H, C, C) has zeros elsewhere."""
+        """The attention of cells of an axial layer within their row, (H, C, w'), or column, (H, C, h'). The
+        matrix (H, C, C) has zeros elsewhere."""
         height, width = self.cells
         cells = patches.unflatten(2, (height, width)).unflatten(1, (height, width))
         if reach == "row":
@@ -216,7 +214,7 @@ class _Coarse:
 
 
 def _cell_of(prefix: int, grid: Grid, block: int) -> Tensor:
-    """The number of each token's cell: int64 (T,). A token before the patches is by itself."""
+    """The number of each token's cell: int64 (T,). Each token before the patches is a cell of its own."""
     _, width = Detail(block).cells(grid)
     rows = torch.arange(grid[0]) // block
     columns = torch.arange(grid[1]) // block
@@ -232,7 +230,7 @@ def _heads(config: ViTConfig, detail: Detail) -> list[int | None]:
 
 
 def _reach(layer: int, config: ViTConfig) -> Reach:
-    """What a patch looks at in a layer."""
+    """The tokens that a patch attends to in a layer."""
     if config.mixer != "axial":
         return "all"
     return "column" if is_of_columns(layer, config) else "row"

@@ -1,7 +1,7 @@
-"""The page of inspection: photographs, and what each patch of them looks at in every layer and head,
-in one file that needs no network.
+"""The page of `vitkit inspect`: photographs, and the attention of each of their patches in every layer and
+head, in one file that needs no network.
 
-attention_tables.py computes what is on it, explorer.js shows it.
+attention_tables.py computes the tables, explorer.js displays them.
 """
 
 import base64
@@ -23,8 +23,8 @@ from vitkit.weights import Classifier, no_answer
 
 MEGABYTE = 10**6
 SHOWN = 480  # pixels of the longer side of a photograph
-PHOTOGRAPH_BYTES = 150_000  # that a photograph, its name and its answers take at most, about
-TOP = 5  # answers
+PHOTOGRAPH_BYTES = 150_000  # upper estimate for a photograph, its name and its predictions
+TOP = 5  # number of predictions
 
 
 def write_explorer(
@@ -35,16 +35,16 @@ def write_explorer(
     sections: Iterable[Markup] = (),
     megabytes: float = 32,
 ) -> Path:
-    """Write a page on which the attention of a model can be explored, whole or not at all; returns
-    its path.
+    """Write a page on which the attention of a model can be explored, completely or not at all; returns its
+    path.
 
-    pictures: what the model is shown, from `vitkit.data.open_image`. sections: blocks of html.py
-    that follow below the photographs. megabytes: a limit on the size of the photographs and their
-    attention; if all of it would be larger, fewer layers are kept, or the mean of the heads, or
-    squares of patches, and the page says so.
+    pictures: pictures from `vitkit.data.open_image`.
+    sections: blocks of html.py that follow below the photographs.
+    megabytes: limit of the size of the photographs and their attention. If all of it would be larger,
+        layers are left out, heads averaged, or squares of patches used, and the page says so.
 
-    A model without attention among patches gets a sentence instead. Raises BadImage for a picture
-    that cannot be decoded, VitkitError for more photographs than fit, and for a file that vitkit did
+    A model without attention among patches gets a sentence instead. Raises BadImage for a picture that
+    cannot be decoded; VitkitError for more photographs than fit, and for an existing file that vitkit did
     not write; OSError.
     """
     try:
@@ -54,7 +54,7 @@ def write_explorer(
     if not pictures:
         return write_page(path, title, sections)
 
-    # How much of the attention fits, and what it is
+    # The detail that fits, and the data
     config = model.config
     grid = model.grid(classifier.batch([pictures[0]]))
     detail = chosen_detail(config, grid, len(pictures), megabytes)
@@ -66,7 +66,7 @@ def write_explorer(
         part("explorer.html"),
         *(paragraph(sentence, "faint") for sentence in _notes(config)),
     ]
-    coarser = _coarser(config, detail, megabytes)
+    coarser = _note_on_detail(config, detail, megabytes)
     if coarser:
         blocks.append(paragraph(coarser, "faint"))
     active = Active(part("explorer.js"), part("explorer.css"), data)
@@ -80,13 +80,13 @@ def _data(
     grid: Grid,
     detail: Detail,
 ) -> dict[str, Any]:
-    """What the page's script reads."""
+    """The data of the page's script."""
     photographs = []
     for picture in pictures:
         looked = explored(classifier, classifier.batch([picture]), detail)
         photographs.append(_photograph(classifier, picture, looked))
     layers = []
-    for layer in looked.layers:  # as the last photograph has them, and every other
+    for layer in looked.layers:  # equal for all photographs
         facts = {"name": layer.name, "heads": layer.heads, "reach": layer.reach}
         layers.append({**facts, "patches": bool(layer.patches)})
     cell = "patch"
@@ -138,12 +138,12 @@ def prefix_names(config: ViTConfig) -> list[str]:
 
 
 def _photograph(classifier: Classifier, picture: Picture, looked: Explored) -> dict:
-    """A photograph as the page has it: its name, the part of it that the model gets, the answers,
-    and the tables of each layer."""
+    """A photograph for the page: its name, the part of it that the model reads, the predictions, and the
+    tables of each layer."""
     rows, columns = whole_pixels(classifier.preprocessing.visible(picture), picture.size)
     tables = []
     for layer in looked.layers:
-        tables.append({"reader": _text(layer.reader), "patches": _text(layer.patches)})
+        tables.append({"reader": _base64(layer.reader), "patches": _base64(layer.patches)})
     return {
         "name": printable_name(picture.name.rstrip("/").rpartition("/")[2]),
         "source": embedded(picture_for_people(picture)[rows, columns], SHOWN),
@@ -152,13 +152,14 @@ def _photograph(classifier: Classifier, picture: Picture, looked: Explored) -> d
     }
 
 
-def _text(data: bytes) -> str:
+def _base64(data: bytes) -> str:
+    """Bytes as text."""
     return base64.b64encode(data).decode()
 
 
 def _answers(classifier: Classifier, logits: Tensor) -> list[tuple[str, str]]:
-    """The most likely classes and their probabilities, as text; none of a model that names no classes
-    for an image."""
+    """The most likely classes and their probabilities, as text; empty for a model that has no classes for
+    an image."""
     if no_answer(classifier) or logits.ndim != 1:
         return []
     values = classifier.probabilities(logits[None])[0]
@@ -173,7 +174,7 @@ def _answers(classifier: Classifier, logits: Tensor) -> list[tuple[str, str]]:
 
 
 def _facts(classifier: Classifier, config: ViTConfig, grid: Grid) -> str:
-    """What the model is, in a line."""
+    """A summary of the model in a line."""
     height, width = config.tiling.image(grid)
     layers = counted(len(layer_names(config)), "layer")
     return (
@@ -183,17 +184,17 @@ def _facts(classifier: Classifier, config: ViTConfig, grid: Grid) -> str:
 
 
 def _notes(config: ViTConfig) -> list[str]:
-    """What a reader of the page must know, a sentence each."""
+    """Explanations for the reader of the page, a sentence each."""
     notes = [
-        "Bright patches get much attention, dark ones little; the brightest 2 % are drawn alike, as "
-        "a few patches of the background often gather most of it. Attention rollout multiplies the "
-        "layers, each averaged over its heads and with the residual connection (Fig. 6). Where a "
-        "model looks is not why it answers."
+        "Bright patches get much attention, dark ones little; the brightest 2 % have the same colour, "
+        "because a few patches of the background often get most of it. Attention rollout multiplies the "
+        "layers, each averaged over its heads and with the residual connection (Fig. 6). Attention "
+        "does not explain why a model gives an answer."
     ]
     if not config.pools:
         notes.append(
-            "The model answers for each of its tokens, so there is no one token whose attention "
-            "stands for the answer: choose a patch."
+            "The model has an output for each of its tokens, so there is no single token whose "
+            "attention represents the answer: choose a patch."
         )
     if config.pool == "map":
         notes.append(
@@ -209,8 +210,8 @@ def _notes(config: ViTConfig) -> list[str]:
     return notes
 
 
-def _coarser(config: ViTConfig, detail: Detail, megabytes: float) -> str:
-    """What was left out for the size; "" if nothing was."""
+def _note_on_detail(config: ViTConfig, detail: Detail, megabytes: float) -> str:
+    """A sentence on what was left out to limit the size; "" if nothing was."""
     coarser = []
     if detail.step > 1:
         kept = ", ".join(str(i + 1) for i in detail.layers(config))

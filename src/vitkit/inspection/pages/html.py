@@ -1,8 +1,7 @@
-"""Self-contained HTML pages: one file that needs nothing else, and in which text from outside
-cannot become markup.
+"""Self-contained HTML pages: a single file, in which text from outside cannot become markup.
 
-A page is made of blocks of HTML, and each function here makes one. Any other text is escaped where
-it is put into a block.
+A page consists of blocks of HTML, which the functions here make. Other text is escaped when it is put into a
+block.
 """
 
 import base64
@@ -34,17 +33,17 @@ if TYPE_CHECKING:
 THUMBNAIL = 192  # pixels of a picture's longer side
 QUALITY = 85  # of JPEGs
 DPI = 144  # of a figure
-CSS_PIXELS = 96  # of a page, for an inch of a figure
-MARGIN = 6  # pixels of a figure that stay empty above and below what is drawn
+CSS_PIXELS = 96  # of a page for an inch of a figure
+MARGIN = 6  # empty pixels above and below the content of a figure
 
 
 class Markup(str):
-    """A piece of a page that is already HTML, and so is not escaped again."""
+    """A part of a page that is already HTML, so it is not escaped again."""
 
 
 def block(content: str) -> Markup:
-    """A block as it is; any other text escaped, which makes it one. Control characters become visible
-    escapes, and addresses lose users, passwords and signatures."""
+    """Convert text to a block by escaping it; a block is unchanged. Control characters become visible
+    escapes, and addresses lose user names, passwords and signatures."""
     if isinstance(content, Markup):
         return content
     return Markup(html.escape(escaped(without_credentials(content))))
@@ -59,7 +58,7 @@ def tag(name: str, content: str, style: str = "") -> Markup:
 
 
 def join(texts: Iterable[str]) -> Markup:
-    """Join blocks, or texts that are escaped, one after the other."""
+    """Concatenate blocks, and texts, which are escaped."""
     return Markup("".join(block(text) for text in texts))
 
 
@@ -78,9 +77,9 @@ class Active:
     """A script that makes a page interactive."""
 
     script: str
-    """JavaScript. It may read `data` from the element of that id."""
+    """JavaScript. It may read `data` from the element with that id."""
     style: str
-    """Its CSS, beside page.css."""
+    """Its CSS, in addition to page.css."""
     data: dict
     """Plain values."""
 
@@ -92,27 +91,30 @@ def marking(
     images: Mapping[str, tuple[str, str]],
     classes: Sequence[str],
 ) -> Active:
-    """The controls with which a reader decides on photographs and saves the decisions as a list:
-    to be left out, or of another of the classes. heading: its first line. file: its name.
-    following: what to do with it then. images: the part of the data set and the class of each
-    photograph, by name."""
+    """The controls with which a reader marks photographs and saves the decisions as a list: to leave a
+    photograph out, or to move it to another class.
+
+    heading: first line of the list.
+    file: name of the list.
+    following: instruction on what to do with it.
+    images: name of a photograph -> (its part of the data set, its class).
+    """
     words = {"heading": heading, "file": file, "next": following}
     data = {**words, "images": dict(images), "classes": list(classes)}
     return Active(part("marking.js"), part("marking.css"), data)
 
 
 def page(title: str, blocks: Iterable[Markup], active: Active | None = None) -> str:
-    """A whole page under its title. It may load nothing, and no script but that of `active` runs."""
+    """A whole page with a title. It loads nothing, and runs no script but that of `active`."""
     allowed = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
-    # Light and dark as the reader's system has it; on a telephone, tables scroll and pictures stand
-    # one below the other
+    # Light or dark like the reader's system; on a telephone, tables scroll and pictures are below each other
     style: str = part("page.css")
     body = [tag("h1", title), *blocks]
     if active is not None:
         digest = base64.b64encode(hashlib.sha256(active.script.encode()).digest()).decode()
         allowed += f"; script-src 'sha256-{digest}'"
         style += active.style
-        # Within a script element "<" could begin its end; JSON has another way to write it
+        # In a script element, "<" could begin the end tag; JSON has an escape for it
         data = json.dumps(active.data, allow_nan=False).replace("<", "\\u003c")
         body.append(Markup(f"<script type=application/json id=data>{data}</script>"))
         body.append(Markup(f"<script>{active.script}</script>"))
@@ -130,8 +132,8 @@ def page(title: str, blocks: Iterable[Markup], active: Active | None = None) -> 
 def write_page(
     path: Path, title: str, blocks: Iterable[Markup], active: Active | None = None
 ) -> Path:
-    """Write a page, whole or not at all, and return its path. Raises OSError, and VitkitError for a
-    file that vitkit did not write."""
+    """Write a page, completely or not at all, and return its path. Raises OSError, and VitkitError for an
+    existing file that vitkit did not write."""
     write_where_said(path, as_utf8(page(title, blocks, active)))
     return path
 
@@ -147,7 +149,7 @@ def paragraph(text: str, style: str = "") -> Markup:
 
 
 def columns(*blocks: Markup) -> Markup:
-    """Blocks side by side, as many as the page has room for."""
+    """Blocks side by side, as many as fit on the page."""
     return tag("div", join(tag("div", content) for content in blocks), "columns")
 
 
@@ -157,7 +159,7 @@ def folded(title: str, *blocks: str) -> Markup:
 
 
 def table(rows: Iterable[Sequence[str]], header: Sequence[str] = (), wraps: bool = False) -> Markup:
-    """Rows of cells; the first cell of each is its heading. `wraps` breaks the lines of cells that hold
+    """A table; the first cell of each row is its heading. wraps: break lines in cells that contain
     sentences."""
     lines = []
     if header:
@@ -180,8 +182,7 @@ def bullets(items: Iterable[str]) -> Markup:
 
 
 def matrix(names: Sequence[str], columns: Sequence[str], cells: Sequence[Sequence[int]]) -> Markup:
-    """A table of counts: the larger a count's share of its row, the darker its background. Zeros are
-    left empty."""
+    """A table of counts, with darker backgrounds for larger shares of a row. Zeros are empty."""
     header = join(tag("th", name) for name in ("", *columns))
     lines = [tag("tr", header)]
     for name, row in zip(names, cells, strict=True):
@@ -196,8 +197,11 @@ def matrix(names: Sequence[str], columns: Sequence[str], cells: Sequence[Sequenc
 
 
 def gallery(tiles: Iterable[Tile], wide: bool = False, folder: Path | None = None) -> Markup:
-    """A contact sheet whose rows fit the reader's window: pictures, with their captions below.
-    `wide` ones are about twice as wide as high. folder: of the page, from which names lead to files."""
+    """A contact sheet whose rows fit the reader's window: pictures with captions.
+
+    wide: pictures are about twice as wide as high.
+    folder: of the page; names link to files relative to it.
+    """
     longest = THUMBNAIL
     if wide:
         longest *= 2
@@ -227,8 +231,8 @@ def gallery(tiles: Iterable[Tile], wide: bool = False, folder: Path | None = Non
 
 
 def named(name: str, folder: Path | None) -> Markup:
-    """The name of a photograph: its last two parts, and a link if it is a file. The link is relative to the
-    page's folder, so that a page says nothing of the folders above both."""
+    """The name of a photograph: its last two parts, as a link if it is a file. The link is relative to the
+    page's folder, so a page does not reveal folders above both."""
     short = "/".join(Path(name).parts[-2:])
     if folder is None or not Path(name).is_file():
         return tag("small", printable_name(short), "name")
@@ -238,8 +242,8 @@ def named(name: str, folder: Path | None) -> Markup:
 
 
 def embedded(pixels: np.ndarray, longest: int) -> str:
-    """A picture, uint8 (h, w, 3), as an address that holds all of it: a small one as it is, another
-    as a JPEG with at most `longest` pixels along its longer side."""
+    """A picture, uint8 (h, w, 3), as a data URL: a small one as PNG, others as a JPEG with at most `longest`
+    pixels along the longer side."""
     image = Image.fromarray(pixels)
     buffer = io.BytesIO()
     if max(image.size) < SMALL:
@@ -251,25 +255,25 @@ def embedded(pixels: np.ndarray, longest: int) -> str:
 
 
 def picture(figure: "Figure", alt: str, style: str = "photographs") -> Markup:
-    """A figure of photographs as an embedded PNG; `alt` says what is on it."""
+    """A figure of photographs as an embedded PNG. alt: description of its content."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=DPI)
     return Markup(f'<img class={style} alt="{block(alt)}" src="{_embedded(buffer, "png")}">')
 
 
 def drawing(figure: "Figure", alt: str) -> Markup:
-    """A figure of lines as an embedded PNG, whose black and white change places on a dark page."""
+    """A figure of lines as an embedded PNG, whose black and white are swapped on a dark page."""
     return picture(figure, alt, "drawing")
 
 
 def themed_figure(
     draw: Callable[[Theme], "Figure"], alt: str, of_photographs: bool = False
 ) -> Markup:
-    """A figure that `draw` makes in the colours of a theme, below its title. Its subfigures are pictures
-    of their own: side by side if the reader's window has room for them, else below each other.
+    """A figure in the colours of light and dark themes, below its title. Its subfigures become separate
+    pictures, side by side if the reader's window has room for them, otherwise below each other.
 
-    Each is embedded twice, a light and a dark one, and the reader's system chooses. They are PNGs, or
-    JPEGs if most of the figure is photographs.
+    Each picture is embedded twice, light and dark, and the reader's system chooses. They are PNGs, or JPEGs if
+    most of the figure is photographs.
     """
     figures = [draw(theme) for theme in (LIGHT, DARK)]
     title = figures[0].get_suptitle()
@@ -306,8 +310,7 @@ def _drawn(figure: "Figure") -> np.ndarray:
 
 
 def _by_panel(figure: "Panel", embed: Callable[["Panel"], Markup]) -> Markup:
-    """The subfigures of a figure, and theirs; those with something in them that have none are
-    embedded."""
+    """The subfigures of a figure, recursively. Those with content and without subfigures are embedded."""
     parts = []
     for panel in figure.subfigs:
         if panel.subfigs:
@@ -318,8 +321,8 @@ def _by_panel(figure: "Panel", embed: Callable[["Panel"], Markup]) -> Markup:
 
 
 def _area(panel: "Panel", height: int) -> tuple[slice, slice]:
-    """The rows and columns of a panel in the pixels of its figure, which has this height, without the empty
-    space above and below."""
+    """The rows and columns of a panel in the pixels of its figure, which has this height, without empty space
+    above and below."""
     left, bottom, right, top = panel.bbox.extents  # upwards
     drawn = panel.get_tightbbox()
     top = min(top, drawn.y1 + MARGIN)
@@ -329,13 +332,13 @@ def _area(panel: "Panel", height: int) -> tuple[slice, slice]:
 
 
 def _encoded(pixels: np.ndarray, kind: str) -> str:
-    """A drawn picture, uint8 (h, w, 3), as an address, a PNG or a JPEG."""
+    """Pixels of a figure, uint8 (h, w, 3), as a data URL of a PNG or a JPEG."""
     buffer = io.BytesIO()
     Image.fromarray(pixels).save(buffer, kind, quality=QUALITY)
     return _embedded(buffer, kind)
 
 
 def _embedded(buffer: io.BytesIO, kind: str) -> str:
-    """A file's content as an address."""
+    """The content of a file as a data URL."""
     data = base64.b64encode(buffer.getvalue()).decode()
     return f"data:image/{kind};base64,{data}"

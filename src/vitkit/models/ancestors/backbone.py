@@ -1,5 +1,5 @@
 """Every setting of a ResNet as frozen values: `Backbone` is its convolutions, below a hybrid's
-Transformer (Section 3.1) or in a `ResNetConfig`, a classifier of its own (BiT)."""
+Transformer (Section 3.1) or in a `ResNetConfig`, a classifier on its own (BiT)."""
 
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Literal
@@ -8,9 +8,9 @@ from vitkit.models.tiling import Grid, as_pair
 from vitkit.system.errors import BadSettings, BadWeights
 from vitkit.system.values import check_settings
 
-# How each origin of weights pads and standardises; they differ by more than rounding. The published
-# BiT has two official implementations: its own surrounds the max-pooling by zeros, which win over
-# what is negative; big_vision's surrounds it by nothing.
+# How each source of weights pads and standardises; they differ by more than rounding. The published BiT
+# has two official implementations: its own pads the max-pooling with zeros, which exceed negative numbers;
+# big_vision's pads with nothing.
 # fmt: off
 DIALECTS: dict[str, dict[str, Any]] = {
     "google": {"norm_eps": 1e-6, "standardise": "std", "weight_eps": 1e-5,
@@ -38,12 +38,12 @@ Mixer = Literal["conv", "axial", "local", "augmented"]
 
 @dataclass(frozen=True)
 class Backbone:
-    """The convolutions of a ResNet, alone or below a hybrid's Transformer. The defaults are R50x1
-    as in the official hybrids."""
+    """The convolutions of a ResNet, alone or below a hybrid's Transformer. The defaults are the R50x1
+    of the official hybrids."""
 
     units: tuple[int, ...] = (3, 4, 6, 3)
-    """Residual units of each stage; every stage but the first halves the sides. Without stages only
-    the root is there."""
+    """Residual units of each stage; every stage but the first halves the sides. Without stages there is
+    only the root."""
     width: float = 1.0
     """Factor of every stage's channels, x1 to x4 in BiT's names; the root has 64 times this."""
     order: Literal["post", "pre"] = "post"
@@ -62,13 +62,13 @@ class Backbone:
     """How convolutions pad. "same": TensorFlow's SAME, which pads an even side more at its end;
     "even": as much on both sides."""
     pool: Literal["same", "zeros", "even"] = "same"
-    """Border of the max-pooling. "same": TensorFlow's SAME; "zeros": one zero on every side (BiT);
-    "even": one position on every side, which never wins (torchvision)."""
+    """Border of the max-pooling. "same": TensorFlow's SAME; "zeros": a zero on every side (BiT); "even":
+    one position on every side, which is never the maximum (torchvision)."""
     mixer: Mixer = "conv"
     """What mixes the positions of the feature map in a unit. "conv": a 3 x 3 convolution; "axial":
-    attention along rows, then columns (App. D.6); "local": attention to the 7 x 7 around;
-    "augmented": from the second stage on, a convolution for some channels and attention to
-    everything for the others."""
+    attention along rows, then columns (App. D.6); "local": attention to the surrounding 7 x 7 positions;
+    "augmented": from the second stage on, a convolution for some channels and attention to all positions
+    for the others."""
 
     def __post_init__(self):
         if isinstance(self.units, list):  # JSON has no tuples
@@ -104,14 +104,14 @@ class Backbone:
 
     @property
     def stride(self) -> int:
-        """Pixels along a side of the image to one position of the last feature map."""
+        """Pixels along a side of the image for each position of the last feature map."""
         # 2 by the root's convolution, 2 by its pooling, 2 by every stage but the first
         return 4 * 2 ** max(len(self.units) - 1, 0)
 
     def mixes(self, stage: int) -> Mixer:
         """The kind of layer that mixes the feature map of this stage, counted from 0.
 
-        Attention to all of the first stage's large map would cost too much (Bello et al.).
+        Attention to all of the first stage's large map would be too expensive (Bello et al.).
         """
         if self.mixer == "augmented" and stage == 0:
             return "conv"
@@ -151,9 +151,9 @@ class ResNetConfig:
     """Everything that decides a ResNet's shape and arithmetic. The defaults are R50x1."""
 
     kind: ClassVar[str] = "resnet"
-    """The name of this sort of model in JSON."""
+    """The name of this kind of model in JSON."""
     title: ClassVar[str] = "ResNet"
-    """What people call such models."""
+    """The usual name of such models."""
 
     backbone: Backbone = Backbone()
     """The convolutions."""
@@ -163,15 +163,15 @@ class ResNetConfig:
     channels: int = 3
     """C, channels of the image."""
     classes: int = 1000
-    """K; 0 leaves the head out, and the model returns its features."""
+    """K; 0: no head, and the model returns its features."""
     pool: Literal["gap", "none"] = "gap"
-    """What the head reads: the mean of the last feature map, or every position of it, each with an
-    answer of its own."""
+    """What the head reads: the mean of the last feature map, or every position of it, each with its own
+    output."""
     head_bias: float = 0.0
     """First value of the head's bias."""
 
     def __post_init__(self):
-        # What JSON has, or one number for a square image
+        # JSON has lists and dicts; one number is a square image
         object.__setattr__(self, "image", as_pair(self.image))
         object.__setattr__(self, "backbone", backbone_from(self.backbone))
         check_settings(self)
@@ -196,27 +196,28 @@ class ResNetConfig:
 
     @property
     def pools(self) -> bool:
-        """Whether the model has one answer an image, rather than one for every position."""
+        """Whether the model has one output per image, rather than one for every position."""
         return self.pool != "none"
 
     def fitting(self, image: Grid) -> Grid:
-        """The largest size of images that is not above `image`: as any size will do, itself."""
+        """The largest size of images that is not above `image`: `image`, because every size is valid."""
         return image[0], image[1]
 
     def resized(self, image: Grid, method: str | None = None) -> "ResNetConfig":
         """The configuration for images of this (height, width).
 
-        `method` is there to match ViTConfig: positions here are always resampled as Google does.
+        `method` exists for the same signature as ViTConfig's: positions here are always resampled as Google
+        does.
         """
         return replace(self, image=self.fitting(image))
 
     def with_head(self, classes: int) -> "ResNetConfig":
-        """The configuration with a new head for this many classes; 0 is none."""
+        """The configuration with a new head for this many classes, or without a head for 0."""
         return replace(self, classes=classes, head_bias=0.0)
 
 
 def backbone_from(value: object) -> Backbone:
-    """A Backbone as it is, or from the dict that JSON has of it. Raises VitkitError for neither."""
+    """A Backbone, unchanged or from its JSON dict. Raises VitkitError for anything else."""
     if isinstance(value, dict):
         known = {field.name for field in fields(Backbone)}
         unknown = sorted(map(repr, value.keys() - known))

@@ -1,4 +1,4 @@
-"""LeNet-5 (LeCun et al. 1998), where convolutional networks began: a model to learn with.
+"""LeNet-5 (LeCun et al. 1998), an early convolutional network, as a small model for learning.
 
 Legend: B batch, C channels, (h, w) sides of a feature map, K classes.
 """
@@ -21,14 +21,14 @@ class LeNetConfig:
     """The configuration of LeNet-5, whose images are 32 x 32 pixels."""
 
     kind: ClassVar[str] = "lenet"
-    """The name of this sort of model in JSON."""
+    """The name of this kind of model in JSON."""
     title: ClassVar[str] = "LeNet"
-    """What people call such models."""
+    """The usual name of such models."""
 
     channels: int = 1
     """C, channels of the image."""
     classes: int = 10
-    """K; 0 leaves the head out, and the model returns its features."""
+    """K; 0: no head, and the model returns its features."""
     head_bias: float = 0.0
     """First value of the head's bias."""
 
@@ -41,26 +41,25 @@ class LeNetConfig:
 
     @property
     def image(self) -> Grid:
-        """(height, width), the only size there is."""
+        """(height, width), the only possible size."""
         return 32, 32
 
     @property
     def blocks_built(self) -> int:
-        """How many blocks `build` makes."""
+        """The number of blocks that `build` makes."""
         return 3
 
     @property
     def pools(self) -> bool:
-        """Whether the model has one answer an image: always."""
+        """Whether the model has one output per image: always."""
         return True
 
     def fitting(self, image: Grid) -> Grid:
-        """The size of images that comes nearest to `image`: the only one there is."""
+        """The valid size of images nearest to `image`: the only possible one."""
         return self.image
 
     def resized(self, image: Grid, method: str | None = None) -> "LeNetConfig":
-        """The configuration for images of this size. Raises VitkitError for another size than its
-        own."""
+        """The configuration for images of this size. Raises VitkitError for a size other than its own."""
         if tuple(image) != self.image:
             raise BadSettings(
                 f"LeNet-5 takes images of 32 x 32 pixels, not {image[0]} x {image[1]}"
@@ -68,12 +67,12 @@ class LeNetConfig:
         return self
 
     def with_head(self, classes: int) -> "LeNetConfig":
-        """The configuration with a new head for this many classes; 0 is none."""
+        """The configuration with a new head for this many classes, or without a head for 0."""
         return replace(self, classes=classes, head_bias=0.0)
 
 
 class LeNet(nn.Module):
-    """LeNet-5 in its usual modern reading: every channel of a stage reads all channels before it.
+    """LeNet-5 in its usual modern form: every channel of a stage reads all channels of the stage before.
 
     Images to class logits, with the methods of a VisionTransformer: `embed`, `encode`, `features`
     and `head`. Build one with `create()`.
@@ -92,7 +91,7 @@ class LeNet(nn.Module):
         self.head: nn.Module = nn.Identity()
         if config.classes:
             self.head = nn.Linear(84, config.classes)
-        self.recompute = False  # the loop may set it; nothing here is worth computing twice
+        self.recompute = False  # a training loop may set it; here it changes nothing
         self.inference_only = False  # set by for_inference
 
     def forward(self, images: Tensor) -> Tensor:
@@ -129,7 +128,7 @@ class LeNet(nn.Module):
         return len(self.blocks) + 1
 
     def init_weights(self) -> None:
-        """Flax's default everywhere, and a head of zeros."""
+        """Initialise all layers by Flax's default, and the head with zeros."""
         for layer in self.modules():
             if isinstance(layer, nn.Conv2d | nn.Linear):
                 lecun_normal_(layer.weight)
@@ -139,7 +138,7 @@ class LeNet(nn.Module):
 
 
 class LeNetStage(nn.Module):
-    """A 5 x 5 convolution, tanh, and, if it pools, a 2 x 2 mean."""
+    """A 5 x 5 convolution, tanh, and a 2 x 2 mean if `pool`."""
 
     def __init__(self, inputs: int, outputs: int, pool: bool):
         super().__init__()
@@ -147,7 +146,7 @@ class LeNetStage(nn.Module):
         self.pool = pool
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, C, h, w) -> (B, C', h - 4, w - 4), or half of that if it pools."""
+        """(B, C, h, w) -> (B, C', h - 4, w - 4), with half of these sides after pooling."""
         x = torch.tanh(self.conv(x))
         if self.pool:
             x = F.avg_pool2d(x, 2)

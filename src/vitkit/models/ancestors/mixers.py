@@ -1,11 +1,11 @@
 """Attention in other places and shapes than the paper's: along rows, then along columns (Appendix D.6),
-as layers of a Transformer (Axial-ViT) and for a ResNet's 3 x 3 convolutions (Axial-ResNet); and what
-was tried before the paper, local attention and attention beside a convolution.
+as layers of a Transformer (Axial-ViT) and for a ResNet's 3 x 3 convolutions (Axial-ResNet); and earlier
+methods, local attention and attention beside a convolution.
 
-A mixer takes (B, C, h, w) to (B, C, h', w'); with a stride of 2 each side is halved, rounded up.
+A mixer maps (B, C, h, w) to (B, C, h', w'); with a stride of 2 each side is halved, rounded up.
 
 Legend: B batch, C channels, H heads, D_h width of a head, D width, (h, w) the grid of patches or the
-sides of a feature map, N = h·w its patches or positions, Q the first of them, those that are computed,
+sides of a feature map, N = h·w number of patches or positions, Q number of queries (the first tokens),
 W side of the window.
 """
 
@@ -21,7 +21,7 @@ from vitkit.models.positions import Offsets
 from vitkit.models.tiling import Grid
 from vitkit.system.errors import Unsupported
 
-HEADS = 8  # of a mixer; the paper does not say how many
+HEADS = 8  # of a mixer; the paper does not give the number
 WINDOW = 7
 
 
@@ -41,10 +41,10 @@ class AxialBlock(nn.Module):
         mask: Tensor | None = None,
         queries: int | None = None,
     ) -> Tensor:
-        """(B, N, D), in raster order -> (B, Q, D), the first `queries` tokens, or all, if None.
+        """(B, N, D), in raster order -> (B, Q, D), the first `queries` tokens, or all for None.
 
-        Its parameters are a Block's, but masks and positions that act within attention are made
-        for attention among all tokens. Raises VitkitError for a mask.
+        Takes a Block's arguments, but raises VitkitError for a mask: masks, and positions that act within
+        attention, are for attention among all tokens.
         """
         assert positions is None, "ViTConfig refuses positions within axial attention"
         if mask is not None:
@@ -64,7 +64,7 @@ class AxialMixer(nn.Module):
     columns.
 
     Each has relative positions (App. D.4) along its axis. A stride of 2 is a 2 x 2 mean at the end.
-    There is no norm here, as the residual unit around it has its own.
+    There is no norm here, because the residual unit around it has one.
     """
 
     def __init__(self, channels: int, stride: int, grid: Grid):
@@ -89,12 +89,12 @@ class AxialMixer(nn.Module):
 
 
 class LocalMixer(nn.Module):
-    """Stand-alone self-attention (Ramachandran et al. 2019): each position of the feature map
-    attends to the 7 x 7 around it.
+    """Stand-alone self-attention (Ramachandran et al. 2019): each position of the feature map attends to
+    the 7 x 7 positions around it.
 
-    An offset within the window has a vector for its row and one for its column, each half as wide
-    as a head, which are added to the key; nothing is scaled, as in their Eq. 3. Positions outside
-    of the image do not exist. A stride of 2 is a 2 x 2 mean at the end.
+    An offset within the window has a vector for its row and one for its column, each half as wide as a
+    head, which are added to the key; logits are not scaled, as in their Eq. 3. Positions outside of the
+    image are masked. A stride of 2 is a 2 x 2 mean at the end.
     """
 
     def __init__(self, channels: int, stride: int):
@@ -113,11 +113,11 @@ class LocalMixer(nn.Module):
         k = windows(k)  # (B, h, w, H, W·W, D_h)
         v = windows(v)  # (B, h, w, H, W·W, D_h)
 
-        # Every key of a window, with the vector of its offset
+        # Every key of a window plus the vector of its offset
         logits = q[..., None, :] @ (k + self.offsets()).mT  # (B, h, w, H, 1, W·W)
         logits = logits.squeeze(-2)  # (B, h, w, H, W·W)
 
-        # What is outside of the image has no weight.
+        # Positions outside of the image get no weight.
         inside = inside_windows(height, width, x.device)  # (h, w, W·W)
         weights = logits.masked_fill(~inside[:, :, None], -torch.inf).softmax(-1)
 
@@ -134,14 +134,14 @@ class LocalMixer(nn.Module):
         return torch.cat([down, across], -1).flatten(0, 1)
 
     def init_weights(self) -> None:
-        """Flax's default, and normal positions."""
+        """Initialise the projection by Flax's default, positions with a normal distribution."""
         lecun_normal_(self.qkv.weight)
         nn.init.normal_(self.down, std=0.02)
         nn.init.normal_(self.across, std=0.02)
 
 
 def windows(x: Tensor) -> Tensor:
-    """The 7 x 7 around every position, zeros outside: (B, h, w, H, D_h) -> (B, h, w, H, W·W, D_h)."""
+    """The 7 x 7 positions around every position, zeros outside: (B, h, w, H, D_h) -> (B, h, w, H, W·W, D_h)."""
     reach = WINDOW // 2
     x = F.pad(x, (0, 0, 0, 0, reach, reach, reach, reach))
     x = x.unfold(1, WINDOW, 1).unfold(2, WINDOW, 1)  # (B, h, w, H, E, W, W)
@@ -149,21 +149,21 @@ def windows(x: Tensor) -> Tensor:
 
 
 def inside_windows(height: int, width: int, device: torch.device) -> Tensor:
-    """Whether each position of each window lies inside the image: bool, (h, w, W·W).
+    """Whether each position of each window is inside the image: bool, (h, w, W·W).
 
-    A map of ones is padded with zeros and cut into windows as keys are: 0 is outside.
+    Cuts a map of ones, padded with zeros, into windows as keys are cut: 0 is outside.
     """
     ones = torch.ones(1, height, width, 1, 1, device=device)
     return windows(ones)[0, :, :, 0, :, 0] > 0
 
 
 class AugmentedMixer(nn.Module):
-    """Attention-augmented convolution (Bello et al. 2019): some channels from a convolution, the
+    """Attention-augmented convolution (Bello et al. 2019): some channels come from a convolution, the
     others from attention to the whole feature map.
 
-    Of C channels, C/8 come from attention, with 8 heads and keys of C/4 in all (they advise a tenth
-    and a fifth). Offsets along the rows and along the columns are added to the logits. With a
-    stride of 2 the attention works on 2 x 2 means.
+    Of C channels, C/8 come from attention, with 8 heads and C/4 channels of all keys (the paper recommends a
+    tenth and a fifth). Position terms for offsets along rows and columns are added to the logits. With a
+    stride of 2, attention uses 2 x 2 means.
     """
 
     def __init__(self, channels: int, stride: int, grid: Grid, conv: nn.Module):
@@ -189,7 +189,7 @@ class AugmentedMixer(nn.Module):
         return torch.cat([convolved, attended], 1)
 
     def attention(self, x: Tensor) -> Tensor:
-        """Every position attends to all: (B, C, h, w) -> (B, values, h, w)."""
+        """Attention of every position to all: (B, C, h, w) -> (B, values, h, w)."""
         grid = x.shape[-2:]
         qkv = self.qkv(x.permute(0, 2, 3, 1))
         q, k, v = qkv.split([self.keys, self.keys, self.values], -1)
@@ -218,7 +218,7 @@ class AugmentedMixer(nn.Module):
         return (across + down).flatten(4, 5).flatten(2, 3)
 
     def init_weights(self) -> None:
-        """Flax's default."""
+        """Initialise by Flax's default."""
         lecun_normal_(self.qkv.weight)
         lecun_normal_(self.out.weight)
 
@@ -229,11 +229,11 @@ def split_heads(x: Tensor) -> Tensor:
 
 
 def split_channels(channels: int) -> tuple[int, int]:
-    """For an attention-augmented convolution: channels of all keys, and of all values."""
+    """For an attention-augmented convolution: the channels of all keys and of all values."""
     return channels // 4, channels // 8
 
 
 def mean_2x2(x: Tensor) -> Tensor:
-    """The mean of every 2 x 2 window, at an odd end of what there is of it: (B, C, h, w) -> half of
-    each side, rounded up."""
+    """The mean of every 2 x 2 window: (B, C, h, w) -> half of each side, rounded up. At an odd end the
+    window is smaller."""
     return F.avg_pool2d(x, 2, 2, ceil_mode=True)

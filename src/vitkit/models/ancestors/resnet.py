@@ -1,10 +1,10 @@
-"""ResNets as BiT has them (Section 4.1): standardised kernels, GroupNorm, bottlenecks; alone, or as
-a hybrid's stem.
+"""ResNets as in BiT (Section 4.1): standardised kernels, GroupNorm, bottlenecks; alone, or as a hybrid's
+stem.
 
-A ResNet is a root, and residual units in stages; every stage but the first halves the sides. What
-mixes the positions of a unit is a 3 x 3 convolution, or a sort of attention.
+A ResNet is a root, and residual units in stages; every stage but the first halves the sides. A 3 x 3
+convolution, or a kind of attention, mixes the positions in a unit.
 
-Legend: B batch, C channels, C' channels out, k side of a kernel, (H, W) sides of an image, (h, w) of a
+Legend: B batch, C channels, C' output channels, k side of a kernel, (H, W) sides of an image, (h, w) of a
 feature map, D channels of the last one, which are a ResNet's width, N = h·w its positions, K classes.
 """
 
@@ -34,7 +34,7 @@ class ResNet(nn.Module):
         backbone = config.backbone
         self.root = Root(config.channels, backbone)
         self.blocks = residual_units(backbone, config.image)
-        self.norm = None  # v2 units leave what they give without one
+        self.norm = None  # the output of v2 units is not normalised yet
         if backbone.order == "pre":
             self.norm = normalise(backbone.features, backbone)
         self.head: nn.Module = nn.Identity()
@@ -43,7 +43,7 @@ class ResNet(nn.Module):
 
         # Activation checkpointing: keep only the units' inputs for the backward pass.
         self.recompute = False
-        # Set by for_inference, whose models must be neither trained nor saved.
+        # Set by for_inference; such models cannot be trained or saved.
         self.inference_only = False
 
     def forward(self, images: Tensor) -> Tensor:
@@ -51,10 +51,9 @@ class ResNet(nn.Module):
         return self.head(self.features(images))
 
     def features(self, images: Tensor) -> Tensor:
-        """The features, which the head reads: the mean of the last feature map, (B, C, H, W) -> (B,
-        D).
+        """The features, which the head reads: the mean of the last feature map, (B, C, H, W) -> (B, D).
 
-        `pool="none"` gives every position of it, (B, N, D).
+        With `pool="none"`, all of its positions, (B, N, D).
         """
         if self.config.pool == "none":
             return self.encode(images)
@@ -65,7 +64,7 @@ class ResNet(nn.Module):
         return self.feature_map(images).flatten(2).mT
 
     def embed(self, images: Tensor) -> Tensor:
-        """The root: (B, C, H, W) normalised images -> (B, channels, H/4, W/4), rounded up."""
+        """Apply the root: (B, C, H, W) normalised images -> (B, channels, H/4, W/4), rounded up."""
         check_images(images, self.config.channels)
         return self.root(images)
 
@@ -84,7 +83,7 @@ class ResNet(nn.Module):
     def layer_of(self, name: str) -> int:
         """The layer that a parameter belongs to, by its name.
 
-        0 is the root, 1 to L are the residual units, L + 1 is what follows them.
+        0 is the root, 1 to L are the residual units, L + 1 is all that follows.
         """
         module, *rest = name.split(".")
         if module == "root":
@@ -94,7 +93,7 @@ class ResNet(nn.Module):
         return len(self.blocks) + 1
 
     def init_weights(self) -> None:
-        """The official initialisation: zero head, the rest by each module's own rule."""
+        """Initialise as the official code: zeros for the head, every other module by its own rule."""
         init_head(self.head, self.config.head_bias)
         init_children(self)
 
@@ -107,13 +106,13 @@ class ResNetStem(nn.Module):
         self.tiling = patches.scaled(config.stride)  # in pixels
         self.root = Root(channels, config)
         self.blocks = residual_units(config, image)
-        self.norm = None  # v2 units leave what they give without one
+        self.norm = None  # the output of v2 units is not normalised yet
         if config.order == "pre" and config.units:
             self.norm = normalise(config.features, config)
         self.project = nn.Conv2d(config.features, width, patches.size, patches.stride)
 
     def forward(self, images: Tensor) -> Tensor:
-        """(B, C, H, W) -> (B, width, h, w), (h, w) the grid of patches. Raises VitkitError for sides
+        """(B, C, H, W) -> (B, width, h, w), with (h, w) the grid of patches. Raises VitkitError for sides
         that give no whole patches."""
         self.tiling.check((images.shape[-2], images.shape[-1]))
         x = self.root(images)
@@ -124,16 +123,16 @@ class ResNetStem(nn.Module):
         return self.project(x)  # E of Eq. 1, on a feature map
 
     def init_weights(self) -> None:
-        """Initialises the projection as that of an image's patches."""
+        """Initialise the projection like the projection of an image's patches."""
         lecun_normal_(self.project.weight)
         if self.project.bias is not None:
             nn.init.zeros_(self.project.bias)
 
 
 def residual_units(config: Backbone, image: Grid) -> nn.ModuleList:
-    """The residual units of every stage, one after the other.
+    """The residual units of all stages, in order.
 
-    `image` is the size that attention's positions are made for.
+    `image` is the size for which attention's positions are made.
     """
     modules = []
     inputs = config.channels
@@ -141,7 +140,7 @@ def residual_units(config: Backbone, image: Grid) -> nn.ModuleList:
         inner = config.channels * 2**stage
         stage_config = replace(config, mixer=config.mixes(stage))
 
-        # The first unit makes the stride; the first stage has none, as the root has made it.
+        # The first unit has the stride, except in the first stage: the root has it already.
         stride = 2
         if stage == 0:
             stride = 1
@@ -159,7 +158,7 @@ class Root(nn.Module):
         super().__init__()
         self.border = config.pool
         self.conv = Conv(channels, config.channels, 7, 2, config)
-        self.norm = None  # if units normalise first, the first of them does it
+        self.norm = None  # pre-norm units normalise it themselves
         if config.order == "post":
             self.norm = normalise(config.channels, config)
 
@@ -171,10 +170,10 @@ class Root(nn.Module):
         return self.max_pool(x)
 
     def max_pool(self, x: Tensor) -> Tensor:
-        """(B, C, h, w) -> (B, C, h/2, w/2), rounded up, with the border that the origin has."""
+        """(B, C, h, w) -> (B, C, h/2, w/2), rounded up, with the border of the source of the weights."""
         if self.border == "even":
             return F.max_pool2d(x, 3, 2, padding=1)
-        if self.border == "zeros":  # which win over what is negative
+        if self.border == "zeros":  # zeros exceed negative numbers
             x = F.pad(x, (1, 1, 1, 1))
         else:
             x = pad_same(x, 3, 2, -torch.inf)
@@ -182,10 +181,10 @@ class Root(nn.Module):
 
 
 class ResNetUnit(nn.Module):
-    """A bottleneck, and a shortcut beside it: 1 x 1 to `inner` channels, the mixer (3 x 3, with the
-    stride), 1 x 1 to four times as many.
+    """A bottleneck with a shortcut: a 1 x 1 convolution to `inner` channels, the mixer (3 x 3, with the
+    stride), and a 1 x 1 convolution to four times as many channels.
 
-    Each is normalised after it ("post", ResNet v1), or before it ("pre", ResNet v2).
+    Each is followed by a norm ("post", ResNet v1) or follows one ("pre", ResNet v2).
     """
 
     def __init__(self, inputs: int, inner: int, stride: int, grid: Grid, config: Backbone):
@@ -197,7 +196,7 @@ class ResNetUnit(nn.Module):
         self.conv2 = mixer(inner, stride, grid, config)
         self.conv3 = Conv(inner, outputs, 1, 1, config)
 
-        # A norm is as wide as what comes out of its convolution, or ("pre") goes into it.
+        # The width of a norm is that of its convolution's output, or of its input ("pre").
         channels = [inner, inner, outputs]
         if self.pre:
             channels = [inputs, inner, inner]
@@ -205,7 +204,7 @@ class ResNetUnit(nn.Module):
         self.norm2 = normalise(channels[1], config)
         self.norm3 = normalise(channels[2], config)
 
-        # The shortcut is projected only if the shape changes; v2 gives it no norm of its own.
+        # The shortcut is projected only if the shape changes; in v2 it has no norm of its own.
         self.shortcut: Conv | None = None
         self.shortcut_norm: nn.Module | None = None
         if stride != 1 or inputs != outputs:
@@ -234,13 +233,13 @@ class ResNetUnit(nn.Module):
         """ResNet v2, as in BiT: norm, ReLU, convolution."""
         y = F.relu(self.norm1(x), inplace=True)
         if self.shortcut is not None:
-            x = self.shortcut(y)  # of what is normalised already
+            x = self.shortcut(y)  # its input is already normalised
         y = F.relu(self.norm2(self.conv1(y)), inplace=True)  # (B, inner, h, w)
         y = F.relu(self.norm3(self.conv2(y)), inplace=True)  # (B, inner, h', w')
         return x + self.conv3(y)  # (B, 4·inner, h', w')
 
     def init_weights(self) -> None:
-        """A v1 unit starts as its shortcut, as in the official code; BiT's v2 units do not."""
+        """Initialise a v1 unit such that it starts as its shortcut, as in the official code."""
         if not self.pre:
             nn.init.zeros_(self.norm3.weight)
 
@@ -293,14 +292,14 @@ class Conv(nn.Module):
         return F.conv2d(x, kernel, stride=self.stride, padding=size // 2)
 
     def standardise_once(self) -> None:
-        """For inference: standardise the kernel now, not in every pass. It becomes the weight."""
+        """Standardise the kernel once, for inference, and store it as the weight."""
         if self.how != "none":
             kernel = standardised(self.weight.detach(), self.how, self.eps)
             self.weight = nn.Parameter(kernel, requires_grad=False)
             self.how = "none"
 
     def init_weights(self) -> None:
-        """Flax's default, or He et al.'s for a plain kernel, which goes with BatchNorm."""
+        """Initialise by Flax's default, or by He et al.'s for a plain kernel, which is used with BatchNorm."""
         if self.how == "none":
             nn.init.kaiming_normal_(self.weight, mode="fan_out", nonlinearity="relu")
         else:
@@ -308,13 +307,14 @@ class Conv(nn.Module):
 
 
 def standardised(weight: Tensor, how: str, eps: float) -> Tensor:
-    """Every output channel's kernel with mean 0 and spread 1, computed in float32 at least.
+    """Standardise each output channel's kernel to mean 0 and deviation 1, computed in float32 or wider.
 
-    (C', C, k, k) as it came. how: "std" divides by std + eps, "variance" by sqrt(variance + eps).
+    (C', C, k, k) -> the same shape and dtype. how: "std" divides by std + eps, "variance" by
+    sqrt(variance + eps).
     """
     exact = weight.to(torch.promote_types(weight.dtype, torch.float32))
     exact = exact - exact.mean((1, 2, 3), keepdim=True)
-    # The variance of the population (not of a sample), in every origin.
+    # The variance of the population (not of a sample), in every source of weights.
     variance = exact.square().mean((1, 2, 3), keepdim=True)  # (C', 1, 1, 1)
     if how == "std":
         spread = variance.sqrt() + eps
@@ -333,7 +333,7 @@ def pad_same(x: Tensor, kernel: int, stride: int, value: float) -> Tensor:
 
 
 def same_padding(size: int, kernel: int, stride: int) -> tuple[int, int]:
-    """TensorFlow's SAME padding along one side, (before, after): as much as makes the output
+    """TensorFlow's SAME padding along one side, (before, after): such that the output is
     ceil(size / stride) long."""
     outputs = -(-size // stride)
     total = max((outputs - 1) * stride + kernel - size, 0)

@@ -1,1 +1,1 @@
-"""A model as a graph for another library: ONNX, OpenVINO, a program of torch.export; and in int8."""
+"""Models as graphs for other libraries: ONNX, OpenVINO, torch.export programs; and quantisation to int8."""

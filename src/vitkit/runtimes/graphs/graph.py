@@ -1,7 +1,7 @@
-"""The network that is exported: from the levels of an image, uint8, to logits, and to how strange it is
-if the model has limits for unknown images.
+"""The network that is exported: from the uint8 levels of images to logits, and to out-of-distribution scores if the
+model has thresholds of unknown images.
 
-Legend: B batch, K classes, D width, P side of a patch, h w pixels of what the model gets.
+Legend: B batch, K classes, D width, P side of a patch, h w pixels of the model's input.
 """
 
 import copy
@@ -31,8 +31,8 @@ from vitkit.weights.outputs import activate
 
 
 class Graph(nn.Module):
-    """Prepared images to logits, the normalisation inside; and to how strange they are, if the model
-    has limits for that."""
+    """Prepared images to logits, including the normalisation; and to out-of-distribution scores, if the model has
+    thresholds."""
 
     scale: Tensor
     shift: Tensor
@@ -40,9 +40,12 @@ class Graph(nn.Module):
     def __init__(
         self, classifier: Classifier, merge: int = 0, apart: bool = False, looks: bool = False
     ):
-        """classifier: as its for_inference gives it. merge: tokens to merge in every block. apart:
-        whether queries, keys and values come from dense layers of their own (ApartAttention). looks:
-        whether Attention Rollout is an output too, the last one."""
+        """
+        classifier: from its `for_inference`.
+        merge: number of tokens to merge in every block.
+        apart: whether queries, keys and values are computed by separate dense layers (ApartAttention).
+        looks: whether attention rollout is added as the last output.
+        """
         super().__init__()
         preprocessing = classifier.preprocessing
         model = classifier.model
@@ -51,13 +54,13 @@ class Graph(nn.Module):
             self.normalises = False
             model = reading_levels(model, preprocessing)
         if preprocessing.is_native:
-            assert isinstance(model, VisionTransformer)  # as Classifier has checked
+            assert isinstance(model, VisionTransformer)  # Classifier has checked this
             model = with_positions_on_any_grid(model)
         if apart:
             model = with_projections_apart(model)
         self.model: Model | Merging = model
         if merge:
-            assert isinstance(model, VisionTransformer)  # as check_can_merge has checked
+            assert isinstance(model, VisionTransformer)  # check_can_merge has checked this
             self.model = Merging(model, merge)
         mean = torch.tensor(preprocessing.mean)[:, None, None]
         std = torch.tensor(preprocessing.std)[:, None, None]
@@ -69,9 +72,9 @@ class Graph(nn.Module):
         self.looks = looks
 
     def forward(self, images: Tensor) -> Tensor | tuple[Tensor, ...]:
-        """Levels from 0 to 255, (B, 3, h, w) -> float32 (B, K); with limits for unknown images also (B,),
-        above 0 for one; and if it looks, (B, m, n), what the model looks at. A model of good images
-        gives (B, K) and its anomaly map, (B, h, w)."""
+        """Levels from 0 to 255, (B, 3, h, w) -> logits, float32 (B, K); with thresholds also out-of-distribution
+        scores, (B,); with `looks` also attention rollout, (B, m, n). A model of good images gives its logits and
+        its anomaly map, (B, h, w)."""
         x = images.float()
         if self.normalises:
             x = x * self.scale - self.shift
@@ -81,7 +84,7 @@ class Graph(nn.Module):
             logits, of_patches = self.model.with_patch_logits(x)
             return logits.float(), of_patches.float().softmax(-1)[..., 1]
         if self.looks:
-            assert isinstance(self.model, VisionTransformer)  # as shows_attention has checked
+            assert isinstance(self.model, VisionTransformer)  # shows_attention has checked this
             features, attention = features_and_attention(self.model, x)
         else:
             features = self.model.features(x)
@@ -103,10 +106,10 @@ def compares_patches(model: nn.Module) -> bool:
 
 
 def features_and_attention(model: VisionTransformer, x: Tensor) -> tuple[Tensor, Tensor]:
-    """What the head reads, (B, D), and Attention Rollout of cells of the image, (B, m, n), as
-    inspection's `rollout` and `over_image` have it: normalised images (B, 3, h, w).
+    """Features, (B, D), and attention rollout of the cells of an image, (B, m, n), equal to that of inspection's
+    `rollout` and `over_image`, from normalised images (B, 3, h, w).
 
-    No product with a constant matrix is in it, which a quantiser would take for a dense layer.
+    It avoids products with constant matrices, which a quantiser would treat as dense layers.
     """
     grid = model.grid(x)
     with rolling(model, grid) as rolled:
@@ -123,7 +126,7 @@ def features_and_attention(model: VisionTransformer, x: Tensor) -> tuple[Tensor,
 
 
 class UnknownLimits(nn.Module):
-    """The limits for unknown images, as part of the network."""
+    """The rejection thresholds of unknown images, as part of the network."""
 
     means: Tensor
     whitening: Tensor
@@ -138,7 +141,7 @@ class UnknownLimits(nn.Module):
         self.register_buffer("limit", unknown.limit.float())
 
     def forward(self, features: Tensor, logits: Tensor) -> Tensor:
-        """The features, (B, D), and logits, (B, K) -> float32 (B,), as `Unknown.excess`."""
+        """Features, (B, D), and logits, (B, K) -> out-of-distribution scores, float32 (B,): `Unknown.excess`."""
         own = replace(
             self.unknown,
             means=self.means,
@@ -150,17 +153,17 @@ class UnknownLimits(nn.Module):
 
 
 class PictureGraph(nn.Module):
-    """Pictures of any size to probabilities, the preprocessing inside; and to how strange they are."""
+    """Pictures of any size to probabilities, including the preprocessing; and to out-of-distribution scores."""
 
     def __init__(self, classifier: Classifier, merge: int = 0, apart: bool = False):
-        """As Graph's."""
+        """The arguments are those of Graph."""
         super().__init__()
         self.resize = PictureResize(classifier.preprocessing)
         self.network = Graph(classifier, merge, apart)
         self.activation = classifier.activation
 
     def forward(self, images: Tensor) -> Tensor | tuple[Tensor, ...]:
-        """uint8 (B, height, width, 3), red first -> float32 (B, K); and what else Graph gives."""
+        """uint8 (B, height, width, 3), RGB -> probabilities, float32 (B, K); and the other outputs of Graph."""
         outputs = self.network(self.resize(images))
         if isinstance(outputs, Tensor):
             return activate(outputs, self.activation)
@@ -169,11 +172,11 @@ class PictureGraph(nn.Module):
 
 
 def reading_levels(model: VisionTransformer, preprocessing: Preprocessing) -> VisionTransformer:
-    """A model, whose stem is Patches, that gives the same answers to the levels of an image, from 0 to 255, as the given one
-    to the normalised image: (x / 255 - mean) / std is folded into the projection of patches (Eq. 1).
+    """A copy of a model with the stem Patches that takes levels from 0 to 255 instead of normalised images:
+    (x / 255 - mean) / std is folded into the projection of patches (Eq. 1).
 
-    Exact but for rounding, as nothing surrounds a patch: where zeros surround an image, as in a
-    ResNet, they would not be normalised.
+    It is exact up to rounding, because patches have no padding; the zero padding of a ResNet would not be
+    normalised.
     """
     own = copy.deepcopy(model, memo=same_memory(model))
     assert isinstance(own.stem, Patches)
@@ -194,15 +197,15 @@ def reading_levels(model: VisionTransformer, preprocessing: Preprocessing) -> Vi
 
 
 class ApartAttention(Attention):
-    """Attention whose queries, keys and values come from three dense layers, not one: the same numbers.
+    """Attention with separate dense layers for queries, keys and values instead of a joint one, and equal outputs.
 
-    Inference engines compute these faster than one layer's output that they must cut apart (by 1.05 to
-    1.18 in int8, batch 8); PyTorch computes one layer faster.
+    Inference engines compute separate layers faster than a joint one whose output they must split (by 1.05 to
+    1.18 in int8, batch 8); PyTorch computes a joint layer faster.
     """
 
     def __init__(self, joined: Attention):
-        """joined: of which the other layers are taken as they are."""
-        nn.Module.__init__(self)  # without layers of its own
+        """joined: the attention to split; its other layers are shared."""
+        nn.Module.__init__(self)  # skips Attention's, which creates layers
         self.heads = joined.heads
         self.q, self.k, self.v = split_qkv(joined.qkv)
         self.q_norm, self.k_norm = joined.q_norm, joined.k_norm
@@ -233,7 +236,7 @@ def split_qkv(joined: nn.Linear) -> list[nn.Linear]:
 
 
 def with_projections_apart(model: Model) -> Model:
-    """A model that gives the same answers, its attention as ApartAttention."""
+    """A copy of a model with ApartAttention and equal outputs."""
     own = copy.deepcopy(model, memo=same_memory(model))
     for module in list(own.modules()):
         for name, child in list(module.named_children()):
@@ -242,12 +245,12 @@ def with_projections_apart(model: Model) -> Model:
     return own
 
 
-# Positions on a grid that is known only when an image comes
+# Positions on a grid that is known only at run time
 
 
 class PositionsOnAnyGrid(nn.Module):
-    """E_pos of Eq. 1 on the grid of the images: as LearnedPositions resamples them, by two products with
-    matrices that follow from the grid."""
+    """E_pos of Eq. 1 on the grid of the images, resampled as by LearnedPositions, but by two products with
+    matrices that are computed from the grid."""
 
     table: Tensor
 
@@ -270,8 +273,8 @@ class PositionsOnAnyGrid(nn.Module):
         return z + insert_zeros(rows[None], self.prefix_rows, self.prefix_tokens).to(z.dtype)
 
     def shares(self, new: int, old: int) -> Tensor:
-        """The matrix of one axis, (new, old): how much of each old position is in each new one, as
-        in torch.nn.functional.interpolate."""
+        """The resampling matrix of one axis, (new, old), of torch.nn.functional.interpolate: the weight of each old
+        position in each new one."""
         index = torch.arange(new).float()  # (new,)
         length = torch.full((1,), new, dtype=torch.int64).float()
         scale = old / length  # old positions for one new one
@@ -286,7 +289,7 @@ class PositionsOnAnyGrid(nn.Module):
 
 
 def with_positions_on_any_grid(model: VisionTransformer) -> VisionTransformer:
-    """A model that gives the same answers, and whose positions work on any grid."""
+    """A copy of a model whose positions work on any grid, with equal outputs."""
     own = copy.deepcopy(model, memo=same_memory(model))
     if isinstance(own.positions, LearnedPositions):
         own.positions = PositionsOnAnyGrid(own.positions)
@@ -302,12 +305,12 @@ def check_any_grid(model: VisionTransformer) -> None:
         )
 
 
-# A Preprocessing as part of the network: resize and centre crop as two products with matrices
+# Preprocessing as part of the network: resize and centre crop as two products with matrices
 
 
-RADIUS = {"bilinear": 1, "bicubic": 2}  # pixels, on each side, that a kernel reaches
+RADIUS = {"bilinear": 1, "bicubic": 2}  # radius of the kernel in pixels
 
-# Keys' parameter of the cubic kernel: Pillow's, and PyTorch's without antialiasing
+# Keys' parameter of the cubic kernel, with antialiasing (Pillow's) and without (PyTorch's)
 SHARP = {True: -0.5, False: -0.75}
 
 
@@ -319,7 +322,7 @@ class PictureResize(nn.Module):
         self.preprocessing = preprocessing
 
     def forward(self, pictures: Tensor) -> Tensor:
-        """uint8 (B, H, W, 3) -> whole float32 levels, (B, 3, h, w)."""
+        """uint8 (B, H, W, 3) -> integer levels as float32, (B, 3, h, w)."""
         old_height = torch.full((1,), pictures.shape[1], dtype=torch.int64)
         old_width = torch.full((1,), pictures.shape[2], dtype=torch.int64)
         new_height, new_width = self.resized(old_height, old_width)
@@ -329,12 +332,11 @@ class PictureResize(nn.Module):
         down = self.shares(rows, old_height, new_height, height)  # (h, H)
         across = self.shares(columns, old_width, new_width, width)  # (w, W)
         x = pictures.permute(0, 3, 1, 2).float()  # (B, 3, H, W)
-        x = levels(x @ across.mT)  # (B, 3, H, w)  Pillow resizes rows first, to whole levels
+        x = levels(x @ across.mT)  # (B, 3, H, w)  Pillow resizes rows first, and rounds
         return levels(down @ x)  # (B, 3, h, w)
 
     def resized(self, height: Tensor, width: Tensor) -> tuple[Tensor, Tensor]:
-        """(H, W) after the resize and before the centre crop, as in Preprocessing: int64 (1,)
-        each."""
+        """Height and width after the resize and before the centre crop, as in Preprocessing: int64 (1,) each."""
         preprocessing = self.preprocessing
         side = preprocessing.resize or max(preprocessing.size)
         if preprocessing.rule == "shorter":
@@ -346,12 +348,12 @@ class PictureResize(nn.Module):
         return torch.full_like(height, both[0]), torch.full_like(width, both[1])
 
     def shares(self, pixels: Tensor, old: Tensor, new: Tensor, count: int) -> Tensor:
-        """The matrix of one axis, (count, old): the middle `count` of `new` pixels from `old` ones.
+        """The matrix of one axis, (count, old): weights of `old` pixels in the central `count` of `new` ones.
 
         pixels: 0, 1, ..., old - 1.
         """
-        first = torch.round((new - count).float() / 2)  # (1,)  the crop begins here
-        scale = old.float() / new.float()  # (1,)  old pixels for one new one
+        first = torch.round((new - count).float() / 2)  # (1,)  first pixel of the crop
+        scale = old.float() / new.float()  # (1,)  old pixels per new one
         centres = (first + torch.arange(count) + 0.5) * scale  # (count,)
         preprocessing = self.preprocessing
         kind = preprocessing.interpolation
@@ -361,18 +363,21 @@ class PictureResize(nn.Module):
 def shares_of_axis(
     pixels: Tensor, old: Tensor, scale: Tensor, centres: Tensor, kind: str, antialias: bool
 ) -> Tensor:
-    """How much of each old pixel, (old,), is in the new ones with these centres, (count,), by an
-    interpolation of this kind: (count, old). Pixel 0 is from 0 to 1.
+    """The weights of old pixels in new ones for an interpolation, (count, old). Pixel 0 extends from 0 to 1.
 
-    pixels: 0, 1, ..., old - 1. scale: old pixels for one new one, (1,).
+    pixels: 0, 1, ..., old - 1.
+    scale: old pixels per new one, (1,).
+    centres: centres of the new pixels in old coordinates, (count,).
+    kind: bilinear or bicubic.
     """
     a = SHARP[antialias]
     if antialias:
-        stretch = torch.clamp(scale, min=1.0)  # the kernel covers all pixels that become one
+        # In downscaling, the kernel covers several old pixels
+        stretch = torch.clamp(scale, min=1.0)
         weights = kernel((pixels + 0.5 - centres[:, None]) / stretch, kind, a)  # (count, old)
         return weights / weights.sum(1, keepdim=True)
 
-    # The nearest two or four pixels; beyond the border its pixel counts
+    # The nearest two or four pixels; beyond the border, the border pixel is repeated
     radius = RADIUS[kind]
     below = torch.floor(centres - 0.5)  # (count,)
     weights = torch.zeros_like(centres)[:, None] * pixels  # (count, old)
@@ -385,7 +390,7 @@ def shares_of_axis(
 
 
 def kernel(distance: Tensor, interpolation: str, a: float) -> Tensor:
-    """The weight of a pixel at a distance from the centre, in pixels; of any shape. a: Keys' parameter."""
+    """The weight of a pixel at a distance from the centre, in pixels, of any shape. a: Keys' parameter."""
     x = distance.abs()
     if interpolation == "bilinear":
         return torch.clamp(1 - x, min=0.0)
@@ -396,5 +401,5 @@ def kernel(distance: Tensor, interpolation: str, a: float) -> Tensor:
 
 
 def levels(x: Tensor) -> Tensor:
-    """Values rounded to whole levels from 0 to 255, halves upwards."""
+    """Values rounded to integer levels from 0 to 255, halves upwards."""
     return torch.floor(x + 0.5).clamp(0.0, 255.0)

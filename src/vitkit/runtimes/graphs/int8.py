@@ -1,4 +1,8 @@
-"""int8 weights and activations: by NNCF for OpenVINO, and by ONNX Runtime's own quantiser."""
+"""Quantisation of exported models to int8: by NNCF for OpenVINO, and by ONNX Runtime's own quantiser.
+
+Some layers are excluded and stay in floating point: those that compute one token per image, the projection
+of patches, and those with extremely large values among their inputs.
+"""
 
 import gc
 import logging
@@ -18,14 +22,13 @@ if TYPE_CHECKING:
     import openvino
     from onnx import ModelProto, NodeProto
 
-SAFE_BITS = 7  # of int8 weights: no processor saturates their products (saturation.py)
-GROUP = 32  # divides the width of every published model
+SAFE_BITS = 7  # bits used of int8 weights: their products saturate on no processor (saturation.py)
+GROUP = 32  # inputs that share a scale; it divides the width of every published model
 
 
 @contextmanager
-def only_errors(logger: str | None) -> Iterator[None]:
-    """A block in which a logger, or the root (None), says nothing below an error; afterwards as
-    before."""
+def log_errors_only(logger: str | None) -> Iterator[None]:
+    """Context in which a logger, or the root logger (None), logs only errors."""
     log = logging.getLogger(logger)
     level = log.level
     log.setLevel(logging.ERROR)
@@ -36,16 +39,15 @@ def only_errors(logger: str | None) -> Iterator[None]:
 
 
 def int8_openvino(model: "openvino.Model") -> "openvino.Model":
-    """An OpenVINO model with its weights in int8; each output channel has its own scale and zero
-    point.
+    """An OpenVINO model with int8 weights; each output channel has its own scale and zero point.
 
-    No image is needed to calibrate it: OpenVINO's CPU plugin also quantises the inputs of each dense
-    layer while it computes, and scales every GROUP numbers of a token by the largest of them.
+    It needs no calibration images: OpenVINO's CPU plugin quantises the inputs of each dense layer
+    during inference, and scales every GROUP values of a token by their maximum.
 
     Layers that int8 would not speed up stay exact: the projection of patches, which the plugin
-    computes in float32 whatever its weights are stored in, and the products of one token alone.
+    always computes in float32, and the layers that compute one token per image.
     """
-    with _nncf_at_work() as nncf:
+    with _quiet_nncf() as nncf:
         exact = nncf.IgnoredScope(names=always_exact_in_openvino(model))
         model = nncf.compress_weights(
             model, mode=nncf.CompressWeightsMode.INT8_ASYM, ignored_scope=exact
@@ -57,14 +59,14 @@ def int8_openvino(model: "openvino.Model") -> "openvino.Model":
 def calibrated_openvino(
     model: "openvino.Model", images: Sequence[np.ndarray], exact: Sequence[str] = ()
 ) -> "openvino.Model":
-    """An OpenVINO model in int8; the images decide the range of each layer's inputs.
+    """An OpenVINO model in int8, with the range of each layer's inputs measured on images.
 
-    images: one at a time, as the model takes them. exact: names of layers that stay exact.
-    Attention's products and its softmax always do. No processor saturates its products.
+    images: one at a time, as the model takes them. exact: names of layers that stay exact; the
+    matrix products and the softmax of attention always do. Products saturate on no processor.
     """
     from openvino._offline_transformations import compress_quantize_weights_transformation
 
-    with _nncf_at_work() as nncf:
+    with _quiet_nncf() as nncf:
         attention = ["ScaledDotProductAttention"]
         scope = nncf.IgnoredScope(types=attention, names=list(exact), validate=False)
         quantised = nncf.quantize(
@@ -74,8 +76,8 @@ def calibrated_openvino(
             subset_size=len(images),
             ignored_scope=scope,
             advanced_parameters=nncf.AdvancedQuantizationParameters(
-                overflow_fix=nncf.OverflowFix.DISABLE,  # seven bits for all weights: saturation.py loses less
-                backend_params={"compress_weights": False},  # float32, until they are safe
+                overflow_fix=nncf.OverflowFix.DISABLE,  # it uses 7 bits; make_safe is more accurate
+                backend_params={"compress_weights": False},  # make_safe needs float32
             ),
         )
     make_safe(quantised)
@@ -84,21 +86,21 @@ def calibrated_openvino(
 
 
 def load_nncf() -> ModuleType:
-    """The package, which imports a part of PyTorch that warns of a missing GPU."""
-    with quiet(), only_errors("torch.utils.cpp_extension"):
+    """Import NNCF, without the warning of a missing GPU that this causes in PyTorch."""
+    with quiet(), log_errors_only("torch.utils.cpp_extension"):
         import nncf
     return nncf
 
 
 @contextmanager
-def _nncf_at_work() -> Iterator[ModuleType]:
-    """A block in which NNCF, and what it imports when it needs it, says nothing below an error.
+def _quiet_nncf() -> Iterator[ModuleType]:
+    """Context in which NNCF and its lazy imports log only errors.
 
-    NNCF opens OpenVINO for itself. What it leaves is forgotten here, by the thread that opened it, and
-    not whenever another one looks for garbage (openvino_file.py says why).
+    NNCF opens OpenVINO itself. Its objects are collected here, in the thread that created them, because
+    collecting them in another thread could crash (`core` in libraries.py).
     """
     nncf = load_nncf()
-    with quiet(), only_errors("nncf"), only_errors("torch.utils.cpp_extension"):
+    with quiet(), log_errors_only("nncf"), log_errors_only("torch.utils.cpp_extension"):
         try:
             yield nncf
         finally:
@@ -106,27 +108,26 @@ def _nncf_at_work() -> Iterator[ModuleType]:
 
 
 class _Calibration:
-    """The images, as ONNX Runtime's quantiser asks for them."""
+    """Calibration images, with the interface that ONNX Runtime's quantiser expects."""
 
     def __init__(self, images: Sequence[np.ndarray]):
         self.waiting = iter([{"images": image} for image in images])
 
     def get_next(self) -> dict[str, np.ndarray] | None:
-        """Another image; None behind the last."""
+        """The next image; None after the last."""
         return next(self.waiting, None)
 
 
 def quantise_onnx(path: Path, images: Sequence[np.ndarray], exact: Sequence[str] = ()) -> None:
-    """Quantise a float32 .onnx file to int8, without its metadata. images: one at a time, as the
-    file takes them, which calls them "images".
+    """Quantise a float32 .onnx file to int8, in place; its metadata is lost. images: one at a time, as
+    the file takes them in its input "images". exact: names of layers that stay in float32.
 
-    Dense layers and convolutions are quantised, each output channel with a scale of its own.
-    Products of activations, as attention has them, stay in float32, and so do the layers of these
-    names. The outputs of a dense layer are not rounded again, which would lose most of the
-    accuracy. A convolution's is, because the runtime computes none in int8 that gives other
-    numbers.
+    Dense layers and convolutions are quantised, each output channel with its own scale. Products of two
+    activations, such as those of attention, stay in float32. The output of a dense layer is not
+    quantised, because that would lose most of the accuracy; the output of a convolution is, because the
+    runtime has no int8 convolution with a float32 output.
 
-    Weights have SAFE_BITS.
+    Weights use SAFE_BITS.
     """
     import onnx
     from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
@@ -137,7 +138,7 @@ def quantise_onnx(path: Path, images: Sequence[np.ndarray], exact: Sequence[str]
     for node in model.graph.node:
         if node.op_type == "MatMul" and not has_weights(node, model):
             between.append(node.name)
-    with quiet(), only_errors(None):  # it warns through the root logger
+    with quiet(), log_errors_only(None):  # it warns through the root logger
         quantize_static(
             model,
             path,
@@ -153,14 +154,15 @@ def quantise_onnx(path: Path, images: Sequence[np.ndarray], exact: Sequence[str]
         )
 
 
-# Layers that stay exact: those of one token, the projection of patches, and those whose inputs have giants
+# Layers that stay exact
 
 
-COARSE = 64  # times the root mean square: with such a peak, most numbers share four of 256 levels
+# Inputs with a larger ratio of peak to root mean square are not quantised: most values would share 4 of 256 levels
+COARSE = 64
 
 
 class Spread:
-    """The largest number, and the mean square, of what goes into each of some layers."""
+    """The largest magnitude and the mean square of the inputs of some layers."""
 
     def __init__(self, layers: Sequence[str]):
         """layers: their names, in the order in which the model computes them."""
@@ -170,35 +172,36 @@ class Spread:
         self.counts = np.zeros(len(layers))
 
     def add(self, inputs: Sequence[np.ndarray]) -> None:
-        """Add the inputs of each layer for another image."""
+        """Add the inputs of each layer for one more image."""
         for number, x in enumerate(inputs):
             self.peaks[number] = max(self.peaks[number], np.abs(x).max())
             self.squares[number] += np.square(x, dtype=np.float64).sum()
             self.counts[number] += x.size
 
     def with_giants(self) -> list[str]:
-        """The layers that get a few numbers so large that the others would be rounded away, as trained
-        models have them in a block or two (Sun et al. 2024, "Massive Activations in Large Language
+        """The layers with a few inputs so large that the others would be rounded to 0. Trained models
+        have them in one or two blocks (Sun et al. 2024, "Massive Activations in Large Language
         Models")."""
         coarse = self.peaks > COARSE * np.sqrt(self.squares / np.maximum(self.counts, 1))
         return [name for name, is_coarse in zip(self.layers, coarse, strict=True) if is_coarse]
 
 
 def is_of_one_token(shape: Sequence) -> bool:
-    """Whether a layer gets one vector an image, by the shape of its input: (B, D), or (B, 1, D). Such are
-    the last block's behind the queries of the class token, and the head. They are a thousandth of the
-    work, and their errors are the answers' own."""
+    """Whether a layer gets one vector per image, by the shape of its input: (B, D) or (B, 1, D). These are
+    the head, and the layers of the last block that compute only the class token. They are a thousandth of
+    the work, and their errors directly affect the answers."""
     return len(shape) == 2 or shape[-2] == 1
 
 
 def exact_in_openvino(model, images: Sequence[np.ndarray]) -> list[str]:
-    """The layers of an OpenVINO model that are not quantised. images: one at a time, as the model
+    """The names of the layers of an OpenVINO model that stay exact. images: one at a time, as the model
     takes them."""
     return always_exact_in_openvino(model) + spread_in_openvino(model, images).with_giants()
 
 
 def exact_in_onnx(path: Path, images: Sequence[np.ndarray]) -> list[str]:
-    """The layers of a .onnx file that stay exact. images: one at a time, as the file takes them."""
+    """The names of the layers of a .onnx file that stay exact. images: one at a time, as the file takes
+    them."""
     import onnx
 
     model = onnx.load(path)
@@ -208,7 +211,7 @@ def exact_in_onnx(path: Path, images: Sequence[np.ndarray]) -> list[str]:
 
 
 def always_exact_in_openvino(model) -> list[str]:
-    """The layers of an OpenVINO model that stay exact, whatever goes into them."""
+    """The names of the layers of an OpenVINO model that stay exact for all inputs."""
     convolutions = []
     for node in model.get_ordered_ops():
         if node.get_type_name() == "Convolution":
@@ -217,16 +220,16 @@ def always_exact_in_openvino(model) -> list[str]:
 
 
 def projection_of_patches(convolutions: list[str]) -> list[str]:
-    """Which of a model's convolutions stays exact: a single one, that of patches. It is a fortieth of
-    the work, and its inputs are levels from 0 that are not centred. In a ResNet, convolutions are
-    most of the work, and all are quantised."""
+    """The convolutions that stay exact: the projection of patches, which is a ViT's only one. It is a
+    fortieth of the work, and its inputs are pixel levels that are not centred. In a ResNet, convolutions
+    are most of the work, and all of them are quantised."""
     if len(convolutions) == 1:
         return convolutions
     return []
 
 
 def of_one_token_in_openvino(model) -> list[str]:
-    """The names of an OpenVINO model's products of one token."""
+    """The names of an OpenVINO model's layers of one token per image."""
     names = []
     for node in model.get_ordered_ops():
         if node.get_type_name() != "MatMul":
@@ -237,11 +240,11 @@ def of_one_token_in_openvino(model) -> list[str]:
 
 
 def of_one_token_in_onnx(model: "ModelProto") -> list[str]:
-    """The names of a .onnx model's dense layers of one token."""
+    """The names of a .onnx model's dense layers of one token per image."""
     shapes = {value.name: value.type.tensor_type.shape.dim for value in model.graph.value_info}
     names = []
     for node in dense_in_onnx(model):
-        shape = [size.dim_value for size in shapes[node.input[0]]]  # 0 of any size
+        shape = [size.dim_value for size in shapes[node.input[0]]]  # 0 for a variable size
         if is_of_one_token(shape):
             names.append(node.name)
     return names
@@ -257,7 +260,7 @@ def dense_in_onnx(model: "ModelProto") -> "list[NodeProto]":
 
 
 def spread_in_openvino(model, images: Sequence[np.ndarray]) -> Spread:
-    """The spread of what goes into the dense layers of an OpenVINO model.
+    """The spread of the inputs of an OpenVINO model's dense layers.
 
     images: one at a time, as the model takes them.
     """
@@ -266,7 +269,7 @@ def spread_in_openvino(model, images: Sequence[np.ndarray]) -> Spread:
     watched = model.clone()
     dense = [node for node in watched.get_ordered_ops() if node.get_type_name() == "MatMul"]
     own = len(watched.outputs)
-    numbers, values = _different([node.input_value(0) for node in dense])
+    numbers, values = _distinct([node.input_value(0) for node in dense])
     watched.add_outputs(values)
     compiled = core().compile_model(watched, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     request = compiled.create_infer_request()
@@ -277,9 +280,9 @@ def spread_in_openvino(model, images: Sequence[np.ndarray]) -> Spread:
     return spread
 
 
-def _different(outputs: list) -> tuple[list[int], list]:
-    """The number of each of OpenVINO's outputs among the different ones, and these: a block's queries,
-    keys and values are made of one."""
+def _distinct(outputs: list) -> tuple[list[int], list]:
+    """Remove repetitions from OpenVINO outputs (queries, keys and values share their input). Returns the
+    position of each among the distinct ones, and these."""
     names = [(output.get_node().get_friendly_name(), output.get_index()) for output in outputs]
     different = dict(zip(names, outputs, strict=True))
     order = list(different)
@@ -287,21 +290,22 @@ def _different(outputs: list) -> tuple[list[int], list]:
 
 
 def spread_in_onnx(path: Path, images: Sequence[np.ndarray]) -> Spread:
-    """The spread of what goes into the dense layers of a .onnx file.
+    """The spread of the inputs of a .onnx file's dense layers.
 
     images: one at a time, as the file takes them; its input is called "images".
     """
     import onnx
     from onnxruntime import InferenceSession
 
-    # A copy of the file whose outputs include what goes into the layers
+    # A copy of the file that also outputs the inputs of the layers
     watched = onnx.load(path)
     dense = dense_in_onnx(watched)
     values = [node.input[0] for node in dense]
     watched.graph.output.extend(onnx.ValueInfoProto(name=name) for name in dict.fromkeys(values))
     with TemporaryDirectory(dir=path.parent) as folder:
         file = Path(folder) / "watched.onnx"
-        onnx.save(watched, file, save_as_external_data=True, location="weights")  # of any size
+        # External weights, because a single file has a size limit
+        onnx.save(watched, file, save_as_external_data=True, location="weights")
         session = InferenceSession(file, providers=["CPUExecutionProvider"])
 
     spread = Spread([node.name for node in dense])
@@ -311,6 +315,6 @@ def spread_in_onnx(path: Path, images: Sequence[np.ndarray]) -> Spread:
 
 
 def has_weights(node: "NodeProto", model: "ModelProto") -> bool:
-    """Whether one of a node's inputs is stored in the model: else it is a product of activations."""
+    """Whether one of a node's inputs is stored in the model, so that it is no product of two activations."""
     stored = {tensor.name for tensor in model.graph.initializer}
     return bool(stored & set(node.input))

@@ -1,13 +1,12 @@
-"""int8 weights whose products fit into 16 bits, so that a file answers alike on every processor.
+"""int8 weights whose products fit into 16 bits, so that a file gives the same answers on every processor.
 
-x86 processors without VNNI multiply int8 by pairs: the products of two neighbouring inputs of a dense layer
+x86 processors without VNNI multiply int8 in pairs: the products of two neighbouring inputs of a dense layer
 with their weights are added in 16 bits (the instruction VPMADDUBSW), and a sum that does not fit saturates.
-Inputs are from 0 to 255. So a pair of weights is safe if its positive weights add up to PAIR at most, and its
-negative ones too: 255 x 128 is below 2^15.
+Inputs are from 0 to 255. So a pair of weights is safe if its positive weights add up to PAIR at most, and so
+do the magnitudes of its negative ones: 255 x 128 is below 2^15.
 
-Weights of seven bits are always safe, and lose half their precision for it. Here each output channel gets the
-scale and the weights that lose least: few pairs are so large that they need a coarser scale, or to be made
-smaller.
+7-bit weights are always safe, but have half the precision. Few pairs of 8-bit weights are unsafe. So each
+output channel gets the scale with the smallest error after the unsafe pairs were made smaller.
 
 Legend: O output channels, I inputs of a layer.
 """
@@ -19,11 +18,10 @@ import numpy as np
 if TYPE_CHECKING:
     import openvino
 
-LARGEST = 127  # of int8, symmetric
+LARGEST = 127  # largest value of symmetric int8
 PAIR = 128  # the largest safe sum of two weights of one sign
-COARSER = np.linspace(
-    1.0, 2.0, 21
-)  # scales that are tried, in units of the finest; at 2 every pair is safe
+# Scales to try, as multiples of the finest; at 2 every pair is safe
+COARSER = np.linspace(1.0, 2.0, 21)
 
 
 def safe_weights(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -33,11 +31,11 @@ def safe_weights(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         weights: float32 (O, I).
 
     Returns:
-        Whole numbers from -127 to 127, float32 (O, I), and the scale of each output channel, float32
-        (O, 1). Their product is close to the weights.
+        Integers from -127 to 127, float32 (O, I), and the scale of each output channel, float32 (O, 1).
+        Their product is close to the weights.
     """
     finest = np.abs(weights).max(1, keepdims=True) / LARGEST  # (O, 1)
-    finest = np.maximum(finest, np.finfo(np.float32).tiny)  # of a channel of zeros
+    finest = np.maximum(finest, np.finfo(np.float32).tiny)  # not 0, for a channel of zeros
     least = np.full(finest.shape, np.inf)
     best = np.zeros_like(weights)
     scales = finest.copy()
@@ -52,7 +50,7 @@ def safe_weights(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def safe_pairs(numbers: np.ndarray) -> np.ndarray:
-    """The nearest whole numbers whose neighbouring pairs are safe: (O, I) -> (O, I)."""
+    """The nearest integers whose neighbouring pairs are safe: (O, I) -> (O, I)."""
     outputs, inputs = numbers.shape
     padded = np.pad(numbers, ((0, 0), (0, inputs % 2)))
     pairs = padded.reshape(outputs, -1, 2)
@@ -72,7 +70,7 @@ def make_safe(model: "openvino.Model") -> None:
     """Quantise the weights of an OpenVINO model to safe pairs, in place.
 
     Args:
-        model: As NNCF quantises it, with float32 weights that FakeQuantize operations round.
+        model: A result of NNCF, with float32 weights that FakeQuantize operations round.
     """
     for quantiser in model.get_ordered_ops():
         if quantiser.get_type_name() != "FakeQuantize" or not _is_stored(quantiser):
@@ -84,12 +82,12 @@ def make_safe(model: "openvino.Model") -> None:
         if is_plain and kinds == [("MatMul", 1)]:
             is_transposed = readers[0].get_node().get_attributes()["transpose_b"]
             _make_dense_safe(quantiser, weights.get_data(), is_transposed)
-        else:  # of a runtime that may multiply any two of them together
+        else:  # a runtime may multiply any two of these weights as a pair
             _use_seven_bits(quantiser)
 
 
 def _is_stored(quantiser: "openvino.Node") -> bool:
-    """Whether a FakeQuantize operation rounds numbers of the file, and not what goes into a layer."""
+    """Whether a FakeQuantize operation rounds weights of the file, and not activations."""
     source = quantiser.input_value(0).get_node()
     while source.get_type_name() in ("Convert", "Reshape", "Transpose"):
         source = source.input_value(0).get_node()
@@ -97,7 +95,7 @@ def _is_stored(quantiser: "openvino.Node") -> bool:
 
 
 def _make_dense_safe(quantiser: "openvino.Node", weights: np.ndarray, is_transposed: bool) -> None:
-    """Replace the weights of a dense layer, and the range of each output channel."""
+    """Replace the weights of a dense layer by safe ones, with a new range for each output channel."""
     rows = weights if is_transposed else weights.T  # (O, I)
     numbers, scales = safe_weights(rows)
     values = numbers * scales
@@ -110,18 +108,18 @@ def _make_dense_safe(quantiser: "openvino.Node", weights: np.ndarray, is_transpo
 
 
 def _use_seven_bits(quantiser: "openvino.Node") -> None:
-    """Double the range of weights: any two of them are safe then."""
+    """Double the range of weights, so that any two of them are a safe pair."""
     _set_range(quantiser, 2 * quantiser.input_value(2).get_node().get_data())
 
 
 def _set_range(quantiser: "openvino.Node", limits: np.ndarray) -> None:
-    """Give a FakeQuantize operation of 255 levels a symmetric range, in and out."""
+    """Give a FakeQuantize operation a symmetric range, for its inputs and its outputs."""
     for number, limit in enumerate((-limits, limits, -limits, limits), start=1):
         _replace(quantiser, number, limit)
 
 
 def _replace(node: "openvino.Node", number: int, values: np.ndarray) -> None:
-    """Replace an input of an operation with a constant, float32."""
+    """Replace an input of an operation with a float32 constant."""
     from openvino import opset13
 
     constant = opset13.constant(np.ascontiguousarray(values, np.float32))

@@ -1,5 +1,5 @@
-"""Writes a classifier's graph for a runtime: .onnx, .xml with .bin, or .pt2. All go through
-torch.export, and hold no Python.
+"""Writes a classifier's graph for a runtime: .onnx, .xml with .bin, or .pt2. All are made with
+torch.export and contain no Python code.
 
 Legend: B batch, K classes, h w pixels of what the model gets.
 """
@@ -21,19 +21,21 @@ from vitkit.system.environment import variables_set_to
 from vitkit.system.errors import Unsupported
 from vitkit.system.storage.files import MARK
 
-UNTOLD = {"CI": "true", "NNCF_CI": "1"}
+# Environment variables without which OpenVINO and NNCF report their use to their makers
+NO_TELEMETRY = {"CI": "true", "NNCF_CI": "1"}
 OPSET = 18  # ONNX Runtime 1.14 and later know it
 LARGEST_ONNX = 2**31 - 2**20  # bytes; a .onnx file is one message of protobuf
 LARGEST_SIDE = 8192  # pixels of a picture
-LONGEST = 255  # patches along a side of an image at its own proportions, or all that it may have
+# Patches along a side of an image at its own proportions; more if the model allows more
+LONGEST = 255
 LARGEST_BATCH = 4096
-ATTENTION = "attention"  # the output that says what a model looks at
-ANOMALY_MAP = "anomaly_map"  # that says where an image is unlike good ones
-FEW = 1024  # numbers of a tensor that stays in float32: biases, and what LayerNorm has
+ATTENTION = "attention"  # name of the output with the attention among patches
+ANOMALY_MAP = "anomaly_map"  # name of the output with the places that differ from good images
+FEW = 1024  # largest size of a tensor that stays in float32: biases, and parameters of LayerNorm
 
 
 def traced(graph: nn.Module, exported: Exported) -> ExportedProgram:
-    """The graph of torch.export, for any batch, and for pictures of any size."""
+    """The graph of torch.export, for any batch size, and for any image size where the file allows it."""
     batch = Dim("batch", min=1, max=LARGEST_BATCH)
     if exported.takes_pictures:
         height = Dim("height", min=1, max=LARGEST_SIDE)
@@ -56,10 +58,9 @@ def traced(graph: nn.Module, exported: Exported) -> ExportedProgram:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """A block in which exporters neither print nor warn: what they say is for their developers, and
-    what they have written is measured. Nor do they tell their makers of their use, which OpenVINO and
-    NNCF do unasked, but not in continuous integration."""
-    with variables_set_to(UNTOLD), warnings.catch_warnings(), redirect_stdout(StringIO()):
+    """Context in which exporters do not print or warn: their messages are for their developers, and the
+    files that they write are tested. OpenVINO and NNCF also do not report their use to their makers."""
+    with variables_set_to(NO_TELEMETRY), warnings.catch_warnings(), redirect_stdout(StringIO()):
         warnings.simplefilter("ignore")
         yield
 
@@ -78,7 +79,7 @@ def output_names(exported: Exported, map_output: str = "") -> list[str]:
 
 
 def write_program(program: ExportedProgram, exported: Exported, path: Path) -> None:
-    """Write a .pt2 file, without the examples that it was traced with: they would be pickled."""
+    """Write a .pt2 file, without the example inputs of the tracing, which would be pickled."""
     program._example_inputs = None
     with quiet():
         torch.export.save(program, path, extra_files={KEY: exported.to_json()})
@@ -87,7 +88,7 @@ def write_program(program: ExportedProgram, exported: Exported, path: Path) -> N
 def write_onnx(
     program: ExportedProgram, exported: Exported, path: Path, map_output: str = ""
 ) -> None:
-    """Write a .onnx file. Its weights may be float16 or bfloat16; it computes in float32 all the same.
+    """Write a .onnx file. It computes in float32, even if its weights are stored as float16 or bfloat16.
 
     Raises VitkitError if the model is too large for one.
     """
@@ -116,7 +117,7 @@ def write_onnx(
 
 
 def describe_onnx(model, exported: Exported) -> None:
-    """Write the description of the file into a ModelProto."""
+    """Write a description into a ModelProto."""
     model.producer_name = MARK
     del model.metadata_props[:]
     entry = model.metadata_props.add()
@@ -124,13 +125,15 @@ def describe_onnx(model, exported: Exported) -> None:
     entry.value = exported.to_json()
     model.graph.name = "vitkit"
     model.graph.doc_string = ""
-    for node in model.graph.node:  # where in the Python code each came from, three times its size
+    for (
+        node
+    ) in model.graph.node:  # remove references to Python code, three times the size of a node
         node.doc_string = ""
         del node.metadata_props[:]
 
 
 def describe_onnx_file(path: Path, exported: Exported) -> None:
-    """Write its description into a .onnx file."""
+    """Write a description into a .onnx file."""
     import onnx
 
     model = onnx.load(path)
@@ -139,7 +142,7 @@ def describe_onnx_file(path: Path, exported: Exported) -> None:
 
 
 def _store_halves(model, precision: str) -> None:
-    """Store weights in 16 bits, each with a cast behind it that the runtime does once."""
+    """Store weights in 16 bits, each with a cast to float32, which the runtime computes once."""
     import ml_dtypes
     from onnx import TensorProto, helper, numpy_helper
 
@@ -154,7 +157,8 @@ def _store_halves(model, precision: str) -> None:
         if values.size <= FEW:
             continue
         name = tensor.name
-        with np.errstate(over="ignore"):  # infinity then: what is written is tried
+        # Overflow gives infinity, which the test of the file finds
+        with np.errstate(over="ignore"):
             stored = values.astype(dtype)
         tensor.CopyFrom(numpy_helper.from_array(stored, f"{name}.stored"))
         casts.append(helper.make_node("Cast", [tensor.name], [name], to=TensorProto.FLOAT))
@@ -164,7 +168,7 @@ def _store_halves(model, precision: str) -> None:
 
 
 def _name_axes(graph, exported: Exported) -> None:
-    """Call the axes of the input what they are."""
+    """Give the variable axes readable names."""
     axes = graph.input[0].type.tensor_type.shape.dim
     names = {axes[0].dim_param: "batch"}
     if exported.preprocessing.is_native:
@@ -196,7 +200,7 @@ def openvino_model(program: ExportedProgram, exported: Exported, map_output: str
 
 
 def write_openvino(model, exported: Exported, path: Path) -> None:
-    """Write a .xml file and a .bin file beside it."""
+    """Write a .xml file, and a .bin file beside it."""
     import openvino
 
     model.set_friendly_name(MARK)

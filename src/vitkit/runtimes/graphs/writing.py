@@ -1,4 +1,4 @@
-"""Write a classifier as a file for another library: its graph, its description, and int8 if that is wanted."""
+"""Write a classifier as a file for another library: its graph, its description, and int8 weights on request."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -49,7 +49,7 @@ NEEDED = {
 
 @dataclass(frozen=True)
 class WebRuntime:
-    """The files of onnxruntime-web that npm has installed."""
+    """onnxruntime-web, as npm has installed it."""
 
     folder: Path
     version: str
@@ -64,33 +64,33 @@ class Export:
     """The kind of file to write."""
 
     to: To = "onnx"
-    """For whom: ONNX Runtime and all that read ONNX, OpenVINO, PyTorch's exported programs, or people
-    with a browser."""
+    """The format: ONNX, OpenVINO's, PyTorch's exported program, or a page for a browser."""
     precision: Weights = "float32"
-    """Numbers of the weights. float16 and bfloat16 halve the file; OpenVINO also computes in bfloat16
-    then. int8 computes in int8."""
+    """Data type of the weights. float16 and bfloat16 halve the file, and OpenVINO then also computes in
+    bfloat16. int8 computes in int8."""
     preprocessing: bool = False
-    """Whether pictures of any size go in, uint8 (B, height, width, 3), and probabilities come out."""
+    """Whether the input is pictures of any size, uint8 (B, height, width, 3), and the output
+    probabilities."""
     calibrated: bool = False
-    """With int8: whether the range of each layer's inputs is fixed, by images, as for ONNX Runtime it
-    always is. Else OpenVINO takes the range of the numbers that it computes with."""
+    """With int8: whether the range of each layer's inputs is measured on images. If not, OpenVINO
+    computes it during inference; ONNX Runtime always needs it measured."""
     merge: int = 0
-    """Tokens that are merged in every block, so that the file does less than the model and answers a
-    little otherwise."""
+    """Tokens that are merged in every block; the file is faster than the model, and its answers differ
+    slightly."""
     least: float | None = None
-    """Least share of the images with the model's own answer; by default what such a precision
-    reaches."""
+    """Least share of images for which the file must give the model's answer; None: the default of the
+    precision."""
     web_runtime: WebRuntime | None = None
-    """Of a page, which holds it: onnxruntime-web, as `find_web_runtime` finds it."""
+    """For a page, which contains it: onnxruntime-web, found by `find_web_runtime`."""
 
 
 def needs_calibration(wanted: Export) -> bool:
-    """Whether images are needed to make the file."""
+    """Whether calibration images are needed to make the file."""
     return wanted.precision == "int8" and (wanted.calibrated or wanted.to != "openvino")
 
 
 def needed(wanted: Export) -> list[str]:
-    """The packages that write such a file, and try it."""
+    """The packages that are needed to write and test such a file."""
     packages = list(NEEDED[wanted.to])
     if wanted.to == "openvino" and wanted.precision == "int8":
         packages.append("nncf")
@@ -98,7 +98,7 @@ def needed(wanted: Export) -> list[str]:
 
 
 def missing_packages(wanted: Export) -> list[str]:
-    """The packages of `needed` that are not installed."""
+    """The needed packages that are not installed."""
     return [name for name in needed(wanted) if find_spec(name) is None]
 
 
@@ -112,7 +112,7 @@ def check_packages(wanted: Export) -> None:
 
 
 def described(classifier: Classifier, wanted: Export) -> Exported:
-    """The description in the file."""
+    """The description to write into the file."""
     origin = public(classifier.origin)
     if wanted.merge:
         origin = origin | {MERGED: wanted.merge}
@@ -151,7 +151,7 @@ def write(
         exported: The description in the file.
         wanted: The kind of file.
         path: The file; OpenVINO's has another beside it.
-        images: For a file that needs calibration: images as the file takes them, (1, ...) each.
+        images: Calibration images, if needed: as the file takes them, with a batch size of 1.
     """
     # The graph
     deployed = classifier.for_inference().to("cpu")
@@ -182,9 +182,8 @@ def write(
 
 
 def map_output_of(classifier: Classifier, wanted: Export) -> str:
-    """The last of the outputs of what is written, if that is a map of the image: of a model of good images
-    where it is unlike them; on a page what it looks at, of a model with attention among patches, all of
-    them. Else ""."""
+    """The name of the file's last output if it is a map of the image, else "": the anomaly map of a model of good
+    images; in a page, the attention of a model with attention among all patches."""
     if compares_patches(classifier.model):
         return ANOMALY_MAP
     if wanted.to != "page" or wanted.merge:

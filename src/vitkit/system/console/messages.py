@@ -1,9 +1,9 @@
-"""Messages and progress while work goes on.
+"""Messages and progress of running work.
 
-Messages go to the loggers "vitkit.*" of Python's logging: INFO for what happens, WARNING for what may need
-attention, ERROR for a bug in one part of the work. A handler prints them to the standard error, unless a
-handler of the root logger prints to the terminal already. With `progress=FUNCTION` a call sends them to that
-function instead, and with `quiet=True` nowhere.
+Messages go to the loggers "vitkit.*" of Python's logging: INFO for events, WARNING for possible problems,
+ERROR for a bug in one part of the work. A handler prints them to the standard error, unless a handler of the
+root logger already prints to the terminal. With `progress=FUNCTION` a call sends them to that function
+instead, and with `quiet=True` nowhere.
 """
 
 import logging
@@ -24,7 +24,7 @@ from vitkit.system.storage.addresses import without_credentials
 if TYPE_CHECKING:
     from rich.console import Console
 
-LINE = 120  # columns of a line that a listener is told
+LINE = 120  # columns of a line for a listener
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,8 @@ Listener = Callable[[str | Progress], None]
 
 
 class Printing(logging.Handler):
-    """Prints what vitkit says to the standard error, or to the output of a command that narrates. It is
-    silent where a handler of the program's own prints the same."""
+    """Prints vitkit's messages to the standard error, or to the standard output for a command that narrates.
+    Prints nothing where a handler of the program prints the same."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if _root_prints():
@@ -61,7 +61,7 @@ class Printing(logging.Handler):
 
 
 def _root_prints() -> bool:
-    """Whether the program's own root handler prints to the terminal: then it prints vitkit's records too."""
+    """Whether the program's root handler prints to the terminal, and so prints vitkit's records too."""
     if _is_command():
         return False
     terminals = (sys.stdout, sys.stderr)
@@ -70,7 +70,7 @@ def _root_prints() -> bool:
 
 @cache
 def _logger() -> logging.Logger:
-    """The logger "vitkit", which gets its handler, and a level if the program has set none."""
+    """The logger "vitkit" with its handler, and with a level if the program has set none."""
     logger = logging.getLogger("vitkit")
     if logger.level == logging.NOTSET:
         logger.setLevel(logging.INFO)
@@ -79,23 +79,23 @@ def _logger() -> logging.Logger:
 
 
 def to_log(told: str | Progress, level: int = logging.INFO) -> None:
-    """The listener of a program that named none: the logger of the module that says it. Progress has a
-    bar of its own."""
+    """The listener of a program without a listener of its own: the logger of the module that sends the
+    message. Progress is shown by a bar instead."""
     if isinstance(told, str):
-        # A command prints in its own form, whatever handlers a library gives the root logger
+        # A command prints in its own form, whatever handlers a library adds to the root logger
         _logger().propagate = not _is_command()
-        depth, module = _speaker()
-        told = without_credentials(told)  # a program's handlers write it to files
+        depth, module = _calling_module()
+        told = without_credentials(told)  # a program's handlers may write it to files
         logging.getLogger(module).log(level, "%s", told, stacklevel=depth)
 
 
 def to_standard_output(told: str | Progress, level: int = logging.INFO) -> None:
-    """The listener of a command whose output is what it says, as of a run."""
+    """The listener of a command whose output consists of messages, such as training."""
     to_log(told, level)
 
 
-def _speaker() -> tuple[int, str]:
-    """How many frames above `to_log` the module stands that speaks, and its name."""
+def _calling_module() -> tuple[int, str]:
+    """The number of frames between `to_log` and the module that sends the message, and the module's name."""
     depth = 1
     frame = sys._getframe(depth)
     while frame.f_back is not None and frame.f_globals.get("__name__") == __name__:
@@ -108,21 +108,21 @@ def _speaker() -> tuple[int, str]:
 
 
 def to_nobody(told: str | Progress) -> None:
-    """The listener of a call that is to be quiet."""
+    """The listener of a quiet call."""
 
 
 _listener: ContextVar[Listener] = ContextVar("listener", default=to_log)
 
 
 def is_first() -> bool:
-    """Whether this is the process that prints and writes: rank 0 of its run, or of the one that has just
-    ended, or a process that runs alone. One that never joined others need not import what joins them."""
+    """Whether this process prints and writes: rank 0 of a run, the former rank 0 just after a run, or a single
+    process. A process that never joined others does not import the module that joins them."""
     ranks = sys.modules.get("vitkit.system.processes.ranks")
     return ranks is None or ranks.was_rank_0()
 
 
 def say(sentence: str, level: int = logging.INFO) -> None:
-    """Send a sentence to whoever listens; with several ranks, only rank 0 sends it."""
+    """Send a message to the current listener; with several ranks, only rank 0 sends it."""
     if not is_first():
         return
     listener = _listener.get()
@@ -133,12 +133,12 @@ def say(sentence: str, level: int = logging.INFO) -> None:
 
 
 def log_bug(what: str) -> None:
-    """Within an `except`: log the traceback of a bug in one part of the work, which goes on."""
+    """Within an `except`: log the traceback of a bug in one part of the work, and continue."""
     _logger().error("%s", what, exc_info=True)
 
 
 def reason(error: BaseException) -> str:
-    """An error in one line: its message; of a bug, which kind it is and where."""
+    """An error in one line: its message, or for a bug its type and place."""
     message = (str(error).splitlines() or [""])[0]
     if isinstance(error, (VitkitError, OSError)):
         return message or type(error).__name__
@@ -155,19 +155,19 @@ _details: ContextVar[bool] = ContextVar("details", default=True)
 
 
 def say_detail(sentence: str) -> None:
-    """Tell a sentence that most users do not need, unless the current block should be brief."""
+    """Send a message that most users do not need, unless the current context is brief."""
     if _details.get():
         say(sentence)
 
 
 def brief(is_brief: bool = True) -> AbstractContextManager[None]:
-    """A block in which details are not told."""
-    return _within(_details, _details.get() and not is_brief)
+    """A context in which details are not sent."""
+    return _set_to(_details, _details.get() and not is_brief)
 
 
 def announce(sentence: str) -> None:
-    """Tell what a call that goes on was made for, such as the address of a server: of a command it is
-    the output, which another program may wait for."""
+    """Send the purpose of a call that continues running, such as the address of a server. For a command it
+    is output, because another program may wait for it."""
     output = live_output()
     if output is None:
         say(sentence)
@@ -181,12 +181,12 @@ def progress_of(stage: str, done: int, total: int) -> None:
 
 
 def current_listener() -> Listener:
-    """Who is told, for a thread to tell it: each has a context of its own."""
+    """The current listener, for threads, which have contexts of their own."""
     return _listener.get()
 
 
 def bars_are_shown(listener: Listener | None = None) -> bool:
-    """Whether progress is shown as a bar, because no listener takes it."""
+    """Whether progress is shown as a bar, because the listener does not receive it."""
     listener = listener or _listener.get()
     if listener in (to_log, to_standard_output):
         return True
@@ -194,7 +194,7 @@ def bars_are_shown(listener: Listener | None = None) -> bool:
 
 
 def console_of_listener() -> "Console":
-    """A console of rich, for tables and bars, whose lines go to whoever listens."""
+    """A rich console for tables and bars whose lines go to the current listener."""
     from rich.console import Console
 
     listener = _listener.get()
@@ -206,7 +206,7 @@ def console_of_listener() -> "Console":
 
 
 def say_on(console: "Console | None") -> Callable[[str], None]:
-    """What says a sentence on a console of rich's, or without one to whoever listens."""
+    """A function that prints a message on a rich console, or without one sends it to the current listener."""
     if console is None:
         return say
 
@@ -218,7 +218,7 @@ def say_on(console: "Console | None") -> Callable[[str], None]:
 
 
 class _Lines(StringIO):
-    """A text file whose lines go to a listener."""
+    """A text file that sends its lines to a listener."""
 
     def __init__(self, listener: Listener):
         super().__init__()
@@ -233,33 +233,33 @@ class _Lines(StringIO):
 
 
 Callback = Callable[[int, dict[str, float]], object]
-"""A function of the program that follows a run: of the step and its numbers, by name."""
+"""A function of the program that gets the step of a run and its numbers by name."""
 
 _callback: ContextVar[Callback | None] = ContextVar("callback", default=None)
 
 
 def current_callback() -> Callback | None:
-    """The function that follows the runs of this call; None if there is none."""
+    """The function that gets the numbers of this call's runs; None if there is none."""
     return _callback.get()
 
 
 def followed_by(callback: Callback | None) -> AbstractContextManager[None]:
-    """A block whose runs a function follows."""
-    return _within(_callback, callback)
+    """A context whose runs report to a function."""
+    return _set_to(_callback, callback)
 
 
 _live: ContextVar[TextIO | None] = ContextVar("live", default=None)
 
 
 def live_output() -> TextIO | None:
-    """Where results are printed as they come: the command line's standard output. None in a program,
-    which gets them at the end."""
+    """The stream for results as they come: the command line's standard output. None in a program, which gets
+    results at the end."""
     return _live.get()
 
 
 def printing_to(stream: TextIO) -> AbstractContextManager[None]:
-    """A block whose results are printed there as they come."""
-    return _within(_live, stream)
+    """A context whose results are printed to the stream as they come."""
+    return _set_to(_live, stream)
 
 
 _spelling: ContextVar[Callable[[str], str]] = ContextVar("spelling", default=str)
@@ -271,24 +271,24 @@ def _is_command() -> bool:
 
 
 def spelled(spelling: Callable[[str], str]) -> AbstractContextManager[None]:
-    """A block in which messages are printed as this function spells them: the command line writes
+    """A context in which messages are printed as this function spells them: the command line writes
     settings as options."""
-    return _within(_spelling, spelling)
+    return _set_to(_spelling, spelling)
 
 
 def as_spelled(message: str) -> str:
-    """A message as it is printed here, for one that is shown elsewhere, such as on a page."""
+    """A message as it would be printed here, for another place such as a page."""
     return _spelling.get()(message)
 
 
 def heard_by(listener: Listener) -> AbstractContextManager[None]:
-    """A block in which a listener is told everything."""
-    return _within(_listener, listener)
+    """A context in which all messages and progress go to this listener."""
+    return _set_to(_listener, listener)
 
 
 @contextmanager
-def _within(variable: ContextVar, value: Any) -> Iterator[None]:
-    """A block in which a variable has this value."""
+def _set_to(variable: ContextVar, value: Any) -> Iterator[None]:
+    """A context in which a variable has this value."""
     before = variable.set(value)
     try:
         yield

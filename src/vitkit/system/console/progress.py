@@ -1,5 +1,5 @@
-"""Progress of work that takes longer than a moment: a bar on a terminal, plain lines where the
-standard error goes elsewhere, such as into a file."""
+"""Progress of work that takes more than two seconds: a bar on a terminal, plain lines if the standard error
+goes elsewhere, such as into a file."""
 
 import sys
 import threading
@@ -9,11 +9,11 @@ from contextlib import contextmanager
 
 from vitkit.system.console.messages import Progress, bars_are_shown, current_listener, progress_of
 
-PATIENCE = 2.0  # seconds before there is a bar
-FIRST_LINE = 5.0  # seconds before there is a line, where there is no terminal,
-BETWEEN_LINES = 30.0  # and between two
+PATIENCE = 2.0  # seconds before a bar appears
+FIRST_LINE = 5.0  # seconds before the first line if there is no terminal
+BETWEEN_LINES = 30.0  # seconds between two lines
 
-Shown = Callable[[Iterable, int], Iterable]  # (items, how many) -> the same items
+Shown = Callable[[Iterable, int], Iterable]  # (items, number of items) -> the same items
 
 
 def silent(items: Iterable, total: int) -> Iterable:
@@ -22,14 +22,14 @@ def silent(items: Iterable, total: int) -> Iterable:
 
 
 def bar(text: str) -> Shown:
-    """A function (items, total) -> the same items; a bar appears once they have taken PATIENCE."""
+    """A function (items, total) -> the same items; a bar appears when they have taken PATIENCE."""
 
     def shown(items: Iterable, total: int) -> Iterator:
         began = time.monotonic()
         done = 0
         items = iter(items)
 
-        # Without a bar, until there is need for one
+        # No bar before it is needed
         for item in items:
             yield item
             done += 1
@@ -38,15 +38,15 @@ def bar(text: str) -> Shown:
         else:
             return
 
-        # The remaining items for whoever listens, under another bar, with lines, or under a bar
+        # The remaining items, reported to the listener, without an own bar, with lines, or with a bar
         if not bars_are_shown():
-            yield from _told(items, text, done, total)
+            yield from _reported(items, text, done, total)
         elif _is_shown_already():
             yield from items
         elif not _is_terminal():
             yield from _with_lines(items, text, done, total)
         else:
-            # rich takes a while to import: only here
+            # The import of rich takes time, so it is only here
             from rich.console import Console
             from rich.progress import track
 
@@ -57,16 +57,16 @@ def bar(text: str) -> Shown:
 
 @contextmanager
 def counted(text: str, total: int, count: Callable[[], int]) -> Iterator[None]:
-    """A bar of work that other processes do while this block runs; it appears after PATIENCE.
+    """A bar of work that other processes do during this context; it appears after PATIENCE.
 
-    count() tells how much of `total` is done.
+    count() returns the number of finished parts, of `total`.
     """
     ended = threading.Event()
-    listener = current_listener()  # the thread has none of its own
+    listener = current_listener()  # the new thread has another context
     listener_shows_bars = bars_are_shown()
 
     def show() -> None:
-        if ended.wait(PATIENCE) or _is_shown_already():  # or the work was quick
+        if ended.wait(PATIENCE) or _is_shown_already():  # quick work needs no bar
             return
         if not listener_shows_bars:
             while not ended.wait(1.0):
@@ -96,7 +96,7 @@ def counted(text: str, total: int, count: Callable[[], int]) -> Iterator[None]:
 
 @contextmanager
 def working(text: str) -> Iterator[None]:
-    """A block of unknown length: a terminal shows that work is in progress."""
+    """A context of unknown duration: a terminal shows that work is in progress."""
     if not (bars_are_shown() and _is_terminal()):
         yield
         return
@@ -106,8 +106,8 @@ def working(text: str) -> Iterator[None]:
         yield
 
 
-def _told(items: Iterable, text: str, done: int, total: int) -> Iterator:
-    """Yields the items, after `done` earlier ones, and reports each to a listener."""
+def _reported(items: Iterable, text: str, done: int, total: int) -> Iterator:
+    """Yield the items, after `done` earlier ones, and report each to the listener."""
     for item in items:
         yield item
         done += 1
@@ -115,7 +115,7 @@ def _told(items: Iterable, text: str, done: int, total: int) -> Iterator:
 
 
 def _with_lines(items: Iterable, text: str, done: int, total: int) -> Iterator:
-    """Yields the items, after `done` earlier ones, and prints a line about them now and then."""
+    """Yield the items, after `done` earlier ones, and print a line about them from time to time."""
     began = time.monotonic()
     next_line = began + FIRST_LINE - PATIENCE
     first = done
@@ -129,8 +129,7 @@ def _with_lines(items: Iterable, text: str, done: int, total: int) -> Iterator:
 
 
 def _print_line(text: str, done: int, total: int, seconds: float) -> None:
-    """A line that says how many of the items were done in so many seconds, and how long the others
-    will take."""
+    """Print a line with the number of items that took these seconds, and the time that is left."""
     left = "just begun"
     if done:
         left = f"{seconds * (total - done) / done:,.0f} s left"
@@ -138,13 +137,13 @@ def _print_line(text: str, done: int, total: int, seconds: float) -> None:
 
 
 def _is_terminal() -> bool:
-    """Whether somebody watches. A program may have no standard error at all."""
+    """Whether the standard error is a terminal. A program may have no standard error at all."""
     return sys.stderr is not None and sys.stderr.isatty()
 
 
 def _is_shown_already() -> bool:
-    """Whether a bar of rich's is on the terminal, such as a run's: two would overwrite each other.
-    While there is one, it stands in for the standard error."""
+    """Whether the terminal shows a rich bar already, such as a run's: two would overwrite each other. A
+    visible bar replaces the standard error."""
     if "rich.file_proxy" not in sys.modules:
         return False
     from rich.file_proxy import FileProxy

@@ -1,5 +1,5 @@
-"""Text for a terminal: counted things and numbers as people write them, lines as wide as it is, and
-nothing in the names from files of strangers that could control it."""
+"""Text for a terminal: counts and numbers in readable form, lines wrapped to its width, and no control
+characters in names from downloaded files."""
 
 import math
 import re
@@ -18,17 +18,17 @@ NOUNS = r"\b(file|folder|image|example|member|link)s\b"
 LONGEST = 2000  # characters of a sentence
 LONGEST_TRACEBACK = 100_000
 LONGEST_NAME = 200  # characters of the name of a class or a file
-CONTROL = ("Cc", "Cs", "Zl", "Zp")  # Unicode's categories: control, surrogates, separators of lines
+CONTROL = ("Cc", "Cs", "Zl", "Zp")  # Unicode categories: control, surrogates, line separators
 DIRECTION = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 
 
 def printable(text: str, longest: int = LONGEST) -> str:
-    """Makes a text printable: control characters become escapes, as in "\\\\x1b",
-    and what is longer than `longest` loses its middle.
+    """Make a text printable: control characters become escapes, as in "\\\\x1b", and a text that is longer than
+    `longest` loses its middle.
 
-    Names of classes and files, and messages that repeat them, may hold what moves a terminal's
-    cursor, clears its screen or turns the direction of writing. Addresses are shown without users,
-    passwords and signatures.
+    Names of classes and files, and messages that contain them, may include characters that move a terminal's
+    cursor, clear its screen or change the direction of writing. Users, passwords and signatures are removed
+    from addresses.
     """
     text = without_credentials(text)
     if len(text) > longest:
@@ -38,23 +38,23 @@ def printable(text: str, longest: int = LONGEST) -> str:
 
 
 def printable_traceback(error: BaseException) -> str:
-    """The traceback of an error, which may repeat addresses and names of a stranger's, for a terminal."""
+    """The traceback of an error for a terminal; it may contain addresses and untrusted names."""
     text = "".join(traceback.format_exception(error))
     return printable(text, LONGEST_TRACEBACK).rstrip("\n")
 
 
 def escaped(text: str) -> str:
-    """The text with escapes in place of control characters, but for the ends of lines."""
+    """The text with escapes in place of control characters except line ends."""
     return "".join(map(_shown, text))
 
 
 def printable_name(name: str) -> str:
-    """A name of a class or a file, which has one line."""
+    """A printable name of a class or a file, in one line."""
     return printable(name, LONGEST_NAME).replace("\n", "\\n")
 
 
 def counted(count: int, thing: str) -> str:
-    """How many things there are: "1 image", "2,000 images", "10 classes"."""
+    """A count with its noun: "1 image", "2,000 images", "10 classes"."""
     if count == 1:
         return f"1 {thing}"
     ending = "es" if thing.endswith("s") else "s"
@@ -62,7 +62,7 @@ def counted(count: int, thing: str) -> str:
 
 
 def counted_kind(count: int, things: str) -> str:
-    """Counts things of a kind that is named in the plural: "1 .txt file", "2 hidden folders", "1 example
+    """A count with a plural that may have other words around it: "1 .txt file", "2 hidden folders", "1 example
     without an image"."""
     if count != 1:
         return f"{count:,} {things}"
@@ -71,7 +71,7 @@ def counted_kind(count: int, things: str) -> str:
 
 
 def some(names: Sequence[str], most: int = 5) -> str:
-    """The first of many names: "cat, dog, ..."."""
+    """The first of several names: "cat, dog, ..."."""
     text = ", ".join(names[:most])
     if len(names) > most:
         text += ", ..."
@@ -79,7 +79,7 @@ def some(names: Sequence[str], most: int = 5) -> str:
 
 
 def readable(value: float) -> str:
-    """A number above 0 to three digits, as people write it: 1,567, 12.3 or 0.0042; never 1.57e+03."""
+    """A number above 0 with three digits, without an exponent: 1,567, 12.3 or 0.0042."""
     if value >= 100:
         return f"{value:,.0f}"
     if value <= 0:
@@ -89,7 +89,7 @@ def readable(value: float) -> str:
 
 
 def as_word(path: Path | str) -> str:
-    """A path, or the name of a model or of data, as a word of a command that can be pasted."""
+    """A path, or the name of a model or of data, quoted for a shell."""
     return printable(shlex.quote(str(path)))
 
 
@@ -99,7 +99,7 @@ def terminal_width() -> int:
 
 
 def fill(text: str, margin: int = 0) -> str:
-    """A paragraph, wrapped to the terminal, with `margin` columns left free."""
+    """A paragraph, wrapped to the terminal's width minus `margin`."""
     return fill_lines(text, terminal_width() - margin, break_on_hyphens=False)
 
 
@@ -110,9 +110,8 @@ Row = tuple[str, str]
 def two_columns(rows: Sequence[Row], beside: Sequence[Row] = ()) -> list[str]:
     """Lines with a name and a sentence for each row.
 
-    The sentence stands beside its name and is wrapped to the terminal. In a narrow terminal, it
-    stands below its name. There is room for the names of `beside` too, so that several such lists
-    line up.
+    The sentence is printed beside its name and wrapped to the terminal, or below its name if the terminal is
+    narrow. The names of `beside` are included in the column's width, so that several such lists are aligned.
     """
     width = terminal_width()
     indent = max(len(name) for name, _ in (*rows, *beside)) + 5
@@ -130,7 +129,7 @@ def two_columns(rows: Sequence[Row], beside: Sequence[Row] = ()) -> list[str]:
 
 
 def titled(groups: Mapping[str, Sequence[Row]]) -> list[str]:
-    """Groups of rows in two columns that line up, each below its title and an empty line."""
+    """Groups of rows in two aligned columns, each below its title and an empty line."""
     everything = [row for rows in groups.values() for row in rows]
     lines = []
     for title, rows in groups.items():
@@ -139,14 +138,14 @@ def titled(groups: Mapping[str, Sequence[Row]]) -> list[str]:
 
 
 def paragraphs(text: str) -> str:
-    """The text with each paragraph on one line, for whoever wraps it to the terminal."""
+    """The text with each paragraph on one line, to be wrapped later."""
     lines = [line.strip() for line in text.strip().splitlines()]
     parts = "\n".join(lines).split("\n\n")
     return "\n\n".join(" ".join(part.split()) for part in parts)
 
 
 def _shown(character: str) -> str:
-    """The character itself, or its escape."""
+    """A character, or its escape if it is a control character."""
     if character == "\n":
         return character
     if unicodedata.category(character) not in CONTROL and character not in DIRECTION:

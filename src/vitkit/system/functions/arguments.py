@@ -1,4 +1,4 @@
-"""Arguments that several functions have in common, and their checks."""
+"""Arguments that several functions share, and their checks."""
 
 import re
 from pathlib import Path
@@ -19,16 +19,16 @@ UNREADABLE = 3
 
 
 def status_of(unreadable: int, ok: bool) -> int:
-    """The exit status of a command that did its work, but for images that could not be read: 1 would
-    be a failure. ok: as --ok-if-unreadable says."""
+    """The exit status of a command that succeeded except for images that it could not read, for which 1 would
+    be wrong. ok: the value of --ok-if-unreadable."""
     if unreadable and not ok:
         return UNREADABLE
     return 0
 
 
 def pick_precision(choice: PrecisionChoice, device: "torch.device") -> machine.Precision:
-    """The precision to compute in, the same on all ranks. If none was given, a sentence
-    says which was chosen, and why."""
+    """Choose the precision of computations, the same on all ranks. If the user did not set it, a message
+    gives the choice and the reason."""
     from vitkit.system.processes.ranks import from_rank_0
 
     picked = from_rank_0(lambda: machine.pick_precision(choice, device))
@@ -38,16 +38,16 @@ def pick_precision(choice: PrecisionChoice, device: "torch.device") -> machine.P
 
 
 def name_of(model: object) -> str:
-    """A model as sentences, titles and records name it: its path or its name, as it was given; "the
-    model" for one that a program holds."""
+    """The name of a model in sentences, titles and records: its path or its name as given, or "the model" for
+    one in memory."""
     if isinstance(model, str | Path):
         return printable(str(model))
     return "the model"
 
 
 def name_on_disk(model: object, function: str) -> str:
-    """The name of a model that a function needs as a file or a directory. Raises WrongArgument for one that a
-    program holds."""
+    """The name of a model that a function needs as a file or a directory. Raises WrongArgument for a model in
+    memory."""
     if isinstance(model, str | Path):
         return str(model)
     raise WrongArgument(
@@ -57,8 +57,7 @@ def name_on_disk(model: object, function: str) -> str:
 
 
 def short_name(name: str) -> str:
-    """The name of a model on the page: the end of a path, without the suffix of a file of
-    weights."""
+    """The short name of a model for a page: the end of its path, without the suffix of a file of weights."""
     name = name.rstrip("/").rsplit("/", 1)[-1]
     for suffix in (".safetensors", ".npz", ".pth", ".bin"):
         name = name.removesuffix(suffix)
@@ -71,8 +70,8 @@ SHARD = re.compile(r"(\d{1,6})/(\d{1,6})")
 
 
 def read_shard(text: str) -> tuple[int, int]:
-    """(i, n) from the text "1/n" to "n/n": the number of this process, from 0, and how many there are;
-    (0, 1) from an empty one. Raises VitkitError if the text has another form."""
+    """(i, n) from the text "1/n" to "n/n": the number of this process, from 0, and the number of processes;
+    (0, 1) for an empty text. Raises VitkitError for a text of another form."""
     if not text:
         return 0, 1
     match = SHARD.fullmatch(text)
@@ -85,7 +84,7 @@ def read_shard(text: str) -> tuple[int, int]:
 
 
 def check_folder(flag: str, folder: Path, images: tuple[Any, ...]) -> None:
-    """Raises VitkitError if a folder to write to is a file, or holds the images."""
+    """Raise VitkitError if a folder to write to is a file, or contains the images."""
     if folder.exists() and not folder.is_dir():
         raise BadSettings(f"{flag} is {folder}, which is a file; give a folder")
     if folder.suffix.lower() in TABLES and not folder.exists():
@@ -104,7 +103,7 @@ def check_folder(flag: str, folder: Path, images: tuple[Any, ...]) -> None:
 
 
 def check_sheet(file: Path) -> None:
-    """Raises VitkitError if a contact sheet cannot be written to this path."""
+    """Raise VitkitError if a contact sheet cannot be written to this path."""
     if file.suffix.lower() != ".png":
         raise BadSettings(f"`sheet` is {file}; give the name of a PNG file, such as {file}.png")
     check_replaceable(file)

@@ -1,4 +1,4 @@
-"""The arguments of a call, read by the types of the function's signature."""
+"""Reading the arguments of a call by the types of the function's signature."""
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,11 +15,11 @@ from vitkit.system.functions.values import read_value
 def read_arguments(
     function: Callable, args: Sequence[Any], named: Mapping[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The positional and the named arguments, each as its type has it (`values.py`). A list in the place
-    of `*images`, or called so, stands for its elements.
+    """The positional and the named arguments, each converted to its type (`values.py`). A list in the place
+    of `*images`, or with that name, is expanded.
 
-    Raises WrongArgument for an argument that does not exist, with the nearest name, for one that is
-    missing, and for a value of another type; BadSettings for a value that is not one of the choices.
+    Raises WrongArgument for an argument that does not exist, with the most similar name, for a missing one,
+    and for a value of another type; BadSettings for a value that is not one of the choices.
     """
     signature, types, open_group = _described(function)
     name = function.__name__
@@ -31,7 +31,7 @@ def read_arguments(
         if argument not in types and not open_group:
             raise no_such_argument(name, argument, types)
 
-    # Positions are for what was not given by name; the last ones for *images, or for what has no default
+    # Positional arguments fill parameters without a named value; the last ones fill *images or required ones
     plain = [each.name for each in positional if each not in variadic]
     required = [
         each.name
@@ -54,7 +54,7 @@ def read_arguments(
     if len(rest) == 1 and isinstance(rest[0], list | tuple):
         (rest,) = rest
 
-    # What has no default
+    # Required arguments
     missing = [each for each in required if each not in by_name]
     if missing:
         raise WrongArgument(f"vitkit.{name} needs {' and '.join(missing)}")
@@ -87,7 +87,7 @@ VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 @cache
 def _described(function: Callable) -> tuple[inspect.Signature, dict[str, Any], bool]:
-    """The signature of a function, the types of all its arguments by name, and whether it takes others
+    """The signature of a function, the types of all its arguments by name, and whether it accepts others
     too, such as the settings of a recipe."""
     signature = inspect.signature(function)
     hints = get_type_hints(inspect.unwrap(function), include_extras=True)
@@ -104,13 +104,12 @@ def _described(function: Callable) -> tuple[inspect.Signature, dict[str, Any], b
 
 
 def takes_a_recipe(function: Callable) -> bool:
-    """Whether a function takes the settings of a recipe too, beside its own parameters."""
+    """Whether a function also accepts the settings of a recipe, besides its own parameters."""
     return _described(function)[2]
 
 
 def stands_for(value: Any) -> Any:
-    """What an argument stands for: the model of a result that made one, or of each in a list; any other
-    value as it is."""
+    """Replace a result by the model that it made, also in a list; other values are unchanged."""
     if isinstance(value, ModelResult):
         return value.made
     if isinstance(value, list | tuple) and any(isinstance(each, ModelResult) for each in value):
@@ -119,7 +118,7 @@ def stands_for(value: Any) -> Any:
 
 
 def no_such_argument(name: str, argument: str, known: Iterable[str]) -> WrongArgument:
-    """The error that a function has no such argument, with the nearest one that it has."""
+    """The error for an argument that does not exist, with the most similar name that does."""
     near = get_close_matches(argument, list(known), 1)
     question = f"; did you mean {near[0]}?" if near else ""
     return WrongArgument(f"vitkit.{name} has no setting {argument!r}{question}")

@@ -1,4 +1,4 @@
-"""One setting of a frozen value changed by its name, such as "optim.lr" of a recipe."""
+"""Changing one setting of a frozen value by its name, such as "optim.lr" of a recipe."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -12,12 +12,12 @@ V = TypeVar("V")
 
 
 def override(value: V, name: str, new: Any) -> V:
-    """A copy of a frozen dataclass with another value of one setting.
+    """A copy of a frozen dataclass with a new value of one setting.
 
     Args:
         value: The dataclass, such as a Recipe.
         name: The setting, with a dot before the field of a part: "batch", "optim.lr".
-        new: Its new value, which is converted as the field's type says (`read_value`).
+        new: Its new value, which is converted to the field's type (`read_value`).
 
     Raises:
         KeyError: If there is no such setting.
@@ -44,7 +44,7 @@ def _override(value: Any, name: str, new: Any, before: str) -> Any:
 
 def override_all(function: str, value: V, settings: Mapping[str, Any]) -> V:
     """A copy of a frozen dataclass with the settings of a call, such as {"optim__lr": 0.1}. Raises
-    WrongArgument for one that does not exist, with the nearest name."""
+    WrongArgument for one that does not exist, with the most similar name."""
     for argument, new in settings.items():
         try:
             value = override(value, argument.replace("__", "."), new)

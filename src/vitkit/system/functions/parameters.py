@@ -1,5 +1,5 @@
-"""The parameters of a function, or the fields of a dataclass, as the command line and the reference show
-them: names, types, defaults and texts, all from the signature and the docstring.
+"""The parameters of a function, or the fields of a dataclass, for the command line and the reference: names,
+types, defaults and texts, all from the signature and the docstring.
 """
 
 import dataclasses
@@ -24,11 +24,11 @@ NAMES = {
     "columns": "data.columns",
     "named_model": "model",
 }
-"""Options that are not called as their parameters: the first ones are words of Python."""
+"""Names of options that differ from their parameters; the first ones are keywords of Python."""
 ALIASES = {"output": ("-o",), "verbose": ("-v",)}
 """Short names of options, by parameter."""
 READ = object()
-"""Stands for the value of an argument that has been read already, so that it is no option."""
+"""Marks an argument that has been read already, so that it is not an option."""
 Owner = type | Callable[..., Any]
 """A function, a dataclass, or a TypedDict."""
 
@@ -38,60 +38,60 @@ class Parameter(NamedTuple):
 
     name: str
     annotation: Any
-    """Its type, with the marks of the command line."""
+    """Its type, with the annotations for the command line."""
     default: Any
     """MISSING if there is none."""
     help: str
     """Its text, each paragraph on one line."""
     is_positional: bool = False
-    """Whether it may be given by position; the command line reads it from a word without a name."""
+    """Whether it can be positional; the command line reads it from a word without a name."""
     is_variadic: bool = False
-    """Whether it takes any number of positions."""
+    """Whether it accepts any number of positional values."""
 
 
 class Option(NamedTuple):
     """A setting that has a name on the command line."""
 
     name: str
-    """Without its dashes, such as "optim.lr"; of a word without a name, such as MODEL, its
-    field."""
+    """The name without its dashes, such as "optim.lr"; the field for a word without a name, such as
+    MODEL."""
     value: Any
     """Its default; MISSING if there is none."""
     help: str
-    """What it is, each paragraph on one line."""
+    """Its description, each paragraph on one line."""
     aliases: tuple[str, ...] = ()
     """Its other names, without their dashes."""
     is_word: bool = False
-    """Whether it is typed without a name, as MODEL and DATA are."""
+    """Whether it is written without a name, as MODEL and DATA are."""
     is_open: bool = False
-    """Whether it stands for settings that are known only by its value, such as those of a model."""
+    """Whether it represents settings that depend on its value, such as those of a model."""
     kind: Any = None
     """The type of its value."""
     metavar: str = ""
-    """What usage calls the value; empty for the name in capitals."""
+    """The name of the value in usage messages; empty for the name in capitals."""
     argument: str = ""
-    """What a function calls it, such as "optim__lr"."""
+    """The name of the argument in a function call, such as "optim__lr"."""
     of_function: bool = False
     """Whether it is a parameter of the function, not a field of a part."""
 
 
 def parameters(owner: Owner, defaults: Any = None) -> Iterator[Parameter]:
-    """Every parameter, in order; of `**overrides: Unpack[Overrides]` the fields of Overrides.
+    """Yield every parameter, in order; for `**overrides: Unpack[Overrides]` the fields of Overrides.
 
     Args:
         owner: A function, a dataclass or a TypedDict.
         defaults: Other defaults: an instance of the dataclass, or a mapping for a function, in which
-            READ is the value of parameters to leave out.
+            READ marks parameters to leave out.
     """
     if dataclasses.is_dataclass(owner):
         yield from _fields(owner, defaults)
     elif isinstance(owner, type) and is_typeddict(owner):
         yield from _keys(owner)
     else:
-        yield from _of_function(owner, defaults or {})
+        yield from _function_parameters(owner, defaults or {})
 
 
-def _of_function(function: Callable, defaults: Mapping[str, Any]) -> Iterator[Parameter]:
+def _function_parameters(function: Callable, defaults: Mapping[str, Any]) -> Iterator[Parameter]:
     """The parameters of a function."""
     types = types_of(function)
     texts = docstrings(function)
@@ -111,9 +111,9 @@ def _of_function(function: Callable, defaults: Mapping[str, Any]) -> Iterator[Pa
             annotation = GenericAlias(tuple, (annotation, ...))
             default = ()
         is_positional = each.kind is not inspect.Parameter.KEYWORD_ONLY
-        if dataclasses.is_dataclass(default):  # such as a recipe in the place of its name
+        if dataclasses.is_dataclass(default):  # for example a recipe instead of its name
             is_positional = False
-        kinds = fields_of(annotation)  # of a recipe, whose settings are options
+        kinds = fields_of(annotation)  # for a recipe, whose settings are options
         if is_positional or dataclasses.is_dataclass(default) or not kinds:
             text = texts.get(name, "")
             yield Parameter(name, annotation, default, text, is_positional, is_variadic)
@@ -123,7 +123,7 @@ def _of_function(function: Callable, defaults: Mapping[str, Any]) -> Iterator[Pa
 
 
 def _keys(group: Owner) -> Iterator[Parameter]:
-    """The keys of a TypedDict, all of them optional, without those of Messages, which are for
+    """The keys of a TypedDict, all of them optional, except those of Messages, which are only for
     programs."""
     types = get_type_hints(group, include_extras=True)
     texts = docstrings(group)
@@ -151,8 +151,8 @@ def _fields(owner: type, defaults: Any) -> Iterator[Parameter]:
 def options(
     owner: Owner, defaults: Any = None, prefix: str = "", part: str = ""
 ) -> Iterator[Option]:
-    """Every option of a function or a dataclass, those of its parts too. `prefix` and `part` begin the
-    names of options and of arguments."""
+    """Yield every option of a function or a dataclass, including those of its parts. `prefix` and `part` are
+    the beginnings of the names of options and of arguments."""
     for each in parameters(owner, defaults):
         kind: Any = bare(each.annotation)
         name = each.name.replace("_", "-")
@@ -166,7 +166,7 @@ def options(
             inner = None if each.default is MISSING else each.default
             if name:
                 yield from options(kind, inner, f"{prefix}{name}.", f"{part}{each.name}__")
-            else:  # its settings stand beside the others
+            else:  # its settings are listed with the others
                 yield from options(kind, inner, prefix, part)
             continue
         yield Option(
@@ -175,7 +175,7 @@ def options(
             each.help,
             aliases=tuple(name.lstrip("-") for name in aliases),
             is_word=each.is_positional,
-            is_open=_holds_settings(kind),
+            is_open=_has_settings(kind),
             kind=kind,
             metavar=metavar_of(each) or "",
             argument=f"{part}{each.name}",
@@ -190,7 +190,7 @@ def groups_of(annotation: Any) -> tuple[type, ...]:
 
 def fields_of(annotation: Any) -> tuple[type, ...]:
     """The classes that Fields names in an annotation."""
-    for inner in (annotation, *get_args(annotation)):  # of a type that may be absent, too
+    for inner in (annotation, *get_args(annotation)):  # also for an optional type
         for each in getattr(inner, "__metadata__", ()):
             if isinstance(each, Fields):
                 return each.classes
@@ -198,8 +198,8 @@ def fields_of(annotation: Any) -> tuple[type, ...]:
 
 
 def function_option(parameter: Parameter) -> str:
-    """The name of the option of a function's parameter; "" for a value whose fields are options beside
-    the others, such as a recipe."""
+    """The option's name for a function's parameter; "" for a value whose fields are options themselves, such
+    as a recipe."""
     is_part = dataclasses.is_dataclass(parameter.default) or dataclasses.is_dataclass(
         parameter.annotation
     )
@@ -209,14 +209,14 @@ def function_option(parameter: Parameter) -> str:
 
 
 def metavar_of(parameter: Parameter) -> str | None:
-    """What usage calls the value, such as MODEL; None if its type does not say. A value without a name is
-    called as its parameter."""
+    """The name of the value in usage messages, such as MODEL; None if its type does not define one. For a
+    value without a name it is the name of the parameter."""
     if parameter.is_variadic:
         return f"{parameter.name.removesuffix('s').upper()}..."
     metavar = None
     kind = parameter.annotation
     is_tuple = get_origin(kind) is tuple
-    for inner in (kind, *get_args(kind)):  # of several, or of one that may be absent, too
+    for inner in (kind, *get_args(kind)):  # also for tuples and optional types
         for each in getattr(inner, "__metadata__", ()):
             if isinstance(each, str):
                 metavar = f"{each}..." if is_tuple else each
@@ -226,8 +226,8 @@ def metavar_of(parameter: Parameter) -> str | None:
 
 
 def default_of(field: dataclasses.Field, owner: Any) -> Any:
-    """The default of a field: the value in `owner`, a default of the whole dataclass if there is
-    one, or the field's own; MISSING if it has none."""
+    """The default of a field: its value in the dataclass `owner`, if that is an instance, or the field's
+    own; MISSING if there is none."""
     if dataclasses.is_dataclass(owner):
         return getattr(owner, field.name)
     if field.default is not MISSING:
@@ -238,13 +238,13 @@ def default_of(field: dataclasses.Field, owner: Any) -> Any:
 
 
 def types_of(owner: Owner) -> dict[str, Any]:
-    """The types of the parameters, by name, with the marks of the command line."""
+    """The types of the parameters, by name, with the annotations for the command line."""
     return get_type_hints(inspect.unwrap(owner), include_extras=True)
 
 
 @cache
 def docstrings(owner: Owner) -> dict[str, str]:
-    """The texts of the parameters, by name; those of a class's bases too."""
+    """The texts of the parameters, by name, including those of a class's bases."""
     import docstring_parser
 
     texts = {}
@@ -268,7 +268,7 @@ def docstrings(owner: Owner) -> dict[str, str]:
 
 
 def _aliases_of(annotation: Any) -> tuple[str, ...]:
-    """The short names that tyro's `arg` gives the field of a dataclass."""
+    """The short names from tyro's `arg` in the annotation of a field."""
     for each in getattr(annotation, "__metadata__", ()):
         aliases = getattr(each, "aliases", None)
         if aliases:
@@ -276,9 +276,9 @@ def _aliases_of(annotation: Any) -> tuple[str, ...]:
     return ()
 
 
-def _holds_settings(kind: Any) -> bool:
-    """Whether a value of this type is a part with settings of its own, or several: a union or a
-    tuple of dataclasses, or a protocol."""
+def _has_settings(kind: Any) -> bool:
+    """Whether a value of this type is a part with its own settings, or several: a union or a tuple of
+    dataclasses, or a protocol."""
     if getattr(kind, "_is_protocol", False):
         return True
-    return any(dataclasses.is_dataclass(each) or _holds_settings(each) for each in get_args(kind))
+    return any(dataclasses.is_dataclass(each) or _has_settings(each) for each in get_args(kind))

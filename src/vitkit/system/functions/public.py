@@ -1,11 +1,11 @@
-"""The decorator of a function that is a command too.
+"""The decorator of a function that is also a command.
 
     @public
     def evaluate(model: ModelLike, data: str, *, batch: int = 64, **overrides: Unpack[Overrides]) -> Evaluation:
 
-The function stays a plain function with its own signature and docstring. The decorator adds what all of
-them promise: arguments are read by their types, messages go to a listener, and the calling program keeps
-its signals and its random numbers.
+The function remains a plain function with its own signature and docstring. The decorator adds common
+behaviour: arguments are converted to their types, messages go to a listener, and the calling program's
+signal handlers and random number generators do not change.
 """
 
 import random
@@ -53,7 +53,7 @@ def public(function: Callable[P, R]) -> Callable[P, R]:
         listener = progress or (to_nobody if quiet else current_listener())
         callback = current_callback()
         if takes_a_recipe(function) and callable(values.get("track")):
-            callback = values.pop("track")  # the program itself follows the run
+            callback = values.pop("track")  # the program itself gets the numbers
         with (
             heard_by(listener),
             followed_by(callback),
@@ -64,14 +64,14 @@ def public(function: Callable[P, R]) -> Callable[P, R]:
             given, named = read_arguments(function, args, values)
             return function(*given, **named)
 
-    return called  # type: ignore[return-value]  # it also takes what `Messages` has
+    return called  # type: ignore[return-value]  # it also accepts the keys of `Messages`
 
 
 _one_at_a_time = threading.RLock()
 
 
 def alone(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a function so that one thread of the program runs at a time: training draws from random
+    """Decorate a function so that only one thread of the program runs it at a time: training uses random
     number generators of the whole process, and PyTorch traces one model at a time."""
 
     @wraps(function)
@@ -89,11 +89,11 @@ def alone(function: Callable[P, R]) -> Callable[P, R]:
 
 @contextmanager
 def keeping_random_numbers() -> Iterator[None]:
-    """A block after which the program's random number generators continue as if it had not run."""
+    """A context that does not affect the program's random number generators."""
     of_python = random.getstate()
     of_numpy = numpy.random.get_state()
     of_torch = None
-    if "torch" in sys.modules:  # otherwise its state cannot matter yet
+    if "torch" in sys.modules:  # otherwise its state does not matter yet
         of_torch = sys.modules["torch"].get_rng_state()
     try:
         yield
@@ -106,7 +106,7 @@ def keeping_random_numbers() -> Iterator[None]:
 
 @contextmanager
 def _without_credentials() -> Iterator[None]:
-    """A block whose exceptions contain no passwords, because programs log them."""
+    """A context whose exceptions contain no passwords, because programs may log them."""
     try:
         yield
     except (ValueError, OSError, TypeError) as error:

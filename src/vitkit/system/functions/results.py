@@ -1,5 +1,5 @@
-"""Results of the public functions: frozen dataclasses that print themselves, show themselves in a
-notebook, and are tables where they have rows.
+"""Results of the public functions: frozen dataclasses with a text form and a notebook form, and with a table
+if they have rows.
 """
 
 from abc import ABC, abstractmethod
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-WIDTH = 100  # columns of a result as text, where there is no terminal
+WIDTH = 100  # columns of a result as text without a terminal
 
 
 class Result(ABC):
-    """What a public function returns: `str()` is what its command prints."""
+    """The result of a public function; `str()` is the output of its command."""
 
     @property
     def status(self) -> int:
@@ -28,18 +28,18 @@ class Result(ABC):
 
     @abstractmethod
     def shown(self) -> "Iterator[str | Table]":
-        """What the command prints: sentences, and tables of rich."""
+        """The command's output: sentences, and tables of rich."""
 
     def __str__(self) -> str:
         text = StringIO()
         _printed(self, text)
         return text.getvalue().rstrip("\n")
 
-    def __repr__(self) -> str:  # fields may hold a whole model
+    def __repr__(self) -> str:  # fields may contain a whole model
         return str(self)
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """The HTML form for a notebook."""
         console = _printed(self, StringIO())
         return console.export_html(inline_styles=True, code_format="<pre>{code}</pre>")
 
@@ -61,17 +61,17 @@ class Rows(Result):
 
 
 class ModelResult(Result):
-    """A result that made a model, and stands for it wherever a function takes one."""
+    """A result that made a model; functions that need a model accept the result instead."""
 
     @property
     @abstractmethod
     def made(self) -> Any:
-        """The model, as functions take it: where it was written (a str), or the classifier itself. Raises
-        VitkitError if no model was made."""
+        """The model, as functions accept it: its path (a str), or the classifier itself. Raises VitkitError if no
+        model was made."""
 
 
 def _printed(result: Result, text: StringIO) -> "Console":
-    """A console of rich that has printed a result to this text."""
+    """Print a result to this text and return the rich console."""
     from rich.console import Console
 
     console = Console(file=text, width=WIDTH, record=True, force_jupyter=False)
@@ -82,8 +82,8 @@ def _printed(result: Result, text: StringIO) -> "Console":
 def print_result(
     result: Result, console: "Console | None" = None, spelling: Callable[[str], str] = str
 ) -> None:
-    """Print a result: each sentence as `spelling` writes it, each table as wide as there is room. Without
-    tables rich is not imported, which takes a tenth of the time of a short command."""
+    """Print a result: each sentence through `spelling`, each table in the available width. Imports rich only for
+    tables, because the import takes a tenth of the time of a short command."""
     for part in result.shown():
         if isinstance(part, str):
             part = as_utf8(without_credentials(part)).decode()

@@ -1,4 +1,4 @@
-"""What to do next, in a message: a call of a function in a program, a command in a terminal.
+"""The next step, in a message: a call of a function in a program, a command in a terminal.
 
     f"next: {step('predict', model, IMAGES, top=3)}"
 
@@ -41,9 +41,8 @@ _spelling: ContextVar[Spelling] = ContextVar("step", default=as_call)
 
 
 def step(name: str, *args: Any, **settings: Any) -> str:
-    """A call of a public function as the user of this program writes it. An object that has no short
-    form, such as a model in memory, is a placeholder; a setting that is None, False or empty is left
-    out."""
+    """A call of a public function in the form for this program's user. An object without a short form, such as
+    a model in memory, becomes a placeholder; a setting that is None, False or empty is left out."""
     given = {}
     for setting, value in settings.items():
         is_left_out = value is None or value is False or value == "" or value == ()
@@ -53,13 +52,13 @@ def step(name: str, *args: Any, **settings: Any) -> str:
 
 
 def in_a_program() -> bool:
-    """Whether calls are written as Python code, and not as commands."""
+    """Whether calls are written as Python code, not as commands."""
     return _spelling.get() is as_call
 
 
 @contextmanager
 def steps_as(spelling: Spelling) -> Iterator[None]:
-    """A block in which `step` writes calls another way."""
+    """A context in which `step` writes calls in another form."""
     before = _spelling.set(spelling)
     try:
         yield
@@ -68,7 +67,7 @@ def steps_as(spelling: Spelling) -> Iterator[None]:
 
 
 def is_settings(value: Any) -> bool:
-    """Whether a value is a dataclass of settings, each with a default, such as Columns."""
+    """Whether a value is a dataclass of settings with defaults, such as Columns."""
     if not is_dataclass(value) or isinstance(value, type):
         return False
     return all(
@@ -78,7 +77,7 @@ def is_settings(value: Any) -> bool:
 
 
 def changed_fields(value: Any) -> dict[str, Any]:
-    """The fields of a dataclass whose values are not the defaults."""
+    """The fields of a dataclass whose values differ from the defaults."""
     defaults = type(value)()
     changed = {}
     for field in fields(value):

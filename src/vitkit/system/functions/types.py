@@ -1,7 +1,7 @@
-"""Types of arguments that are converted: what a caller may give, and what the function's body gets.
+"""Types of arguments that are converted, with a form for callers and a form for the function's body.
 
 A type checker of a caller's code reads the first form, which is wider. At run time arguments are read as
-the second one, and mypy checks vitkit's own code by it (`always_true` in pyproject.toml).
+the second one, and mypy checks vitkit's own code with it (`always_true` in pyproject.toml).
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,11 +24,11 @@ from vitkit.system.span import Span
 
 T = TypeVar("T")
 CONVERTED: Literal[False] = False
-"""Whether the types below are the second form for a type checker; True where mypy reads vitkit's own code."""
+"""Whether a type checker reads the types below in the second form; True for vitkit's own code."""
 
 
 class Messages(TypedDict, total=False):
-    """Where the messages of a call go."""
+    """Destination of the messages of a call."""
 
     quiet: bool
     """Log no messages, and show no progress bars."""
@@ -44,14 +44,14 @@ class Default(NamedTuple):
 
 
 class Fields(NamedTuple):
-    """The classes whose fields an argument stands for: a Recipe in the place of its name, or what
-    `**settings` may be."""
+    """The classes whose fields an argument represents: a Recipe instead of its name, or possible keys of
+    `**settings`."""
 
     classes: tuple[type, ...]
 
 
 def with_defaults(group: type, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of all keys of a TypedDict that have a default, the given ones and the others."""
+    """The values of all keys of a TypedDict that have a default, from `given` or the default."""
     values = {}
     for name, annotation in get_type_hints(group, include_extras=True).items():
         for mark in getattr(annotation, "__metadata__", ()):
@@ -64,16 +64,16 @@ if TYPE_CHECKING and not CONVERTED:
     import torch
 
     PathLike = str | Path
-    """A path. The body gets a Path."""
+    """A path. In the function it is a Path."""
     DataLike = str | Path
-    """Images: a path, an address or a name (`DATA` in docs/data.md). The body gets a str."""
+    """Images: a path, an address or a name (`DATA` in docs/data.md). In the function it is a str."""
     Several: TypeAlias = T | Sequence[T]
-    """One value or several. The body gets a tuple."""
+    """One value or several. In the function it is a tuple."""
     SeveralPaths = str | Path | Sequence[str | Path]
     DeviceLike = str | torch.device
-    """A device. The body gets a str, such as "cuda:1"."""
+    """A device. In the function it is a str, such as "cuda:1"."""
     SpanLike = str | int | Span
-    """A duration, such as "10epochs", or a number of steps. The body gets a Span."""
+    """A duration, such as "10epochs", or a number of steps. In the function it is a Span."""
 else:
     PathLike = Path
     DataLike = Annotated[str, "DATA"]

@@ -1,4 +1,4 @@
-"""A value read as a type: converted where that is certain, refused with a sentence otherwise."""
+"""Reading a value as a type: it is converted if the conversion is unambiguous, or refused with a message."""
 
 from dataclasses import is_dataclass
 from pathlib import Path
@@ -12,22 +12,22 @@ from vitkit.system.values import WORDS, alternatives, bare, choices_of, fits, is
 
 
 def read_value(name: str, annotation: Any, value: Any) -> Any:
-    """The value of an argument as its type has it: a Path for a str, a tuple for a list, a Span for
-    "10epochs" or a number of steps, a Python number for one of NumPy's.
+    """Convert the value of an argument to its type: a str to a Path, a list to a tuple, "10epochs" or a number of
+    steps to a Span, a NumPy number to a Python number.
 
     Raises BadSettings for a value that is not one of the choices, WrongArgument for one of another type.
     """
     annotation = bare(annotation)
-    if annotation is Any:  # an object of the program's, or a name
+    if annotation is Any:  # an object of the program, or a name
         return str(value) if isinstance(value, Path) else value
     if isinstance(value, list):
         value = tuple(value)
     elif get_origin(annotation) is tuple and not isinstance(value, tuple):
-        value = (value,)  # one value where there may be several
+        value = (value,)  # one value for a parameter of several
     if type(value) is tuple:  # not a Span
-        value = tuple(map(_pythons, value))
+        value = tuple(map(_python_number, value))
     else:
-        value = _pythons(value)
+        value = _python_number(value)
     kinds = {annotation, *get_args(annotation)}
     if Path in kinds and str not in kinds:
         if isinstance(value, str):
@@ -46,16 +46,16 @@ def read_value(name: str, annotation: Any, value: Any) -> Any:
     return value
 
 
-def _pythons(value: Any) -> Any:
-    """A number of NumPy's as a number of Python's, which JSON can hold."""
+def _python_number(value: Any) -> Any:
+    """A NumPy number as a Python number, which JSON supports."""
     if isinstance(value, np.generic):
         return value.item()
     return value
 
 
 def _check_fits(name: str, annotation: Any, value: Any) -> None:
-    """Raises BadSettings if a value is none of the choices, WrongArgument if it has another type. A type that
-    is not plain is left to the function, and so is an object of vitkit's, such as a model."""
+    """Raise BadSettings if a value is not one of the choices, WrongArgument if it has another type. Types that are
+    not plain, and objects of vitkit such as models, are left to the function."""
     kinds = alternatives(annotation)
     if fits(annotation, value) or not all(map(is_plain, kinds)):
         return
@@ -63,7 +63,7 @@ def _check_fits(name: str, annotation: Any, value: Any) -> None:
     if is_own and not any(map(is_dataclass, kinds)):
         return
     wrong = value
-    if isinstance(value, tuple):  # the one among several that is wrong
+    if isinstance(value, tuple):  # find the wrong element
         wrong = next((each for each in value if not any(fits(kind, each) for kind in kinds)), value)
     choices = choices_of(annotation)
     if choices:

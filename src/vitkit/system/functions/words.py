@@ -1,4 +1,4 @@
-"""What the words MODEL and DATA stand for, everywhere, and whether a word is one of them."""
+"""The meaning of the words MODEL and DATA everywhere, and whether a word is one of them."""
 
 from pathlib import Path
 
@@ -23,20 +23,20 @@ MODEL_FILES = (
 
 
 def kind_of(word: str) -> str:
-    """ "folder" or "file" if there is one of this name; else ""."""
+    """Return "folder" or "file" if one with this name exists, otherwise ""."""
     try:
         if word and Path(word).is_dir():
             return "folder"
         if word and Path(word).exists():
             return "file"
-    except OSError:  # a name that is too long, or a folder that nobody may look into
+    except OSError:  # a name that is too long, or a folder without permission
         pass
     return ""
 
 
 def is_model(word: str) -> bool:
-    """Whether a word is a run, a model directory or a file of weights that is there, or has the
-    form of a published model's name."""
+    """Whether a word is an existing run, model directory or file of weights, or has the form of a published
+    model's name."""
     path = Path(word)
     kind = kind_of(word)
     if kind == "folder":
@@ -50,8 +50,7 @@ def is_model(word: str) -> bool:
 
 
 def is_images(word: str) -> bool:
-    """Whether a word is a folder, an image or a data set that is there, or has the form of a data
-    set's name."""
+    """Whether a word is an existing folder, image or data set, or has the form of a data set's name."""
     kind = kind_of(word)
     if kind == "folder":
         return not is_model(word)

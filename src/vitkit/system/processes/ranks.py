@@ -1,9 +1,9 @@
-"""The processes of one run, and what they tell each other.
+"""The processes of one run and their communication.
 
-torchrun starts a run of several processes, its ranks, each with a device of its own.
-`process_group()` makes them one run: FSDP2 shards the model, each rank takes its share of a batch,
-and sums go over all ranks. In a run of one process every function here does nothing or returns its
-argument. Only this file, the watchdog and training/state/state.py name torch.distributed.
+torchrun starts a run of several processes, its ranks, each with its own device. `process_group()` connects
+them: FSDP2 shards the model, each rank gets its share of a batch, and sums are over all ranks. In a run of
+one process every function here does nothing or returns its argument. Only this file, the watchdog and
+training/state/state.py use torch.distributed.
 """
 
 import os
@@ -38,22 +38,22 @@ class World(NamedTuple):
 
 
 def world() -> World:
-    """This process among those of its run: World(0, 1) if it is alone."""
+    """The rank of this process and the number of processes: World(0, 1) for a single one."""
     if not dist.is_initialized():
         return World(rank=0, world_size=1)
     return World(dist.get_rank(), dist.get_world_size())
 
 
 def on_rank_0() -> bool:
-    """Whether this is the process that prints and writes."""
+    """Whether this process prints and writes."""
     return world().rank == 0
 
 
-_last_rank = 0  # in the process group that this process left
+_last_rank = 0  # in the latest process group of this process
 
 
 def was_rank_0() -> bool:
-    """Whether this process is rank 0, or was in the process group that it has left: results are printed after it."""
+    """Whether this process is rank 0, or was it in its last process group: results are printed afterwards."""
     if dist.is_initialized():
         return on_rank_0()
     return _last_rank == 0
@@ -61,13 +61,12 @@ def was_rank_0() -> bool:
 
 @contextmanager
 def process_group(device: str = "auto", patience: float = PATIENCE) -> Iterator[torch.device]:
-    """A block in which this process belongs to the process group of its run; yields its device.
+    """A context in which this process belongs to the process group of its run; yields its device.
 
-    A process that runs alone, or is in a process group already, only gets its device.
+    A single process, or one that is already in a process group, only gets its device.
 
-    An error is raised on the rank that fails first, and becomes a PeerFailed on the others.
-    RankLost is raised if a rank dies. If one hangs for `patience` seconds, the others say which,
-    and end with status 1.
+    An error is raised on the rank that fails first, and becomes a PeerFailed on the others. RankLost is
+    raised if a rank dies. If one hangs for `patience` seconds, the others report it and exit with status 1.
     """
     own_device = pick_device(device)
     if own_device.type == "cuda":
@@ -80,8 +79,8 @@ def process_group(device: str = "auto", patience: float = PATIENCE) -> Iterator[
             f"{device} is one GPU, and every process of torchrun needs its own; say `device='cuda'`"
         )
 
-    # All ranks meet in a store. Collective operations time out later than the watchdog, because
-    # the watchdog can tell who is missing.
+    # All ranks connect to a store. Collective operations time out later than the watchdog, because
+    # the watchdog can name missing ranks.
     timeout = timedelta(seconds=2 * patience + 30)
     store, rank, world_size = next(iter(dist.rendezvous("env://", timeout=timeout)))
     store = dist.PrefixStore(_session(store, rank, world_size), store)
@@ -90,7 +89,7 @@ def process_group(device: str = "auto", patience: float = PATIENCE) -> Iterator[
     if own_device.type == "cuda":
         backend = "cpu:gloo,cuda:nccl"
 
-    # The run, and which rank reports its failure
+    # The run, and the choice of the rank that reports its failure
     try:
         dist.init_process_group(
             backend, store=store, rank=rank, world_size=world_size, timeout=timeout
@@ -98,13 +97,13 @@ def process_group(device: str = "auto", patience: float = PATIENCE) -> Iterator[
         global _last_rank
         _last_rank = rank
         yield own_device
-    except Interrupted:  # every rank was asked to stop, and none has failed
+    except Interrupted:  # every rank was stopped, and none has failed
         raise
-    except Exception as error:  # whatever it is, the other ranks end too
+    except Exception as error:  # for every error, the other ranks end too
         if not watchdog.first_to_report():
             raise PeerFailed(str(error)) from error
         if any(word in str(error) for word in ("gloo", "NCCL", "Connection closed")):
-            # The backends' own errors: the fault is elsewhere
+            # The backends' own errors: the cause is on another rank
             raise RankLost(
                 f"rank {rank} lost contact with another one, which died or cannot be reached; "
                 "torchrun's own report says which. The same command continues from the last "
@@ -118,15 +117,14 @@ def process_group(device: str = "auto", patience: float = PATIENCE) -> Iterator[
 
 
 def _session(store: dist.Store, rank: int, world_size: int) -> str:
-    """A name that all ranks of this start share, and those of no other start: a prefix for their
+    """A name that all ranks of this start share, different from those of other starts: a prefix for their
     keys.
 
-    torchrun keeps its store when it restarts the ranks of a run. What the ranks of an earlier start
-    left there, above all their addresses, must not be taken for ours. So rank 0 makes up the name
-    and sends it to whoever has announced itself, again and again until every rank has confirmed it.
-    Ranks of an earlier start never confirm.
+    torchrun keeps its store when it restarts the ranks of a run. Values that ranks of an earlier start left
+    there, above all their addresses, must not be used again. So rank 0 creates the name and sends it to all
+    announced ranks, repeatedly until every rank has confirmed it. Ranks of an earlier start never confirm.
     """
-    rank_id = uuid.uuid4().hex  # no rank of an earlier start has it
+    rank_id = uuid.uuid4().hex  # different from those of earlier starts
     if rank > 0:
         store.set(f"vitkit/announced/{rank}", rank_id)
         session = store.get(f"vitkit/session_for/{rank_id}").decode()  # waits until it is set
@@ -135,7 +133,7 @@ def _session(store: dist.Store, rank: int, world_size: int) -> str:
 
     session = rank_id
     unconfirmed = set(range(1, world_size))
-    patience = store.timeout  # type: ignore[attr-defined]  # PyTorch's stub leaves it out
+    patience = store.timeout  # type: ignore[attr-defined]  # missing from PyTorch's stub
     deadline = time.monotonic() + patience.total_seconds()
     while unconfirmed:
         for other in unconfirmed:
@@ -154,16 +152,15 @@ def _session(store: dist.Store, rank: int, world_size: int) -> str:
 def shard(
     learner: AnyModule, blocks: Iterable[nn.Module], precision: Precision, group: int = 0
 ) -> AnyModule:
-    """A learner, that is, a model and its objective, with its parameters sharded among the ranks by
-    FSDP2: among all of them, or among each `group` of so many ranks that follow each other, so that
-    each group has the whole learner (HSDP).
+    """A learner, that is, a model and its objective, with its parameters sharded by FSDP2: among all ranks, or
+    among each `group` of consecutive ranks, so that each group has the whole learner (HSDP).
 
     The parameters of each of `blocks` are gathered while it runs; those outside of them for a whole
     forward and backward pass. Gradients are summed over ranks, in float32. In a run of one process
     this returns the learner unchanged.
 
-    Raises VitkitError for BatchNorm, whose statistics would differ between ranks, and if the ranks do
-    not make whole groups.
+    Raises VitkitError for BatchNorm, whose statistics would differ between ranks, and if the number of ranks
+    is not a multiple of the group.
     """
     if not dist.is_initialized():
         return learner
@@ -199,44 +196,44 @@ def shard(
         shape = (world_size // group, group)
         names = ("replicas", "shards")
     mesh = init_device_mesh(device.type, shape, mesh_dim_names=names)
-    # The blocks first: the learner then takes the parameters that are in none of them
+    # First the blocks; then the learner gets the parameters that are in none of them
     modules: list[nn.Module] = [*blocks, learner]
     for module in modules:
         fully_shard(module, mesh=mesh, mp_policy=policy)
 
-    # FSDP averages gradients over ranks by default; our losses are weighted by examples already
+    # FSDP averages gradients over ranks by default, but our losses are already weighted by examples
     for module in learner.modules():
         if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)
 
-    # An empty method. Registering it makes FSDP gather the parameters outside of the blocks when it
-    # is called: see `gathered`
+    # An empty method. As it is registered, a call makes FSDP gather the parameters outside of the
+    # blocks: see `gathered`
     learner.gather = lambda: None  # type: ignore[assignment]
     register_fsdp_forward_method(learner, "gather")
     return learner
 
 
 def sum_gradients(learner: nn.Module, now: bool) -> None:
-    """Whether the next backward pass sums gradients over the ranks. If not, each rank adds up its
-    own, whole, until a pass that does."""
+    """Set whether the next backward pass sums gradients over the ranks. If not, each rank accumulates its own
+    unsharded gradients until a pass that does."""
     if world().world_size > 1:
         from torch.distributed.fsdp import FSDPModule
 
-        assert isinstance(learner, FSDPModule)  # by `shard`
+        assert isinstance(learner, FSDPModule)  # because of `shard`
         learner.set_requires_gradient_sync(now)
 
 
 @contextmanager
 def gathered(learner: nn.Module) -> Iterator[nn.Module]:
-    """A block in which the learner's parameters outside of its blocks are whole, so that any of its
-    modules can be called alone, not only its forward."""
+    """A context in which the learner's parameters outside of its blocks are unsharded, so that each of its
+    modules can be called, not only its forward."""
     if world().world_size == 1:
         yield learner
         return
     from torch.distributed.fsdp import FSDPModule
 
-    assert isinstance(learner, FSDPModule)  # by `shard`, as `gather` is
+    assert isinstance(learner, FSDPModule)  # because of `shard`
     learner.gather()  # type: ignore[operator]
     try:
         yield learner
@@ -245,45 +242,43 @@ def gathered(learner: nn.Module) -> Iterator[nn.Module]:
 
 
 def _is_sharded(tensor: Tensor) -> "TypeIs[DTensor]":
-    """Whether each rank holds a part of a tensor, by an attribute: importing the class takes long."""
+    """Whether each rank has only a part of a tensor. Checks an attribute, because importing the class is slow."""
     return hasattr(tensor, "placements")
 
 
 def full_tensor(tensor: Tensor) -> Tensor:
-    """A sharded tensor in one piece; any other tensor as it is. Every rank must call this
-    together."""
+    """The whole of a sharded tensor; any other tensor unchanged. All ranks must call this together."""
     if _is_sharded(tensor):
         return tensor.full_tensor()
     return tensor
 
 
 def local_tensor(tensor: Tensor) -> Tensor:
-    """This rank's part of a sharded tensor; any other tensor as it is."""
+    """This rank's part of a sharded tensor; any other tensor unchanged."""
     if _is_sharded(tensor):
         return tensor.to_local()
     return tensor
 
 
 class LocalPart(NamedTuple):
-    """The part of a tensor that this rank holds."""
+    """This rank's part of a tensor."""
 
     values: Tensor
     """Detached, not copied."""
     offsets: tuple[int, ...]
-    """Where it begins in the whole tensor: an index for each dimension."""
+    """Its position in the whole tensor: an index for each dimension."""
     is_first: bool
-    """Whether no rank before this one holds the same."""
+    """Whether no lower rank has the same part."""
 
 
 def part_of(tensor: Tensor) -> LocalPart:
-    """The part of a tensor that this rank holds: its shard, or the whole tensor if it is not
-    sharded."""
+    """This rank's part of a tensor: its shard, or the whole tensor if it is not sharded."""
     tensor = tensor.detach()
     if not _is_sharded(tensor):
         return LocalPart(tensor, (0,) * tensor.ndim, on_rank_0())
     from torch.distributed.tensor import Shard
 
-    # A sharded dimension is cut as torch.chunk cuts: the last ranks may have less, or nothing
+    # A sharded dimension is cut as by torch.chunk: the last ranks may have less, or nothing
     offsets = [0] * tensor.ndim
     shape = list(tensor.shape)
     is_first = True
@@ -308,7 +303,7 @@ def part_of(tensor: Tensor) -> LocalPart:
 
 
 def replicas_of(tensor: Tensor) -> int:
-    """How many ranks hold the same part of a sharded tensor; 1 of any other."""
+    """The number of ranks with the same part of a sharded tensor; 1 for other tensors."""
     count = 1
     if _is_sharded(tensor):
         for placement, ranks in zip(tensor.placements, tensor.device_mesh.shape, strict=True):
@@ -318,19 +313,19 @@ def replicas_of(tensor: Tensor) -> int:
 
 
 def sum_over_ranks(tensor: Tensor) -> Tensor:
-    """Adds up the ranks' tensors, in place, and returns the tensor."""
+    """Add the ranks' tensors in place and return the tensor."""
     if world().world_size > 1:
         dist.all_reduce(tensor)
     return tensor
 
 
 def any_rank(flag: bool) -> bool:
-    """Whether the flag is set on any rank; every rank gets the same answer."""
+    """Whether the flag is set on any rank; all ranks get the same result."""
     return bool(sum_over_ranks(torch.tensor(int(flag))))
 
 
 def from_every_rank(value: T) -> list[T]:
-    """The ranks' values, in order of rank; small values that can be pickled."""
+    """The ranks' values, in order of rank. For small values that can be pickled."""
     if world().world_size == 1:
         return [value]
     values: list = [None] * world().world_size
@@ -339,16 +334,16 @@ def from_every_rank(value: T) -> list[T]:
 
 
 def from_rank_0(make: Callable[[], T]) -> T:
-    """Calls `make` on rank 0 alone; every rank gets its result, or raises its error."""
+    """Call `make` only on rank 0; every rank gets its result, or raises its error."""
     if world().world_size == 1:
         return make()
     message: list[Any] = [None, None]
     if on_rank_0():
         try:
             message[0] = make()
-        except Exception as error:  # which every rank raises
+        except Exception as error:  # raised on every rank below
             message[1] = error
-    dist.broadcast_object_list(message)  # fills it in on the other ranks
+    dist.broadcast_object_list(message)  # sets it on the other ranks
     result, failure = message
     if failure is not None:
         raise failure

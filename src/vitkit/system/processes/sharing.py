@@ -1,7 +1,7 @@
-"""Work that one rank does for all, in no order that they have to agree on: whoever is first claims it,
-and the others take what it gives. So it also goes well where some of the ranks do not need it.
+"""Work that one rank does for all, without an agreed order: the first rank to claim a piece does it, and the
+others get its result. So it also works if some ranks do not need a piece.
 
-It goes through the store by which ranks have met. Alone, a process has nobody to share with.
+Ranks exchange results in the store through which they connected. A single process does all work itself.
 """
 
 import math
@@ -10,9 +10,9 @@ from contextlib import suppress
 
 from vitkit.system.processes.watchdog import watchdog
 
-FAILED = -1  # in place of the number of pieces
-PIECE = 1 << 20  # bytes of a value; the store takes no more than 8 MB at once
-FIRST_LOOK = 0.02  # seconds before the second look for a result; then twice as long each time,
+FAILED = -1  # instead of the number of pieces
+PIECE = 1 << 20  # bytes of a value; the store accepts at most 8 MB at once
+FIRST_LOOK = 0.02  # seconds before the second look for a result; each pause is twice as long,
 LAST_LOOK = 1.0  # up to this
 
 
@@ -24,37 +24,37 @@ def ranks_sharing() -> int:
 
 
 def claim(key: str) -> bool:
-    """Whether this process is the first to claim a piece of work, or nobody can be asked. It has to
+    """Claim a piece of work: whether this process is the first to do so, or has no other ranks. It must
     `give` the result then."""
     store = watchdog.store
     if store is None:
         return True
     try:
         return store.add(f"claimed/{key}", 1) == 1
-    except RuntimeError:  # the store is gone with the process that held it
+    except RuntimeError:  # the process with the store has ended
         return True
 
 
 def give(key: str, data: bytes | None) -> None:
-    """Hand the result of claimed work to the others; None if it failed."""
+    """Give the result of claimed work to the others; None if it failed."""
     count = FAILED
     store = watchdog.common_store
-    with suppress(RuntimeError):  # the others notice that the store is gone, too
+    with suppress(RuntimeError):  # the others notice a missing store too
         if data is not None:
             count = math.ceil(len(data) / PIECE)
             for number in range(count):
                 piece = data[number * PIECE : (number + 1) * PIECE]
-                # Bytes too, which the stub does not say
+                # Bytes are allowed, although the stub does not have them
                 store.set(f"given/{key}/{number}", piece)  # type: ignore[arg-type]
         store.set(f"given/{key}", str(count))
 
 
 def take(key: str, since: float) -> bytes | None:
-    """The result of work that another process has claimed, once it is there. None if it failed, if
-    nobody can be asked, or if nothing came for as long as ranks wait for each other.
+    """Wait for the result of work that another process has claimed. None if it failed, if there are no other
+    ranks, or if nothing came for as long as ranks wait for each other.
 
-    since: when this process began to wait, or something came last (time.monotonic). A rank that hangs
-    may have claimed much, and is waited for once.
+    since: when this process began to wait, or got its last result (time.monotonic). A rank that hangs may
+        have claimed several pieces, but is waited for only once.
     """
     store = watchdog.store
     if store is None:

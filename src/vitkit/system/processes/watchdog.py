@@ -1,12 +1,12 @@
-"""Ends a process of a run when its ranks make no progress, and says which of them is missing.
+"""Ends a process of a run when its ranks make no progress, and reports which of them is missing.
 
-A rank that hangs (a stalled disk, a lost network) leaves the others waiting inside a collective
-operation, where no Python code runs. So a thread of every process watches the time since its last
-heartbeat. When that is too long, it holds a roll call through the store that all ranks share: the
-threads of living processes answer, and those that do not are named.
+If a rank hangs (a stalled disk, a lost network), the others wait inside a collective operation, where no
+Python code runs. So a thread of every process watches the time since its last heartbeat. If that is too
+long, it checks all ranks through their shared store: the threads of living processes write to it, and
+ranks that do not are reported.
 
-torch.distributed.monitored_barrier at every step does not do it: it is gloo's only, costs 1 to 2 ms
-a step, and names nobody if a rank hangs within a step, or is the one that would tell (measured).
+torch.distributed.monitored_barrier at every step is no alternative: it supports only gloo, takes 1 to 2 ms
+per step, and names no rank if one hangs within a step, or if the reporting one hangs (measured).
 """
 
 import os
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch.distributed import Store
 
-PATIENCE = 600.0  # seconds that ranks wait for one that does not answer
+PATIENCE = 600.0  # seconds that ranks wait for one that does not respond
 
 
 class Watchdog:
@@ -36,8 +36,8 @@ class Watchdog:
         self.stopped = threading.Event()
 
     def begin(self, store: "Store", rank: int, world_size: int, patience: float) -> None:
-        """Watch rank `rank` of `world_size` ranks, which share `store`. The patience begins with
-        its first heartbeat, so that a slow start is not taken for a hang."""
+        """Watch rank `rank` of `world_size` ranks, which share `store`. The time starts with the first
+        heartbeat, so that a slow start does not count as hanging."""
         self.store = store
         self.rank = rank
         self.world_size = world_size
@@ -52,7 +52,7 @@ class Watchdog:
         return self.store
 
     def heartbeat(self) -> None:
-        """Note that this rank has made progress. Every rank calls this once a step, so their counts
+        """Record that this rank has made progress. Every rank calls this once per step, so their counts
         can be compared."""
         self.last_heartbeat = time.monotonic()
         self.heartbeats += 1
@@ -60,50 +60,50 @@ class Watchdog:
             threading.Thread(target=self._watch, daemon=True).start()
 
     def pause(self) -> None:
-        """Stop the clock until the next heartbeat. Checkpoints and evaluations may take long, and
+        """Stop the clock until the next heartbeat, for checkpoints and evaluations, which may take long and
         report their own errors."""
         self.last_heartbeat = float("inf")
 
     def end(self) -> None:
-        """The run is over: its ranks may now end at different times."""
+        """End the watch: ranks may now end at different times."""
         self.stopped.set()
         self.store = None
 
     def first_to_report(self) -> bool:
-        """Whether no other rank has asked this before: only one rank reports an error or a hang."""
+        """Whether this is the first rank that calls this: only one rank reports an error or a hang."""
         return _first_to_report(self.common_store)
 
     def _watch(self) -> None:
-        """Wait until the process makes no progress, then report and end it."""
+        """Wait until the process makes no progress; then report and end it."""
         while not self.stopped.wait(min(1.0, self.patience / 10)):
             if time.monotonic() - self.last_heartbeat > self.patience:
                 self._report()
-                # The main thread waits inside a kernel, where no exception would reach it.
+                # The main thread waits inside a kernel, where no exception can reach it.
                 os._exit(1)
 
     def _report(self) -> None:
-        """Print which ranks are missing, on one rank only."""
-        # Hold a roll call, in a thread of its own: it may never end if the store cannot be reached
+        """Print the missing ranks, on only one rank."""
+        # Check the ranks in a separate thread: it may never end if the store cannot be reached
         sentences: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        threading.Thread(target=self._ask, args=(self.store, sentences), daemon=True).start()
+        threading.Thread(target=self._put_report, args=(self.store, sentences), daemon=True).start()
         try:
             sentence = sentences.get(timeout=3 * self._time_to_answer())
         except queue.Empty:
             sentence = self._unreachable()
-        if sentence is not None:  # else another rank prints it
+        if sentence is not None:  # otherwise another rank prints it
             print(f"vitkit: {sentence}", file=sys.stderr, flush=True)
 
-    def _ask(self, store: "Store", sentences: "queue.SimpleQueue[str | None]") -> None:
-        """Put what the roll call says, or None if another rank is the first to report it."""
+    def _put_report(self, store: "Store", sentences: "queue.SimpleQueue[str | None]") -> None:
+        """Put the result of the check, or None if another rank reports it first."""
         try:
-            sentence: str | None = self._roll_call(store)
+            sentence: str | None = self._check_ranks(store)
         except RuntimeError:
             sentences.put(self._unreachable())
             return
         sentences.put(sentence if _first_to_report(store) else None)
 
     def _unreachable(self) -> str:
-        """What this rank knows if it cannot reach the store."""
+        """The report of a rank that cannot reach the store."""
         return (
             f"rank {self.rank} came no further for {self.patience:g} s and cannot reach the "
             f"others; look at the network of {socket.gethostname()}. "
@@ -111,13 +111,13 @@ class Watchdog:
         )
 
     def _time_to_answer(self) -> float:
-        """Seconds that ranks have to answer a roll call."""
+        """Seconds within which ranks must respond to the check."""
         return max(2.0, self.patience / 10)
 
-    def _roll_call(self, store: "Store") -> str:
-        """Which ranks do not answer, or have fallen behind, as one sentence. Raises RuntimeError if
-        the store cannot be reached."""
-        # Every living rank writes how far it is, and gives the others time to do so
+    def _check_ranks(self, store: "Store") -> str:
+        """Name the ranks that do not respond, or are behind, in one sentence. Raises RuntimeError if the store
+        cannot be reached."""
+        # Every living rank writes its number of heartbeats, and waits for the others to do so
         store.set(f"heartbeats/{self.rank}", str(self.heartbeats))
         time.sleep(self._time_to_answer())
         progress = {}
@@ -143,14 +143,14 @@ class Watchdog:
 
 def _first_to_report(store: "Store") -> bool:
     try:
-        return store.add("reported", 1) == 1  # add is atomic: it is 1 for one rank alone
-    except RuntimeError:  # the store is gone with the machine that held it
+        return store.add("reported", 1) == 1  # add is atomic: only one rank gets 1
+    except RuntimeError:  # the machine with the store is gone
         return True
 
 
 def _named(ranks: list[int]) -> str:
-    """ "rank 1, rank 3"."""
+    """A list of ranks in words: "rank 1, rank 3"."""
     return ", ".join(f"rank {rank}" for rank in ranks)
 
 
-watchdog = Watchdog()  # of this process: a thread outlives the calls that start it
+watchdog = Watchdog()  # one per process: its thread outlives the calls that start it

@@ -1,7 +1,7 @@
-"""Addresses without what opens them for everybody: users, passwords, signatures and tokens.
+"""Removing credentials from addresses: users, passwords, signatures and tokens.
 
-What was typed opens the address; what is shown, logged or written down for others is `shown_address` of
-it, or a text through `without_credentials`.
+vitkit opens addresses as they were typed. It shows, logs and records only `shown_address` of them, and texts
+after `without_credentials`.
 """
 
 import re
@@ -11,19 +11,19 @@ from typing import Any
 from urllib.parse import unquote, unquote_plus
 
 MASK = "***"
-LEAST_SECRET = 4  # characters of a secret that is looked for within words
-SHORT = 16  # characters below which the value of a query is no signature, token or hash
+LEAST_SECRET = 4  # minimum characters of a secret that is searched for within words
+SHORT = 16  # values of a query with fewer characters are not signatures, tokens or hashes
 LONGEST_SCHEME = 30  # characters that are read before a "://" in a text
 
-# Texts may be long and strangers': each pattern, and `_users`, takes time in proportion to the length
+# Texts may be long and untrusted: each pattern, and `_users`, takes time proportional to the length
 _START = re.compile(r"[a-z][a-z0-9+.\-]+://", re.IGNORECASE)
-_IN_TEXT = re.compile(r"(?<=[a-z0-9+.\-]{2})://[^\s\"'<>\\`]+", re.IGNORECASE)  # but its scheme
+_IN_TEXT = re.compile(r"(?<=[a-z0-9+.\-]{2})://[^\s\"'<>\\`]+", re.IGNORECASE)  # without its scheme
 _SCHEME = re.compile(r"[a-z][a-z0-9+.\-]*\Z", re.IGNORECASE)
 _HOST = re.compile(r"[^/?#]*")
 _WORD = re.compile(r"\S*")
 _HOST_AND_PORT = re.compile(r"[^:]*(?::\d+)?")
-# Where "@" is part of a path, or separates github's ORG:REPO from a branch or Azure's CONTAINER from
-# the account
+# Where "@" is part of a path, or comes between github's ORG:REPO and a branch, or Azure's CONTAINER and the
+# account
 _NO_USER = re.compile(
     r"(?:abfss?|wasbs?|adl)://[^:/@]+@|(?:file|git|github|libarchive|local|memory|tar|zip)://",
     re.IGNORECASE,
@@ -41,51 +41,51 @@ _PLAIN_VALUE = re.compile(r"[\w.\-]*")
 _BARE_WORD = re.compile(r"[a-z\-_]+\d{0,4}", re.IGNORECASE)
 _FILE_NAME = re.compile(r"[\w./ \-]+\.\w{2,5}")
 _PIECES = re.compile(r"[\W_]+")
-_ORDINARY_PIECE = re.compile(r"[A-Z]*[a-z]*\d*")  # "holidays2024"; hardly ever hex or base64
-SHORT_PIECE = 8  # characters below which a piece of a name may be anything
+_ORDINARY_PIECE = re.compile(r"[A-Z]*[a-z]*\d*")  # "holidays2024"; rarely hex or base64
+SHORT_PIECE = 8  # shorter pieces of a name always count as ordinary
 
 
 def shown_address(address: str) -> str:
-    """An address for people and records: without user and password, and of a query only what cannot be a
-    signature or a token. Anything but an address, and an address without such, is returned as it is.
+    """An address for people and records: without user and password, and with only those parts of a query
+    that cannot be signatures or tokens. Other texts, and addresses without such parts, are unchanged.
 
-    A chain of fsspec's ("zip://*.csv::https://...") is several addresses.
+    A chain of fsspec ("zip://*.csv::https://...") is several addresses.
     """
     if not _START.match(address):
         return address
     return "::".join(map(_shown, address.split("::")))
 
 
-_typed: dict[str, str] = {}  # by what is shown of them, the addresses that this process was given
+_typed: dict[str, str] = {}  # the addresses given to this process, by their shown forms
 
 
 def remember(address: str) -> None:
-    """Keep an address, for this process alone: records have only what is shown of it."""
+    """Keep an address in this process: records contain only its shown form."""
     if holds_credentials(address):
         _typed[shown_address(address)] = address
 
 
 def as_typed(shown: str) -> str:
-    """The address of which a record has what is shown, if this process was given it; else the same."""
+    """The address with this shown form, if it was given to this process; otherwise the shown form."""
     return _typed.get(shown, shown)
 
 
 def holds_credentials(address: str) -> bool:
-    """Whether an address has a user, a password, or something that may be a signature or a token."""
+    """Whether an address has a user, a password, or a possible signature or token."""
     return shown_address(address) != address
 
 
 def is_masked(address: str) -> bool:
-    """Whether an address was written down without its credentials, and cannot be opened."""
+    """Whether credentials were removed from an address, so that it cannot be opened."""
     return bool(_START.match(address)) and bool(re.search(r"(?:://|[=?&#])\*\*\*", address))
 
 
 def without_credentials(text: str) -> str:
-    """A text in which every address is as `shown_address` has it."""
+    """The text with every address in the form of `shown_address`."""
     if "://" not in text:
         return text
-    # In a text an address ends at a quote, which a password may have: the known ones come first
-    # (the longest ones first, since one may begin as another does)
+    # In a text an address ends at a quote, although a password may contain one: first replace the known
+    # addresses (the longest ones first, because one may be the beginning of another)
     for shown, address in sorted(_typed.items(), key=lambda item: len(item[1]), reverse=True):
         text = text.replace(address, shown)
         text = text.replace(repr(address)[1:-1], shown)
@@ -93,8 +93,8 @@ def without_credentials(text: str) -> str:
 
 
 def without_credentials_of(address: str, text: str) -> str:
-    """A text about an address, such as the sentence of a library's error, without the credentials of the
-    address: neither in an address nor in a part of one, such as a "port" that is a password."""
+    """A text about an address, such as the message of a library's error, without the address's credentials:
+    neither in an address nor in parts of one, such as a "port" that is a password."""
     secrets = set()
     for each in address.split("::"):
         for start, end in _users(each):
@@ -113,7 +113,7 @@ def without_credentials_of(address: str, text: str) -> str:
 
 @contextmanager
 def showing_no_credentials() -> Iterator[None]:
-    """A block whose errors show no credentials of addresses."""
+    """A context whose errors show no credentials of addresses."""
     try:
         yield
     except (ValueError, OSError) as error:
@@ -123,7 +123,7 @@ def showing_no_credentials() -> Iterator[None]:
 
 
 def values_without_credentials(value: Any) -> Any:
-    """A record (a text, or a list or dict of values) in which no address has credentials."""
+    """Remove the credentials from all addresses in a record (a text, or a list or dict of values)."""
     if isinstance(value, dict):
         return {
             values_without_credentials(name): values_without_credentials(item)
@@ -132,15 +132,15 @@ def values_without_credentials(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [values_without_credentials(item) for item in value]
     if isinstance(value, str) and "://" in value:
-        if re.search(r"\s", value):  # a sentence, which may begin with an address
+        if re.search(r"\s", value):  # a sentence, possibly with an address first
             return _sentence_without_credentials(value)
         return without_credentials(shown_address(value))
     return value
 
 
 def _sentence_without_credentials(text: str) -> str:
-    """A text with white space in which no address has credentials. It may also be one address with a
-    blank in its path, so its other words may end in a query."""
+    """A text with white space, without credentials in addresses. It may also be one address with a space in its
+    path, so other words may contain a query too."""
     words = re.split(r"(\s+)", without_credentials(text))
     for i, word in enumerate(words):
         if "?" in word and "://" not in word:
@@ -149,7 +149,7 @@ def _sentence_without_credentials(text: str) -> str:
 
 
 def _shown_in_text(match: re.Match) -> str:
-    """An address that was found in a text, but for its scheme. A sentence may go on behind it."""
+    """The shown form of an address in a text, without its scheme. The sentence may continue after it."""
     before = match.string[max(0, match.start() - LONGEST_SCHEME) : match.start()]
     scheme = ""
     if found := _SCHEME.search(before):
@@ -160,7 +160,7 @@ def _shown_in_text(match: re.Match) -> str:
 
 
 def _shown(address: str) -> str:
-    """One address of a chain."""
+    """The shown form of one address of a chain."""
     shown = []
     position = 0
     for start, end in _users(address):
@@ -171,17 +171,17 @@ def _shown(address: str) -> str:
 
 
 def _shown_query(address: str, pattern: re.Pattern) -> str:
-    """An address of whose query only what is no secret is shown."""
+    """An address without the secret parts of its query."""
     start, parts = _query(address, pattern)
     return address[:start] + "".join(sign + _shown_part(sign, part) for sign, part in parts)
 
 
 def _users(address: str) -> list[tuple[int, int]]:
-    """Where the users and passwords of an address begin and end. Several, if it has another address in
-    its path.
+    """Start and end of the users and passwords in an address. There may be several, if its path contains
+    another address.
 
-    A user ends at the last "@" before the path; or, if a password has "/" in it, which shows by a
-    colon that no port follows, at the last "@" of all.
+    A user ends at the last "@" before the path; or, if a password contains "/" (there is a colon that no port
+    follows), at the last "@" of all.
     """
     found = []
     position = 0
@@ -195,9 +195,9 @@ def _users(address: str) -> list[tuple[int, int]]:
         end = address.rfind("@", start, host.end())
         if end < 0 and not _HOST_AND_PORT.fullmatch(host[0]):
             word = _WORD.match(address, start)
-            assert word is not None  # as the host
+            assert word is not None  # like the host
             end = address.rfind("@", start, word.end())
-            if end < 0:  # so no other "://" of this word has a user
+            if end < 0:  # so no other "://" in this word has a user
                 position = word.end()
                 continue
         if end < 0:
@@ -209,14 +209,14 @@ def _users(address: str) -> list[tuple[int, int]]:
 
 
 def _query_pattern(address: str) -> re.Pattern:
-    """What the query of an address is found by."""
+    """The pattern of an address's query."""
     if address.lower().startswith(("http:", "https:")):
         return _QUERY
     return _QUERY_OF_STORES
 
 
 def _query(address: str, pattern: re.Pattern) -> tuple[int, list[tuple[str, str]]]:
-    """Where the query of an address begins, and its parts, each with the sign before it."""
+    """The position of an address's query, and its parts, each with the sign before it."""
     query = pattern.search(address)
     if query is None:
         return len(address), []
@@ -225,7 +225,7 @@ def _query(address: str, pattern: re.Pattern) -> tuple[int, list[tuple[str, str]
 
 
 def _shown_part(sign: str, part: str) -> str:
-    """A part of a query: NAME=VALUE, or a text without a name; or a fragment, behind "#"."""
+    """The shown form of a part of a query, NAME=VALUE or a text without a name, or of a fragment after "#"."""
     name, equals, value = part.partition("=")
     if not equals:
         is_word = len(part) < SHORT and _BARE_WORD.fullmatch(part)
@@ -248,7 +248,7 @@ def _is_file_name(value: str) -> bool:
 
 
 def _is_ordinary(text: str) -> bool:
-    """Whether a text consists of words and numbers, and of nothing that looks like a signature, a
-    token or a hash in hexadecimal digits or base64."""
+    """Whether a text consists of words and numbers, without a possible signature, token or hash in hexadecimal
+    digits or base64."""
     long = [piece for piece in _PIECES.split(text) if len(piece) >= SHORT_PIECE]
     return all(map(_ORDINARY_PIECE.fullmatch, long))

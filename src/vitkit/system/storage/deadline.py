@@ -1,7 +1,7 @@
-"""A time by which a web server has to have answered, from the first byte on.
+"""A time limit for the response of a web server, from its first byte.
 
-A socket's timeout is that of one silence. A server that sends a header every few seconds keeps within it, and
-holds its client for as long as it likes.
+A socket's timeout limits only one pause. A server that sends a header every few seconds stays within it, and
+could keep its client waiting without an end.
 """
 
 import socket
@@ -13,11 +13,11 @@ from urllib import request
 
 
 class TimeLimit:
-    """A block that ends the connections of its handler when its time is over, if they still wait for the
-    headers of an answer.
+    """A context that closes the connections of its handler when its time is over, if they still wait for
+    headers.
 
-    What waits for them gets an OSError or an HTTPException then, or an answer that seems to be complete;
-    `is_over` tells. It tells who reads the body, too.
+    A call that waits for them then gets an OSError or an HTTPException, or an apparently complete response;
+    check `is_over` in that case, and also after reading a body.
     """
 
     def __init__(self, seconds: float):
@@ -37,15 +37,15 @@ class TimeLimit:
         self.is_over = True
         for connection in self.connections:
             if connection.sock is not None:
-                with suppress(OSError):  # closed already
+                with suppress(OSError):  # already closed
                     connection.sock.shutdown(socket.SHUT_RDWR)
 
     def handler(self) -> request.BaseHandler:
-        """What opens http:// and https:// within this time."""
-        return _Within(self)
+        """The handler that opens http:// and https:// within this time."""
+        return _DeadlineHandler(self)
 
 
-class _Within(request.HTTPSHandler, request.HTTPHandler):
+class _DeadlineHandler(request.HTTPSHandler, request.HTTPHandler):
     """Opens http:// and https:// within a deadline."""
 
     def __init__(self, deadline: TimeLimit):
@@ -61,14 +61,14 @@ class _Within(request.HTTPSHandler, request.HTTPHandler):
     def _connection(
         self, kind: type[HTTPConnection], host: str, timeout: float | None = None
     ) -> HTTPConnection:
-        """A connection that ends with the deadline: while it waits, and as soon as it is there."""
+        """A connection that is closed at the deadline, or immediately if it is opened later."""
         deadline = self.deadline
         connection = kind(host, timeout=timeout)
         connect = connection.connect
 
         def connect_in_time() -> None:
             connect()
-            if deadline.is_over:  # it was made too late to be ended
+            if deadline.is_over:  # it was opened too late to be closed
                 raise TimeoutError("the time is over")
 
         connection.connect = connect_in_time  # type: ignore[method-assign]

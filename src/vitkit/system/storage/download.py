@@ -1,10 +1,8 @@
-"""The one way to download a file: continued where it broke off, checked, and there whole or not at
-all.
+"""The only way to download a file: continued after an interruption, checked, and complete or not at all.
 
-With the standard library, not with fsspec, which reads data from everywhere (remote.py). fsspec's
-HTTP needs ten more packages (13 MB, 0.4 s to import), takes twice as long for 200 MB from a local
-server, starts over when a download breaks off, and does not pass on the md5 that Google's storage
-states.
+Uses the standard library, not fsspec, which reads data in remote.py. fsspec's HTTP needs ten more packages
+(13 MB, 0.4 s to import), takes twice as long for 200 MB from a local server, starts again after an
+interruption, and does not return the md5 of Google's storage.
 """
 
 import base64
@@ -18,13 +16,13 @@ from typing import NamedTuple
 from vitkit.system.errors import NotThere, Unavailable
 from vitkit.system.storage.deadline import TimeLimit
 
-TIMEOUT = 30  # seconds to wait for an answer, and for each part of it
-HEAD = 60  # seconds in which the headers of an answer have to be there
+TIMEOUT = 30  # seconds to wait for a response, and for each part of it
+HEAD = 60  # seconds within which the headers of a response must be complete
 CHUNK = 2**20  # bytes to read at once
 
 # HTTP statuses
 PARTIAL_CONTENT = 206
-FORBIDDEN = 403  # Google's storage says so for a file that is not there
+FORBIDDEN = 403  # Google's storage returns this for a file that does not exist
 NOT_FOUND = 404
 RANGE_NOT_SATISFIABLE = 416
 
@@ -35,15 +33,15 @@ class Expected(NamedTuple):
     size: int
     """In bytes."""
     md5: str | None
-    """In base64; None if the server does not say it."""
+    """In base64; None if the server does not give it."""
 
 
 def download(url: str, target: Path) -> Path:
-    """Downloads a file to `target`, with a progress bar, and returns `target`. An existing file is
-    not downloaded again.
+    """Download a file to `target`, with a progress bar, and return `target`. An existing file is not
+    downloaded again.
 
-    Until it is complete it is called *.part; a later call continues it. Raises FileNotFoundError if
-    the server has no such file, OSError for a download that breaks off or arrives damaged.
+    An incomplete file is named *.part; a later call continues it. Raises FileNotFoundError if the server has
+    no such file, OSError for a download that is interrupted or damaged.
     """
     if target.is_file():
         return target
@@ -54,8 +52,7 @@ def download(url: str, target: Path) -> Path:
     except urllib.error.HTTPError as error:
         error.close()
         if error.code == RANGE_NOT_SATISFIABLE:
-            # The part is as long as the file or longer, so it belongs to another version: start
-            # over
+            # The part is as long as the file or longer, so it belongs to another version: start again
             part.unlink()
             return download(url, target)
         if error.code in (FORBIDDEN, NOT_FOUND):
@@ -73,7 +70,7 @@ def download(url: str, target: Path) -> Path:
 
 
 def _receive(url: str, part: Path, name: str) -> Expected:
-    """Appends what is missing to `part`. Raises OSError."""
+    """Append the missing bytes to `part`. Raises OSError."""
     present = 0
     headers = {}
     if part.is_file():
@@ -85,7 +82,7 @@ def _receive(url: str, part: Path, name: str) -> Expected:
     with deadline:
         opened = opener.open(request, timeout=TIMEOUT)
     with opened as answer:
-        if deadline.is_over:  # what came of the headers looks like all of them
+        if deadline.is_over:  # incomplete headers look complete
             raise TimeoutError(f"no answer within {HEAD} seconds")
         if answer.status != PARTIAL_CONTENT:  # the server sends the whole file
             present = 0
@@ -98,7 +95,7 @@ def _receive(url: str, part: Path, name: str) -> Expected:
 
 
 def _write(answer, part: Path, present: int, size: int, name: str) -> None:
-    """Writes an answer to `part`, after the bytes that are present, under a progress bar."""
+    """Write a response to `part`, after the bytes that are present, with a progress bar."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -136,7 +133,7 @@ def _md5(headers: HTTPMessage) -> str | None:
 
 
 def _check(part: Path, expected: Expected, url: str) -> None:
-    """Raises OSError unless the file is whole. A damaged one is deleted, a short one kept."""
+    """Raise OSError unless the file is complete. A damaged one is deleted, a short one kept."""
     size = part.stat().st_size
     if size < expected.size:
         raise Unavailable(

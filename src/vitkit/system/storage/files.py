@@ -1,4 +1,4 @@
-"""Files on this machine: written whole or not at all, and the cache of downloads and indices."""
+"""Files on this machine: written completely or not at all; and the cache of downloads and indices."""
 
 import hashlib
 import json
@@ -32,10 +32,10 @@ def cache_dir() -> Path:
 
 
 def on_this_machine(path: Path) -> Path:
-    """Returns the path. Raises VitkitError for an address such as s3://bucket: results are written to
-    this machine, and Path would make a folder called "s3:"."""
+    """Return the path. Raises VitkitError for an address such as s3://bucket: results are written to this
+    machine, and Path would create a folder named "s3:"."""
     if re.match(r"[a-z][a-z0-9+.\-]+:/", str(path), re.IGNORECASE):
-        address = shown_address(str(path).replace(":/", "://", 1))  # Path makes one slash of two
+        address = shown_address(str(path).replace(":/", "://", 1))  # Path merges two slashes
         raise BadSettings(
             f"{address} is an address, and results are written to a folder of this machine or of a "
             "file system that it has mounted; give such a folder, and copy it afterwards"
@@ -44,21 +44,21 @@ def on_this_machine(path: Path) -> Path:
 
 
 def refuse_special(path: Path) -> Path:
-    """Returns the path. Raises VitkitError for a pipe, a device or a socket: reading one may wait, or
-    go on, for ever."""
+    """Return the path. Raises VitkitError for a pipe, a device or a socket, because reading one may never
+    end."""
     if path.exists() and not path.is_file() and not path.is_dir():
         raise BadSettings(f"{path} is a pipe, a device or a socket; give a file or a directory")
     return path
 
 
-START = 512  # bytes in which a file says what it is
-# Of a page, or of the answer of a store that refuses, as S3's; an SVG image is XML too, and neither
+START = 512  # bytes that are enough to recognise a page or a pointer
+# A page, or the XML error of a store such as S3; an SVG image is XML too, but not one of these
 PAGE = re.compile(rb"(<\?xml[^>]*>\s*)?<(!doctype html|html|error\b)", re.IGNORECASE)
 
 
 def what_came_instead(file: Path | bytes) -> str:
-    """What a file is, or one that begins with these bytes, if a download or a clone fetched something else
-    in its place, and what to do: "a web page; ...". "" for any other file."""
+    """If a download or a clone fetched something else instead of a file: what it is, and what to do, such as "a
+    web page; ...". "" for any other file. The argument is the file or its first bytes."""
     if isinstance(file, Path):
         with file.open("rb") as opened:
             start = opened.read(START)
@@ -66,7 +66,7 @@ def what_came_instead(file: Path | bytes) -> str:
         start = file
     if start.startswith(b"version https://git-lfs"):
         return (
-            "a pointer of Git LFS, which stands for the file in a clone; fetch the file itself: git lfs "
+            "a pointer of Git LFS, which replaces the file in a clone; fetch the file itself: git lfs "
             "pull, in that clone"
         )
     if PAGE.match(start[:START].removeprefix(b"\xef\xbb\xbf").lstrip()):
@@ -78,8 +78,8 @@ def what_came_instead(file: Path | bytes) -> str:
 
 
 def nearest(path: Path | str) -> str:
-    """ "; did you mean PATH?" with a file or folder that is there and is called almost so, for the
-    sentence that there is none; "" if there is none such. Each folder above may be misspelt too."""
+    """Return "; did you mean PATH?" with an existing file or folder of a similar name, for the message that
+    there is none; "" without a similar name. Each parent folder may be misspelt too."""
     from difflib import get_close_matches
 
     missing = Path(path)
@@ -92,7 +92,7 @@ def nearest(path: Path | str) -> str:
             continue
         try:
             names = [path.name for path in near.iterdir()]
-        except OSError:  # a file, or nobody may look
+        except OSError:  # a file, or a folder without permission
             return ""
         by_case = {name.lower(): name for name in names}
         close = get_close_matches(part.lower(), by_case, 1, 0.7)
@@ -104,10 +104,10 @@ def nearest(path: Path | str) -> str:
 
 @contextmanager
 def whole(path: Path) -> Iterator[Path]:
-    """A temporary path to write to. When the block ends and all of it is on the disk, it is renamed
-    to `path`; if the block fails, it is deleted.
+    """A temporary path to write to. At the end of the context, when its content is on the disk, it is renamed
+    to `path`; after an error it is deleted.
 
-    Its name is random, so that several processes may write the same file. Raises OSError.
+    Its name is random, so that several processes can write the same file. Raises OSError.
     """
     new = path.with_name(f"{path.name}.{token_hex(4)}.new")
     try:
@@ -120,8 +120,8 @@ def whole(path: Path) -> Iterator[Path]:
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove what `whole` and `whole_files` had begun to write in a folder in a process that was killed.
-    No other process may be writing there."""
+    """Remove the temporary files of `whole` and `whole_files` that a killed process left in a folder.
+    No other process may write there at the same time."""
     for path in folder.glob("*.new"):
         if not re.search(r"\.[0-9a-f]{8}\.new$", path.name):
             continue
@@ -137,20 +137,20 @@ def write_whole(path: Path, data: bytes) -> None:
         new.write_bytes(data)
 
 
-METADATA = 1 << 20  # bytes at the end of a parquet file that its metadata is looked for in
+METADATA = 1 << 20  # bytes at the end of a parquet file that are searched for its metadata
 MARK = "written by vitkit"
-"""Stands near the beginning, or in the metadata, of every file that a command writes where its user
-says: such a file may be replaced."""
+"""Included near the beginning, or in the metadata, of every file that a command writes to a path from the
+user: such a file may be replaced."""
 
 
 def mark_of(content: bytes) -> str:
-    """The mark for a line of a text file before this content: with it the file may be replaced only
-    as long as nobody has edited the content."""
+    """The mark for a line of a text file before this content, with a hash: the file may be replaced only if
+    the content has not been edited."""
     return f"{MARK}: {hashlib.sha256(content).hexdigest()[:16]}"
 
 
 def _is_ours(file: Path) -> bool:
-    """Whether vitkit wrote a file, and, if its mark tells, nobody has edited it since."""
+    """Whether vitkit wrote a file, and, if its mark has a hash, it has not been edited since."""
     with file.open("rb") as opened:
         beginning = opened.read(4096)
         if beginning.startswith(b"PAR1"):  # parquet, whose metadata is at its end
@@ -166,8 +166,8 @@ def _is_ours(file: Path) -> bool:
 
 
 def check_replaceable(path: Path) -> None:
-    """Raises VitkitError if a file cannot be written, or if it would replace one that vitkit did not
-    write: somebody needs it. Called before the work whose result it will be."""
+    """Raise VitkitError if a file cannot be written, or if it would replace one that vitkit did not write.
+    Called before the computation of the file's content."""
     if path.is_dir():
         raise BadSettings(f"{path} is a directory; give the name of a file in it")
     if path.exists() and not path.is_file():
@@ -182,8 +182,8 @@ def check_replaceable(path: Path) -> None:
 
 
 def check_can_be_made(path: Path) -> None:
-    """Raises VitkitError if a file or directory could not be made at a path: where its folder is, or
-    would be made, nothing may be written."""
+    """Raise VitkitError if a file or directory cannot be created at a path, because its folder, or the folder
+    where that would be created, is not writable."""
     folder = on_this_machine(path).absolute().parent
     while not folder.exists():
         folder = folder.parent
@@ -194,9 +194,8 @@ def check_can_be_made(path: Path) -> None:
 
 
 def write_where_said(path: Path, data: bytes) -> None:
-    """Write a file where the user says, completely or not at all, through a link if it is one;
-    folders above it are made. Raises OSError, and VitkitError for a file that vitkit did not
-    write."""
+    """Write a file to a path from the user, completely or not at all, also through a link; creates missing
+    folders. Raises OSError, and VitkitError for an existing file that vitkit did not write."""
     check_replaceable(path)
     path = path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -204,8 +203,8 @@ def write_where_said(path: Path, data: bytes) -> None:
 
 
 def parse_json(text: bytes | str, kind: type[dict] = dict) -> Any:
-    """The value in JSON, its objects as this kind of dict. Raises VitkitError, and nothing else: also
-    for one that is nested deeper than Python follows."""
+    """Parse JSON, with its objects as this kind of dict. Raises only VitkitError, also if it is nested too
+    deeply for Python."""
     hook = None if kind is dict else kind
     try:
         return json.loads(text, object_hook=hook)
@@ -214,14 +213,14 @@ def parse_json(text: bytes | str, kind: type[dict] = dict) -> Any:
 
 
 Types = dict[str, Any]
-"""Of the values in an object, by name."""
+"""The types of values in an object, by name."""
 NUMBER = float
-"""A whole number is one too."""
+"""Includes whole numbers."""
 
 
 class Record(dict):
-    """An object of a JSON file that this program wrote once. What it lacks is a VitkitError with a
-    sentence, and no KeyError: the file is damaged, or of another version."""
+    """An object of a JSON file that this program wrote. A missing key raises VitkitError with a sentence
+    instead of KeyError: the file is damaged, or of another version."""
 
     def __missing__(self, name: str):
         raise BadRun(
@@ -229,12 +228,12 @@ class Record(dict):
         )
 
 
-LARGEST = 1 << 63  # of the numbers in records; Python writes others too, and reads NaN and Infinity
+LARGEST = 1 << 63  # limit of numbers in records; Python also reads larger ones, NaN and Infinity
 
 
 def check_types(values: dict, types: Types) -> None:
-    """Raises VitkitError if a value that is there has none of its types. Names lead to inner objects:
-    "data.source". A number is no switch, though Python takes it for one, finite, and below 2^63."""
+    """Raise VitkitError if an existing value has none of its types. Names may refer to inner objects:
+    "data.source". Numbers must be finite and below 2^63, and True and False are not numbers."""
     for name, expected in types.items():
         value: Any = values
         for part in name.split("."):
@@ -247,31 +246,30 @@ def check_types(values: dict, types: Types) -> None:
 
 
 def as_utf8(text: str) -> bytes:
-    """A text as UTF-8, in which the bytes of a name that is not UTF-8 are escapes ("\\udce9"): within
-    JSON they are the same name when it is read again."""
+    """A text as UTF-8, with escapes ("\\udce9") for bytes of a name that is not UTF-8: JSON restores the name
+    when it is read."""
     return text.encode("utf-8", "backslashreplace")
 
 
 def as_text(name: str) -> str:
-    """A name that UTF-8 can write: bytes that are not text become escapes ("\\udce9")."""
+    """A name that UTF-8 can represent: other bytes become escapes ("\\udce9")."""
     return as_utf8(name).decode()
 
 
 def write_json(path: Path, value: dict) -> None:
-    """Write a JSON file, completely or not at all. Addresses in it have no credentials. Raises
-    OSError."""
+    """Write a JSON file, completely or not at all, without credentials in its addresses. Raises OSError."""
     text = json.dumps(values_without_credentials(value), indent=1, ensure_ascii=False)
     write_whole(path, as_utf8(text))
 
 
 @contextmanager
 def whole_files(path: Path, first: str = "", last: str = "") -> Iterator[Path]:
-    """A temporary directory to write files to, which go to the directory `path` when the block ends,
-    the one called `first` before and the one called `last` after the others. Those of the same
-    names there are replaced, each whole; all else stays, and so does the directory itself: it may
-    be a link, a mounted disk, or have permissions of its own.
+    """A temporary directory to write files to. At the end of the context they are moved to the directory
+    `path`, the file named `first` before and the one named `last` after the others. They replace files of the
+    same names; other files stay, and so does the directory itself, which may be a link, a mounted disk, or
+    have its own permissions.
 
-    If the block fails, what was written is deleted, and `path` stays as it was. Raises OSError.
+    After an error, the new files are deleted, and `path` is unchanged. Raises OSError.
     """
     is_new = not path.exists()
     path.mkdir(parents=True, exist_ok=True)
@@ -287,28 +285,28 @@ def whole_files(path: Path, first: str = "", last: str = "") -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(new, ignore_errors=True)
         if is_new:
-            with suppress(OSError):  # it has some of the files already
+            with suppress(OSError):  # some of the files are already in it
                 path.rmdir()
         raise
     new.rmdir()
 
 
 def save_npz(file: Path | IO[bytes], arrays: Mapping[str, "np.ndarray"]) -> None:
-    """As numpy.savez, but for the time of day: there each array carries it, so equal runs would write
-    different files. Nothing is pickled. Raises OSError, and VitkitError for arrays of objects."""
+    """Like numpy.savez, but without the time that it stores with each array, so that equal runs write equal
+    files. Pickles nothing. Raises OSError, and VitkitError for arrays of objects."""
     import numpy as np
 
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         for name, array in arrays.items():
-            member = zipfile.ZipInfo(f"{name}.npy")  # of 1980, the first day that a ZIP knows
+            member = zipfile.ZipInfo(f"{name}.npy")  # with 1980, the first date in ZIP files
             with archive.open(member, "w", force_zip64=True) as opened:
                 np.lib.format.write_array(opened, np.asanyarray(array), allow_pickle=False)
 
 
 @contextmanager
 def temporary_folder(path: Path) -> Iterator[Path]:
-    """A folder on the disk of `path` (which need not exist yet), for the length of a block. Raises
-    VitkitError if nothing can be written there."""
+    """A temporary folder on the disk of `path`, which need not exist yet, during a context. Raises
+    VitkitError if that disk is not writable."""
     nearest = path.absolute().parent
     while not nearest.exists():
         nearest = nearest.parent
@@ -323,11 +321,9 @@ def temporary_folder(path: Path) -> Iterator[Path]:
 
 
 def sync(path: Path) -> None:
-    """Wait until a file or directory is on the disk itself. Raises OSError."""
+    """Wait until a file or directory is physically on the disk. Raises OSError."""
     flags = os.O_RDONLY
-    if (
-        sys.platform == "win32"
-    ):  # which opens no directory, and waits only for what may be written to
+    if sys.platform == "win32":  # it cannot open directories, and syncs only writable files
         if path.is_dir():
             return
         flags = os.O_RDWR
@@ -339,8 +335,8 @@ def sync(path: Path) -> None:
 
 
 def give_usual_permissions(file: Path) -> None:
-    """Give a file that a library made for its owner alone the permissions of any new file: what the
-    user's umask leaves."""
+    """Give a file that a library made readable only for its owner the permissions of a new file, according to
+    the user's umask."""
     mask = os.umask(0o077)
-    os.umask(mask)  # there is no other way to read it
+    os.umask(mask)  # setting it is the only way to read it
     file.chmod(0o666 & ~mask)

@@ -1,9 +1,8 @@
 """A lock among the processes that may write to one directory.
 
-The system drops it when the process ends, however it ends. A child that the process has forked does not
-hold it, so that data workers that outlive a killed run lock nobody out. That is why it is not filelock,
-whose lock (flock) such a child keeps. It works on shared file systems, by fcntl.lockf, and on Windows, by
-msvcrt.locking.
+The system releases it when the process ends for any reason. Forked children do not have it, so data workers
+that outlive a killed run do not block other processes. filelock is not used, because a child keeps its lock
+(flock). The lock works on shared file systems, by fcntl.lockf, and on Windows, by msvcrt.locking.
 """
 
 import errno
@@ -13,12 +12,12 @@ from pathlib import Path
 
 
 def try_lock(file: Path) -> int | None:
-    """Lock a file, which is made if it is not there, until the handle that is returned is closed
-    (`os.close`), or this process ends. Returns None if another process holds the lock.
+    """Lock a file, which is created if necessary, until the returned handle is closed (`os.close`) or this
+    process ends. Returns None if another process has the lock.
 
-    A process must not open a file again that it has locked: closing it would drop the lock.
+    A process must not open a file again that it has locked: closing it would release the lock.
 
-    Raises OSError if the file cannot be made, or if its file system has no locks.
+    Raises OSError if the file cannot be created, or if its file system has no locks.
     """
     handle = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
     try:

@@ -1,5 +1,5 @@
-"""Moving files and folders to where they may lie on another file system: a mounted folder, a volume of a
-container, or a lower layer of its image, from which no folder can be renamed."""
+"""Moving files and folders, possibly to another file system: a mounted folder, a volume of a container, or a
+lower layer of its image, from which folders cannot be renamed."""
 
 import errno
 import os
@@ -12,14 +12,14 @@ from secrets import token_hex
 from vitkit.system.errors import Unavailable
 from vitkit.system.storage.files import sync
 
-FREE = 1 << 20  # bytes beside the files, for folders and tables of the file system
+FREE = 1 << 20  # bytes besides the files, for folders and tables of the file system
 
 
 def move_file(before: Path, after: Path) -> None:
-    """Move a file, or a link; across file systems as a copy that is on the disk before the original is
-    deleted. No file is ever lost or there half.
+    """Move a file, or a link; to another file system by a copy, which is on the disk before the original is
+    deleted. No file is ever lost or incomplete.
 
-    Raises FileExistsError rather than replace a file, OSError.
+    Raises OSError, and FileExistsError instead of replacing a file.
     """
     if os.path.lexists(after):
         raise Unavailable(f"{after} is there already, so {before} stays where it is")
@@ -32,29 +32,29 @@ def move_file(before: Path, after: Path) -> None:
 
 
 def _copy_and_delete(before: Path, after: Path) -> None:
-    """Move a file to another file system. Raises OSError; then the original is where it was."""
+    """Move a file to another file system. Raises OSError and then leaves the original in its place."""
     new = after.with_name(f".{token_hex(8)}.new")
     try:
         shutil.copyfile(before, new, follow_symlinks=False)
-        with suppress(OSError):  # a file system that keeps no times or permissions
+        with suppress(OSError):  # a file system without times or permissions
             shutil.copystat(before, new, follow_symlinks=False)
         if not new.is_symlink():
             sync(new)
         new.rename(after)
     finally:
         new.unlink(missing_ok=True)
-    with suppress(OSError):  # some file systems cannot wait for a folder
+    with suppress(OSError):  # some file systems cannot sync a folder
         sync(after.parent)
     try:
         before.unlink()
     except OSError:
-        after.unlink()  # else the file would be in two places
+        after.unlink()  # otherwise the file would be in two places
         raise
 
 
 def move_folder(before: Path, after: Path) -> None:
-    """Move a folder to where nothing is; where it cannot be renamed, as a copy that is whole before the
-    original is deleted. Raises OSError."""
+    """Move a folder to an unused path; if it cannot be renamed, by a copy, which is complete before the original
+    is deleted. Raises OSError."""
     try:
         before.rename(after)
     except OSError as error:
@@ -74,9 +74,8 @@ def move_folder(before: Path, after: Path) -> None:
 
 
 def check_moves(moves: Iterable[tuple[Path, Path]]) -> None:
-    """Raises OSError if one of these moves of files, each to a new path, would certainly fail: its
-    folders may not be written to, or the copies of files for another file system need more room than it
-    has."""
+    """Raise OSError if one of these moves of files, each to a new path, would certainly fail: its folders are
+    not writable, or copies to another file system need more space than it has."""
     needed: dict[int, int] = {}
     folders: dict[int, Path] = {}
     for before, after in moves:
@@ -101,7 +100,7 @@ def check_moves(moves: Iterable[tuple[Path, Path]]) -> None:
 
 
 def _nearest(folder: Path) -> Path:
-    """The folder, or the first above it that is there."""
+    """The folder, or its first existing parent."""
     folder = folder.absolute()
     while not os.path.lexists(folder):
         folder = folder.parent

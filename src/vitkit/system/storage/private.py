@@ -1,4 +1,4 @@
-"""What is of one machine or one user alone: it stays here when a model is passed on."""
+"""Removing information about one machine or one user when a model is passed on."""
 
 import re
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -8,13 +8,13 @@ from urllib.parse import urlsplit
 from vitkit.system.storage.addresses import MASK, shown_address, without_credentials
 from vitkit.system.storage.remote import is_address
 
-LETTERS_BEFORE = r"(?<![\w.:/\\~-])"  # a path that begins in the middle of a word is none
+LETTERS_BEFORE = r"(?<![\w.:/\\~-])"  # a path does not begin in the middle of a word
 _ABSOLUTE = re.compile(LETTERS_BEFORE + r"(?:/[^\s/\"'`<>()\[\],;]+){2,}")
 
 
 def public(value: Any) -> Any:
-    """A value (a text, or a list or dict of values) for others to read: of a path that leads
-    out of the working directory only the name, of an address no user, password or signature."""
+    """A value (a text, or a list or dict of values) in a form for other people: only the name of a path outside
+    of the working directory, and an address without user, password or signature."""
     if isinstance(value, dict):
         return {public(key): public(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -39,7 +39,7 @@ def public(value: Any) -> Any:
 
 
 def paths_of_this_machine(text: str) -> list[str]:
-    """The absolute paths in a text that lead somewhere on this machine."""
+    """The absolute paths in a text that exist on this machine."""
     return [path for path in _ABSOLUTE.findall(text) if _exists(path)]
 
 

@@ -1,5 +1,5 @@
-"""Records that are read again: their values are checked against the types of a class, as a stranger may
-have written them."""
+"""Records that are read from files: their values, which may be from strangers, are checked against the types
+of a class."""
 
 import math
 from functools import cache
@@ -11,7 +11,7 @@ from vitkit.system.errors import BadRun, VitkitError
 
 T = TypeVar("T")
 
-LARGEST = 1 << 63  # of whole numbers, as files of arrays hold them
+LARGEST = 1 << 63  # limit of whole numbers, as in files of arrays
 
 
 @cache  # Python evaluates annotations in every call
@@ -20,31 +20,31 @@ def _types(kind: type) -> dict[str, Any]:
 
 
 def record_of(kind: type[T], values: Any) -> T:
-    """A dataclass or a named tuple of the values that JSON has of it.
+    """A dataclass or a named tuple from its values in JSON.
 
     Whole numbers have at most 64 bits, other numbers are finite, and lists become tuples where the class
-    has these. Raises VitkitError for values that are missing, unknown or of another type.
+    has tuples. Raises VitkitError for values that are missing, unknown or of another type.
     """
     if not isinstance(values, dict):
         raise BadRun(f"it holds {shown(values)} in place of an object")
     types = _types(kind)  # type: ignore[arg-type]  # every class is hashable
     if unknown := sorted(values.keys() - types.keys()):
         raise BadRun(f"{shown(unknown[0])} is no part of it")
-    missing = sorted(_needed(kind) - values.keys())  # type: ignore[arg-type]
+    missing = sorted(_required_fields(kind) - values.keys())  # type: ignore[arg-type]
     if missing:
         raise BadRun(f"{missing[0]!r} is missing in it")
     return kind(**{name: value_of(types[name], value, name) for name, value in values.items()})
 
 
 @cache
-def _needed(kind: type) -> set[str]:
-    """The fields that have no default."""
+def _required_fields(kind: type) -> set[str]:
+    """The fields without a default."""
     parameters = signature(kind).parameters.values()
     return {each.name for each in parameters if each.default is Parameter.empty}
 
 
 def value_of(kind: Any, value: Any, name: str) -> Any:
-    """A value of JSON as one of this type. Raises VitkitError, with the value's name, for another."""
+    """Convert a value of JSON to this type. Raises VitkitError, with the value's name, for another type."""
     origin = get_origin(kind)
     if kind is Any:
         return value
@@ -74,12 +74,12 @@ def value_of(kind: Any, value: Any, name: str) -> Any:
 
 
 def is_whole(value: Any) -> bool:
-    """Whether a value of JSON is a whole number of at most 64 bits; true and false are none."""
+    """Whether a value of JSON is a whole number of at most 64 bits; true and false are not."""
     return isinstance(value, int) and not isinstance(value, bool) and abs(value) < LARGEST
 
 
 def number_of(value: Any, name: str) -> float:
-    """A number of JSON. Raises VitkitError unless it is a finite one."""
+    """A number of JSON as a float. Raises VitkitError unless it is finite."""
     is_number = is_whole(value) or (isinstance(value, float) and math.isfinite(value))
     if not is_number:
         raise BadRun(f"{name} is {shown(value)}, which is not what was written")
@@ -87,12 +87,12 @@ def number_of(value: Any, name: str) -> float:
 
 
 def shown(value: Any) -> str:
-    """A value in a sentence."""
+    """A value for a message, shortened."""
     return repr(value)[:100]
 
 
 def _one_of(kinds: tuple, value: Any, name: str) -> Any:
-    """A value as the first of several types that it has."""
+    """Convert a value to the first of several types that it fits."""
     for kind in kinds:
         try:
             return value_of(kind, value, name)
@@ -102,7 +102,7 @@ def _one_of(kinds: tuple, value: Any, name: str) -> Any:
 
 
 def _tuple_of(kinds: tuple, value: Any, name: str) -> tuple:
-    """A list of JSON as a tuple: of one type (tuple[T, ...]), or of one each."""
+    """A list of JSON as a tuple: with one type for all (tuple[T, ...]), or one for each."""
     if not isinstance(value, list | tuple):
         raise BadRun(f"{name} is {shown(value)}, which is not what was written")
     if kinds[-1] is Ellipsis:

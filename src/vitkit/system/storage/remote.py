@@ -1,8 +1,7 @@
-"""Files wherever they are: local paths, and addresses (https://, s3://, gs://, hf:// ...), which
-fsspec opens.
+"""Local and remote files: paths, and addresses (https://, s3://, gs://, hf:// ...), which fsspec opens.
 
-A pattern may name several files. Braces are expanded, whether the files are there or not:
-"train-{000..146}.tar", "a/{x,y}.parquet". Wildcards ("*", "?", "[...]") match files that are there.
+A pattern may name several files. Braces are expanded, whether the files exist or not:
+"train-{000..146}.tar", "a/{x,y}.parquet". Wildcards ("*", "?", "[...]") match existing files.
 """
 
 import glob
@@ -14,53 +13,53 @@ from vitkit.system.errors import BadData, Forbidden, Unavailable
 from vitkit.system.storage.addresses import shown_address
 from vitkit.system.storage.retries import is_missing, with_retries
 
-BLOCK = 8 << 20  # bytes to fetch at once of a remote file that is read from start to end
-MOST_FILES = 100_000  # that a pattern may name
-MOST_CHARACTERS = 1 << 27  # of all their names: a stranger's pattern must not fill the memory
-LONGEST_SHOWN = 300  # characters of a pattern, in an error
-MOST_DIGITS = 18  # of a number between braces
+BLOCK = 8 << 20  # bytes per request for a remote file that is read from start to end
+MOST_FILES = 100_000  # limit of the files of a pattern
+MOST_CHARACTERS = 1 << 27  # limit of all their names: an untrusted pattern must not fill the memory
+LONGEST_SHOWN = 300  # characters of a pattern in an error
+MOST_DIGITS = 18  # limit of the digits of a number between braces
 WILDCARDS = "*?["
-_BRACES = re.compile(r"\{([^{}]*)\}")  # the innermost
+_BRACES = re.compile(r"\{([^{}]*)\}")  # innermost braces
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.\-]+://", re.IGNORECASE)
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")  # 000..146
 
 
 def is_address(where: str) -> bool:
-    """Whether this is an address, which fsspec reads: anything with a scheme, such as s3://."""
+    """Whether a text is an address, which fsspec reads: it has a scheme, such as s3://."""
     return bool(_ADDRESS.match(where))
 
 
 def is_pattern(where: str) -> bool:
-    """Whether this may name several files. A file may be called so too: callers look for that
-    first."""
+    """Whether a name may be a pattern for several files. It may also be the name of one file, so callers
+    check first whether that exists."""
     return any(sign in where for sign in "{" + WILDCARDS)
 
 
 def without_query(where: str) -> str:
-    """A web address without its query, such as a signature: there "?" is no wildcard. Other names
-    as they are."""
+    """A web address without its query, such as a signature, where "?" is not a wildcard. Other names
+    unchanged."""
     if where.lower().startswith(("http://", "https://")):
         return where.partition("?")[0]
     return where
 
 
 def suffix(where: str) -> str:
-    """The ending of a path or an address in lower case, such as ".parquet"; "" if there is none."""
+    """The suffix of a path or an address in lower case, such as ".parquet"; "" if there is none."""
     return Path(without_query(where)).suffix.lower()
 
 
 def expand(where: str) -> list[str]:
-    """The files that a path, an address or a pattern of either names, sorted.
+    """The files of a path, an address or a pattern, sorted.
 
-    The address of a folder names all files in it. Raises VitkitError for a pattern that matches
-    nothing, OSError for an address that does not answer.
+    The address of a folder means all files in it. Raises VitkitError for a pattern without matches, OSError
+    for an address that does not respond.
     """
     files = []
     for name in expand_braces(where):
         if is_address(name):
             files += _remote_files(name)
         elif _has_wildcards(name):
-            files += glob.glob(name)  # noqa: PTH207 a pattern as the user wrote it, absolute or not
+            files += glob.glob(name)  # noqa: PTH207 the user's pattern, absolute or not
         else:
             files.append(name)
     if not files:
@@ -73,7 +72,7 @@ def _has_wildcards(name: str) -> bool:
 
 
 def expand_braces(where: str) -> list[str]:
-    """All names that a pattern with braces stands for. Raises VitkitError for too many."""
+    """Expand the braces of a pattern to all of its names. Raises VitkitError for too many."""
     names = []
     to_expand = [where]
     written = 0  # characters
@@ -88,15 +87,15 @@ def expand_braces(where: str) -> list[str]:
         count = _count(match[1])
         written += count * len(name)
         if len(names) + len(to_expand) + count > MOST_FILES:
-            raise BadData(f"{_shown(where)} stands for more than {MOST_FILES:,} files")
+            raise BadData(f"{_shown(where)} represents more than {MOST_FILES:,} files")
         if written > MOST_CHARACTERS:
-            raise BadData(f"{_shown(where)} stands for too many names that are too long")
+            raise BadData(f"{_shown(where)} represents too many or too long names")
         to_expand += [before + choice + after for choice in _choices(match[1])]
     return names
 
 
 def _shown(where: str) -> str:
-    """A pattern in an error, without its end if it is long."""
+    """A pattern for an error, shortened if it is long."""
     shown = shown_address(where)
     if len(shown) > LONGEST_SHOWN:
         return f"{shown[:LONGEST_SHOWN]}..."
@@ -104,40 +103,39 @@ def _shown(where: str) -> str:
 
 
 def _count(braces: str) -> int:
-    """How many choices are between braces."""
+    """The number of choices between braces."""
     match = _RANGE.fullmatch(braces)
     if not match:
         return braces.count(",") + 1
     if max(map(len, match.groups())) > MOST_DIGITS:
-        return MOST_FILES + 1  # int() refuses thousands of digits with a sentence of its own
+        return MOST_FILES + 1  # int() refuses thousands of digits
     first, last = map(int, match.groups())
     return max(0, last + 1 - first)
 
 
 def _choices(braces: str) -> list[str]:
-    """What is between braces, as a list: "x,y" is ["x", "y"], "08..10" is ["08", "09", "10"]."""
+    """The choices between braces: "x,y" is ["x", "y"], "08..10" is ["08", "09", "10"]."""
     match = _RANGE.fullmatch(braces)
     if not match:
         return braces.split(",")
     first, last = match.groups()
-    digits = len(first)  # leading zeros count
+    digits = len(first)  # keeps leading zeros
     return [f"{number:0{digits}d}" for number in range(int(first), int(last) + 1)]
 
 
 def _remote_files(address: str) -> list[str]:
-    """The files that an address names: those of a pattern, those in a folder, or one file. Raises
-    OSError."""
+    """The files of an address: those of a pattern, those in a folder, or one file. Raises OSError."""
 
     def list_files(system, path: str) -> list[str]:
         if _has_wildcards(without_query(path)):
             paths = system.glob(path)
         elif suffix(path) and not address.endswith("/"):
-            return [address]  # a file: to ask whether it is there would cost a request for each
+            return [address]  # a file: checking whether it exists would take a request for each
         elif system.isdir(path):
             listed = system.ls(path, detail=False)
-            paths = [entry for entry in listed if Path(entry).suffix]  # no folders
+            paths = [entry for entry in listed if Path(entry).suffix]  # without folders
         else:
-            system.info(path)  # which raises an error that says why, where `exists` would be False
+            system.info(path)  # raises an error with the reason, unlike `exists`
             paths = [path]
         return [system.unstrip_protocol(path) for path in paths]
 
@@ -145,28 +143,27 @@ def _remote_files(address: str) -> list[str]:
 
 
 def open_file(path: str):
-    """Opens a local or remote file for reading bytes. A remote one is fetched BLOCK by BLOCK.
-    Raises OSError."""
+    """Open a local or remote file for reading bytes. A remote one is fetched in BLOCKs. Raises OSError."""
     if not is_address(path):
-        return open(path, "rb")  # noqa: PTH123 the caller's to close
+        return open(path, "rb")  # noqa: PTH123 the caller closes it
     return io.BufferedReader(_Remote(path), BLOCK)
 
 
 def parquet_file(path: str):
-    """Opens a local or remote parquet file with pyarrow, to be used in a `with`. Raises OSError,
-    and pyarrow's own errors."""
+    """Open a local or remote parquet file with pyarrow, for use in a `with`. Raises OSError, and pyarrow's
+    own errors."""
     import pyarrow.parquet as pq
 
     if not is_address(path):
         return pq.ParquetFile(path, memory_map=True)
-    # Without our blocks: pyarrow asks for the footer and for whole columns, by offset, and blocks
-    # would fetch what lies between them
+    # Without our blocks: pyarrow reads the footer and whole columns by offset, and blocks would also fetch
+    # the bytes between them
     return pq.ParquetFile(_Remote(path), pre_buffer=True)
 
 
 class _Remote(io.RawIOBase):
-    """A remote file as Python reads files. Every read is a request for a range of bytes, with new
-    attempts if it fails: the files that fsspec opens may fail halfway and stay broken."""
+    """A remote file with Python's file interface. Every read is a request for a range of bytes, with several
+    attempts: fsspec's own files may fail halfway and then stay broken."""
 
     def __init__(self, address: str):
         self.address = address
@@ -196,7 +193,7 @@ class _Remote(io.RawIOBase):
 
 
 def size_of(path: str) -> int:
-    """The bytes of a local or remote file. Raises OSError, also if a server does not say it."""
+    """The size of a local or remote file in bytes. Raises OSError, also if a server does not give it."""
     if not is_address(path):
         return Path(path).stat().st_size
     size = with_retries(lambda system, name: system.info(name)["size"], path)
@@ -209,7 +206,7 @@ def size_of(path: str) -> int:
 
 def read_range(address: str, start: int, end: int) -> bytes:
     """The bytes from `start` up to `end` of a local or remote file. Raises OSError, also if a server
-    ignores the range and sends more or less."""
+    ignores the range and sends another number of bytes."""
     if not is_address(address):
         with Path(address).open("rb") as file:
             file.seek(start)
@@ -224,13 +221,13 @@ def read_range(address: str, start: int, end: int) -> bytes:
 
 
 def exists(path: str) -> bool:
-    """Whether there is such a file. Raises OSError for an address that does not answer. Of one that
-    may not be read it is False: some object stores say so of all that is not there."""
+    """Whether a file exists. Raises OSError for an address that does not respond. False for a forbidden file:
+    some object stores return that error for files that do not exist."""
     if not is_address(path):
         return Path(path).is_file()
 
     def is_file(system, name: str) -> bool:
-        # `system.isfile` would be False also while a server is busy
+        # `system.isfile` would also be False while a server is busy
         try:
             return system.info(name)["type"] == "file"
         except FileNotFoundError as error:
@@ -245,8 +242,8 @@ def exists(path: str) -> bool:
 
 
 def state_of(path: str) -> str:
-    """A text that changes when the file does: its path, size, times and whatever else a server
-    tells. Raises OSError."""
+    """A text that changes when the file does: its path, size, times and other data from a server.
+    Raises OSError."""
     if not is_address(path):
         stat = Path(path).stat()
         # A copy may keep the original's size and mtime, but has a ctime and an inode of its own
@@ -257,7 +254,7 @@ def state_of(path: str) -> str:
     return " ".join([path, *known])
 
 
-# What changes with a file, as http, s3, gs, abfs, hf and others name it.
+# Attributes that change with a file, by the names of http, s3, gs, abfs, hf and others
 _STATE = (
     "size", "ETag", "etag", "Content-MD5", "md5Hash", "generation", "blob_id",
     "Last-Modified", "LastModified", "last_modified", "updated", "mtime", "created",

@@ -1,7 +1,7 @@
-"""Reading from elsewhere, in several attempts, with failures that are named as what they are.
+"""Remote reading in several attempts, with errors that state the actual failure.
 
-Each file system of fsspec has error classes of its own, and some hide what a server has answered: that
-of https calls every failure "not found". What counts is the HTTP status, which most have somewhere.
+Each file system of fsspec has its own error classes, and some hide the server's response: that of https
+calls every failure "not found". The HTTP status, which most errors contain, decides.
 """
 
 import random
@@ -15,28 +15,28 @@ from vitkit.system.console.messages import say
 from vitkit.system.errors import BadSettings, Forbidden, NotThere, Unavailable
 from vitkit.system.storage.addresses import shown_address, without_credentials_of
 
-ATTEMPTS = 4  # at a network that fails, 1, 2 and 4 seconds apart
-BUSY_ATTEMPTS = 7  # at a server that has too much to do: about a minute
-LONGEST = 60.0  # seconds to wait for a server that says how long
-BUSY = {408, 425, 429, 500, 502, 503, 504}  # it may answer later
+ATTEMPTS = 4  # if the network fails, 1, 2 and 4 seconds apart
+BUSY_ATTEMPTS = 7  # if the server is busy: for about a minute
+LONGEST = 60.0  # limit in seconds of a waiting time that a server demands
+BUSY = {408, 425, 429, 500, 502, 503, 504}  # a later attempt may succeed
 NOT_FOUND = {404, 410}
 FORBIDDEN = {401, 403, 407}
-_told: set[str] = set()  # what this process has said, so that it says so once
-_chance = random.Random()  # apart from the generators that a program may have seeded
+_reported_servers: set[str] = set()  # busy servers that this process has reported already
+_random = random.Random()  # separate from generators that a program may have seeded
 
 
 def with_retries(operation: Callable[[Any, str], Any], address: str) -> Any:
-    """Returns operation(file system, path on it), tried several times if the network or a busy server
-    may be to blame; of a server that a process waits for it says so once.
+    """Return operation(file system, path on it), with several attempts if the network or a busy server may be
+    the reason of a failure. A busy server is reported once per process.
 
     Raises FileNotFoundError, PermissionError and other OSErrors, and VitkitError for an unknown scheme.
     """
     attempt = 0
-    shown = shown_address(address)  # it reaches terminals and logs
+    shown = shown_address(address)  # for terminals and logs
     while True:
         attempt += 1
         try:
-            import fsspec  # in here, as an ImportError says what to install, like one of fsspec's
+            import fsspec  # inside `try`: its ImportError is handled like those of its file systems
 
             file_system, path = fsspec.core.url_to_fs(address)
             return operation(file_system, path)
@@ -51,32 +51,32 @@ def with_retries(operation: Callable[[Any, str], Any], address: str) -> Any:
         status = status_of(failure)
         _raise_if_final(failure, status, address)
 
-        # A failure that another attempt may mend
+        # A failure that another attempt may overcome
         attempts = BUSY_ATTEMPTS if status in BUSY else ATTEMPTS
         if attempt >= attempts:
             raise Unavailable(
                 f"{shown} cannot be read, after {attempt} attempts: {_reason(failure, status, address)}"
             ) from failure
         if status in BUSY:
-            _tell(address, status)
+            _report_busy(address, status)
         time.sleep(_pause(attempt, failure))
 
 
 def is_missing(error: FileNotFoundError) -> bool:
-    """Whether an error of a file system says that there is no such file, and not that nobody answers,
-    or that the server has too much to do. A forbidden file counts: some object stores say so of one
-    that is not there."""
+    """Whether an error of a file system means that the file does not exist, and not that the server is
+    unreachable or busy. A forbidden file counts: some object stores return that for one that does not
+    exist."""
     status = status_of(error)
     if status is not None:
         return status in NOT_FOUND | FORBIDDEN
-    return not isinstance(error.__cause__, OSError)  # else it is the network's
+    return not isinstance(error.__cause__, OSError)  # which would be an error of the network
 
 
 def status_of(error: BaseException) -> int | None:
-    """The HTTP status that an error was made of; None if there is none."""
+    """The HTTP status from which an error was made; None if there is none."""
     for each in _chain(error):
         if type(each).__module__ == "aiohttp.http_exceptions":
-            continue  # an answer that broke off, which it calls 400
+            continue  # an interrupted response, which has status 400 there
         for status in _statuses(each):
             if isinstance(status, int) and 400 <= status < 600:
                 return status
@@ -84,14 +84,14 @@ def status_of(error: BaseException) -> int | None:
 
 
 def _statuses(error: BaseException) -> Iterator[Any]:
-    """What may be a status, the most likely first, by the names that libraries have for it."""
-    yield getattr(error, "status", None)  # aiohttp's, below https
-    yield getattr(error, "status_code", None)  # Azure's
+    """Possible statuses, the most likely first, from the attributes of several libraries."""
+    yield getattr(error, "status", None)  # aiohttp, for https
+    yield getattr(error, "status_code", None)  # Azure
     response = getattr(error, "response", None)
-    yield getattr(response, "status_code", None)  # the Hugging Face hub's
-    if isinstance(response, dict):  # botocore's, below s3
+    yield getattr(response, "status_code", None)  # the Hugging Face hub
+    if isinstance(response, dict):  # botocore, for s3
         yield response.get("ResponseMetadata", {}).get("HTTPStatusCode")
-    yield getattr(error, "code", None)  # Google's
+    yield getattr(error, "code", None)  # Google
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
@@ -102,7 +102,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _raise_if_final(failure: Exception, status: int | None, address: str) -> None:
-    """Raises OSError for a failure that stays what it is."""
+    """Raise OSError for a failure that another attempt cannot overcome."""
     shown = shown_address(address)
     reason = _reason(failure, status, address)
     if isinstance(failure, PermissionError) and status is None:
@@ -117,7 +117,7 @@ def _raise_if_final(failure: Exception, status: int | None, address: str) -> Non
 
 
 def _reason(failure: BaseException, status: int | None, address: str) -> str:
-    """What went wrong, in a few words."""
+    """A short description of a failure."""
     if status is not None:
         return f"the server answers {_named(status)}"
     if isinstance(failure, FileNotFoundError):
@@ -127,28 +127,28 @@ def _reason(failure: BaseException, status: int | None, address: str) -> str:
 
 
 def _named(status: int) -> str:
-    """A status with its name, such as "503 (Service Unavailable)"."""
+    """A status with its phrase, such as "503 (Service Unavailable)"."""
     try:
         return f"{status} ({HTTPStatus(status).phrase})"
     except ValueError:
         return str(status)
 
 
-def _tell(address: str, status: int) -> None:
-    """Say that a server is busy; once for each server in a process."""
+def _report_busy(address: str, status: int) -> None:
+    """Report that a server is busy, once per server in a process."""
     parts = urlsplit(address)
     server = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
-    if server not in _told:
-        _told.add(server)
+    if server not in _reported_servers:
+        _reported_servers.add(server)
         say(
             f"{server} answers {_named(status)}; what it refuses is asked for again, a little later"
         )
 
 
 def _pause(attempt: int, failure: Exception) -> float:
-    """Seconds to wait after a number of attempts: twice as long each time, and by chance up to a half
-    less, so that a thousand workers do not come back together; at least what the server asks for."""
-    seconds = 2 ** (attempt - 1) * _chance.uniform(0.5, 1)
+    """Seconds to wait after a number of attempts: doubled each time, and randomly reduced by up to a half, so
+    that many workers do not retry at the same time; at least the time that the server demands."""
+    seconds = 2 ** (attempt - 1) * _random.uniform(0.5, 1)
     for each in _chain(failure):
         headers = getattr(each, "headers", None) or {}
         asked = str(headers.get("Retry-After", ""))

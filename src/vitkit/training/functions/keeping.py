@@ -1,4 +1,4 @@
-"""Keep a copy of a run's model as ONNX, for answers without PyTorch."""
+"""Export a run's model as ONNX after training, for predictions without PyTorch."""
 
 from pathlib import Path
 
@@ -9,10 +9,10 @@ from vitkit.system.machine import auto_is_float32, is_cpu
 
 
 def keep(run_dir: Path) -> None:
-    """Write RUN/model.onnx where answers will be computed by it: where `auto` is float32 on the CPU, and
-    all is installed that it takes. A model that cannot be exported, or whose file falls short, has none;
-    and a file of that name that a user has exported is kept."""
-    import vitkit  # exporting builds on training
+    """Write RUN/model.onnx if predictions on this machine would use it: if `auto` is float32 on the CPU, and
+    the packages for it are installed. Writes nothing for a model that cannot be exported or whose file fails
+    its check, and does not replace a file of that name that a user has exported."""
+    import vitkit  # exporting imports training
 
     path = kept_file(run_dir)
     if not is_cpu("auto") or not auto_is_float32() or missing_packages(Export()) or is_kept(path):
@@ -23,7 +23,7 @@ def keep(run_dir: Path) -> None:
     say(f"exporting the model to {path}, for answers without PyTorch")
     try:
         vitkit.export(str(run_dir), output=path, quiet=True)
-    except KeyboardInterrupt:  # the run is complete, and what it found is still to be said
+    except KeyboardInterrupt:  # the run is complete, and its result is still to be printed
         again = step("export", run_dir, output=path)
         say(f"interrupted, so {path} was not written; {again} writes it")
         return

@@ -1,4 +1,4 @@
-"""What a run would need, counted before anything is run."""
+"""`vitkit.plan`: the resources that a run would need, computed without running anything."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class Planned(Rows):
 
     machine: Machine
     recipe: Recipe
-    """The run, with every span in steps."""
+    """The resolved recipe, with every span in steps."""
     spent: Spent
     """Operations, time and energy."""
     memory: PeakMemory | None
-    """Of each GPU; None if it cannot be counted."""
+    """Memory of each GPU; None if it cannot be counted."""
     advice: str
-    """What would make it fit, or go faster."""
+    """Whether the run fits into memory, and what to change."""
 
     def rows(self) -> list[dict]:
         """A row for each use of memory, in GiB."""
@@ -50,7 +50,7 @@ class Planned(Rows):
         """Memory as a table, and the rest in sentences."""
         if self.memory is not None:
             yield _memory_table(self.memory, self.recipe, self.machine)
-        # What the whole run takes, in three sentences
+        # The cost of the whole run, in three sentences
         takes = self.spent
         recipe = self.recipe
         machine = self.machine
@@ -121,11 +121,11 @@ def plan(
     recipe = override_all("plan", recipe, settings)
     machine = Machine(gpus, memory, tflops, mfu, watts)
 
-    # The run, with every span in steps
+    # Resolve the recipe: every span in steps
     preprocessing = preprocessing_for_channels(recipe.data.preprocessing, recipe.model.channels)
     recipe = replace(recipe, data=replace(recipe.data, preprocessing=preprocessing))
     recipe = resolve(recipe, _facts(recipe, examples, classes))
-    if recipe.precision == "auto":  # a run asks its machine; the GPUs that one plans for have it
+    if recipe.precision == "auto":  # training GPUs support bfloat16, which a run there would choose
         recipe = replace(recipe, precision="bfloat16")
     if recipe.batch % machine.gpus:
         raise BadSettings(
@@ -133,7 +133,7 @@ def plan(
             "choose a multiple"
         )
 
-    # What it needs. What a step keeps cannot be counted for every objective
+    # Compute its needs. The memory cannot be counted for every objective
     takes = spent(recipe, machine)
     try:
         with working("counting what a step needs"):
@@ -146,8 +146,8 @@ def plan(
 
 
 def _facts(recipe: Recipe, examples: int, classes: int) -> Facts:
-    """The number of images, and their classes: as given (`examples` above 0), or counted. Raises
-    BadSettings if there is nothing to count."""
+    """The number of images and the classes: the given ones if `examples` is above 0, else counted. Raises
+    BadSettings if there are no images to count."""
     if examples:
         return Facts(examples, tuple(map(str, range(classes))))
     data = recipe.data
@@ -156,13 +156,13 @@ def _facts(recipe: Recipe, examples: int, classes: int) -> Facts:
         training = divide(splits, data)["train"]
         return Facts(len(training), tuple(splits.labels))
 
-    # The facts of the data set that a recipe of the paper is for; for a recipe whose length does not
-    # depend on them, any
+    # The facts of the data set of a recipe of the paper. Other recipes get made-up facts, if their length
+    # does not depend on them
     published = facts_of(recipe.name)
     if published is not None:
         say(
-            f"{published.examples:,} images of {len(published.labels):,} classes, as "
-            f"{recipe.name} is for; `examples` and `classes` say others"
+            f"{published.examples:,} images of {len(published.labels):,} classes, the data set of "
+            f"{recipe.name}; `examples` and `classes` change that"
         )
         return published
     if recipe.length.unit == "epochs":
@@ -175,7 +175,7 @@ def _facts(recipe: Recipe, examples: int, classes: int) -> Facts:
 
 
 def _memory_table(needs: PeakMemory, recipe: Recipe, machine: Machine) -> Table:
-    """A row for each use of memory, and their sum."""
+    """A table with a row for each use of memory, and their sum."""
     images = min(recipe.micro_batch, recipe.batch // machine.gpus)
     titles = {"activations": f"activations of {images:,} images"}
     table = Table("on each GPU", "GiB")

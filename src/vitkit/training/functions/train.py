@@ -1,4 +1,4 @@
-"""A run by a recipe."""
+"""`vitkit.train`: trains a model by a recipe."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def regularisation(
     dropouts: tuple[float, ...],
     label_smoothings: tuple[float, ...],
 ) -> Regularisation:
-    """The values to try: those that are given; for the others the usual ones, if `regularise` is
-    given."""
+    """The values to try: the given ones; for settings without given values the default ones, if
+    `regularise`."""
     usual = Regularisation()
     if regularise:
         usual = USUAL
@@ -70,15 +70,15 @@ def recipe_on_images(
     length: Span | None,
     given: frozenset[str],
 ) -> Recipe:
-    """The recipe that is named, on these images, with this model and these evaluators.
+    """A recipe with these images, this model, these evaluators and this length.
 
     Args:
         recipe: A recipe, or the name of one.
         data: Images, instead of the recipe's; empty for the recipe's own.
-        model: Name or configuration of a model to train, instead of the recipe's.
-        evaluators: Evaluators that measure the run, instead of the recipe's.
-        length: How long the run is; None for the recipe's length.
-        given: The names of all settings that the caller gives, such as "optim.lr".
+        model: Name or configuration of a model to train; empty for the recipe's own.
+        evaluators: Evaluators that measure the run; None or empty for the recipe's own.
+        length: Length of the run; None for the recipe's own.
+        given: The names of all settings that the caller sets, such as "optim.lr".
 
     Raises BadSettings if a name does not exist.
     """
@@ -89,13 +89,13 @@ def recipe_on_images(
         recipe = replace(recipe, data=replace(recipe.data, source=data))
     if isinstance(model, str) and model:
         recipe = with_model(recipe, model)
-    elif model:  # a program may have the model's configuration itself
+    elif model:  # a configuration
         recipe = replace(recipe, model=model)
     return with_augmentation_as_given(recipe, given)
 
 
 def dotted(settings: Mapping[str, Any]) -> frozenset[str]:
-    """The names of settings with dots: {"optim__lr": 0.1} names "optim.lr"."""
+    """The names of settings, with dots for double underscores: {"optim__lr": 0.1} -> {"optim.lr"}."""
     return frozenset(name.replace("__", ".") for name in settings)
 
 
@@ -104,13 +104,13 @@ class Trained(Rows, MadeModel):
     """A run that has ended."""
 
     classifier: Classifier
-    """The model."""
+    """The trained model."""
     run_dir: Path
-    """Its directory: `model/`, metrics.jsonl, checkpoints and the report."""
+    """The run's directory, with `model/`, metrics.jsonl, checkpoints and the report."""
     path: Path
-    """The page about it."""
+    """The page of the run's report."""
     transfer: Transfer | None
-    """What was chosen on held-out images; None if nothing was."""
+    """The settings that were chosen on held-out images; None if none were."""
 
     @property
     def made(self) -> str:
@@ -217,28 +217,28 @@ def train(
 
 
 def with_evals(recipe: Recipe, names: Sequence[str] | None) -> Recipe:
-    """The recipe with the evaluators of these names; as it is without any. Names that there are none
-    of are left to be refused."""
+    """The recipe with the evaluators of these names; unchanged for None. Unknown names are skipped: the
+    caller has checked them."""
     if names is None:
         return recipe
     evals = tuple(Eval(EVALUATORS[name]) for name in names if name in EVALUATORS)
     return replace(recipe, evals=evals)
 
 
-def with_length(recipe: Recipe, asked: Span | None, given: frozenset[str]) -> Recipe:
-    """Sets the requested length, if any. Unless the warm-up is given too, it is scaled to the same share
-    of the length as before, and this is logged."""
-    if asked is None:
+def with_length(recipe: Recipe, length: Span | None, given: frozenset[str]) -> Recipe:
+    """The recipe with another length; unchanged for None. Unless the warm-up is among the given settings, it
+    keeps its share of the length, and a message says so."""
+    if length is None:
         return recipe
     before = recipe.length
     warmup = recipe.optim.warmup
-    recipe = replace(recipe, length=asked)
+    recipe = replace(recipe, length=length)
     if "optim.warmup" in given or not warmup.n or not before.n or warmup.unit != before.unit:
         return recipe
-    number = asked.n * (warmup.n / before.n)
-    if asked.unit == "steps":
+    number = length.n * (warmup.n / before.n)
+    if length.unit == "steps":
         number = round(number)
-    own = Span(number, asked.unit)
+    own = Span(number, length.unit)
     if own == warmup:
         return recipe
     say(
@@ -249,19 +249,19 @@ def with_length(recipe: Recipe, asked: Span | None, given: frozenset[str]) -> Re
 
 
 def with_augmentation_as_given(recipe: Recipe, given: frozenset[str]) -> Recipe:
-    """The recipe with an augmentation that is not asked about if settings of it are given: they are
-    taken as they are. If data.augmentation.auto is among them it is asked about all the same."""
+    """The recipe with the test of its augmentation switched off if the caller sets any setting of the
+    augmentation other than `auto`; the caller's settings are then used as they are."""
     augmentation = recipe.data.augmentation
     own = [name for name in given if name.startswith("data.augmentation.")]
-    asks = [name for name in own if "auto" in name]
-    if not own or asks or not augmentation.auto:
+    sets_auto = any("auto" in name for name in own)
+    if not own or sets_auto or not augmentation.auto:
         return recipe
     data = replace(recipe.data, augmentation=replace(augmentation, auto=False))
     return replace(recipe, data=data)
 
 
 def say_regularisation(recipe: Recipe, values: Regularisation) -> None:
-    """Say how many runs it takes to choose the regularisation, before any starts."""
+    """Print the number of runs that choose the regularisation."""
     if not values:
         return
     runs = counted(len(regularised(recipe, values)), "run")
@@ -269,12 +269,12 @@ def say_regularisation(recipe: Recipe, values: Regularisation) -> None:
 
 
 def transfer_tables(outcome: Transfer) -> Iterator[str | Table]:
-    """The chosen settings, and the results of the final runs."""
+    """Yields tables of the values that were tried, and of the results of the final runs."""
     yield from _selection(outcome)
     if outcome.regularisation:
         tried = dict(outcome.regularisation)
         yield _tried_table("regularisation", tried, outcome.regularised)
-    # What the final runs reached, if there are several
+    # The results of the final runs, if there are several
     reached = {seed: metric for seed, metric in outcome.runs.items() if metric is not None}
     if len(outcome.runs) == 1 or len(reached) < len(outcome.runs):
         return
@@ -289,13 +289,14 @@ def transfer_tables(outcome: Transfer) -> Iterator[str | Table]:
 
 
 def _selection(outcome: Transfer) -> Iterator[str | Table]:
-    """What each learning rate reached, and which was chosen."""
+    """Yields the table of the learning rates that were tried, and a warning if the best is the last of
+    them."""
     if not outcome.selection:
         return
     tried = {f"{rate:g}": metric for rate, metric in outcome.selection.items()}
     yield _tried_table("learning rate", tried, f"{outcome.lr:g}")
 
-    # A rate at the end of a range may not be the best there is
+    # Beyond the end of the range may be a better rate
     ends = (min(outcome.selection), max(outcome.selection))
     if len(outcome.selection) > 1 and outcome.lr in ends:
         yield (
@@ -305,9 +306,9 @@ def _selection(outcome: Transfer) -> Iterator[str | Table]:
 
 
 def _tried_table(title: str, tried: dict[str, Metric | None], chosen: str) -> Table:
-    """What was tried, and what each reached."""
+    """A table of the values that were tried, and the metric of each."""
     best = tried[chosen]
-    assert best is not None, "what was chosen was measured"
+    assert best is not None, "the chosen value has a metric"
     table = Table(title, best.name, "")
     for text, metric in tried.items():
         value = "failed"

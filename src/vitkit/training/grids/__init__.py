@@ -1,1 +1,1 @@
-"""Many runs as one: a grid of recipes, and the protocols that are grids (selection, transfer)."""
+"""Grids: many runs in one directory, and the protocols that consist of them (selection, transfer)."""

@@ -1,14 +1,14 @@
-"""A grid of runs: many recipes in one directory, and one table of what they reached.
+"""A grid of runs: many recipes in one directory, and one table of their results.
 
-Its cells are, for example, learning rates, seeds, the data sets of a suite, or the points of a
-figure. A cell is an ordinary run in a directory of its own, which every command opens; or it
-measures something without training, and its directory holds only what it measured. A grid that
-is run again skips its finished cells, continues the interrupted one and retries failed ones. The
-table, `results.parquet`, is made from the files that the cells have written; nothing is run for it.
+Its cells are, for example, learning rates, seeds, the data sets of a suite, or the points of a figure. A cell
+is an ordinary run in a directory of its own, which every command opens; or it measures something without
+training, and its directory holds only the metrics. A grid that is run again skips its finished cells, continues
+the interrupted one and retries failed ones. The table, `results.parquet`, is made from the files that the cells
+have written.
 
-Several processes may run one grid at once, without knowing of each other: each cell is locked while it
-runs. A cell that is locked is passed over, and looked at again when nothing else is left to do: by then
-it has finished, or its process has died and the cell is continued here.
+Several processes may run one grid simultaneously, without knowing of each other: each cell is locked while it
+runs. A locked cell is postponed until nothing else is left to do: by then it has finished, or its process has
+died and the cell is continued here.
 """
 
 import time
@@ -46,20 +46,20 @@ from vitkit.training.run import locked
 from vitkit.training.state.checkpoints import Busy, Occupied, earlier_call, refuse_other_recipe
 from vitkit.training.state.finish import model_is_intact
 
-CELL_LOCK = "cell.lock"  # in a cell's directory: locked while a process is at it
-LOOKED = 2.0  # seconds between two looks at cells that other processes are at
+CELL_LOCK = "cell.lock"  # file in a cell's directory that is locked while a process runs the cell
+LOOKED = 2.0  # seconds between two checks of cells that other processes are running
 
 
 class CellSettings(Protocol):
-    """The settings of a cell that trains nothing, as a frozen dataclass."""
+    """The settings of a cell that measures without training, as a frozen dataclass."""
 
     def measure(self, device: str) -> list[Metric]:
-        """Yields the metrics; cells are compared by the first. Every rank calls it. Raises
+        """Measure, and return the metrics; cells are compared by the first. Every rank calls it. Raises
         VitkitError and FloatingPointError as a run does."""
 
 
 class Passes(NamedTuple):
-    """Forward passes, as a cost."""
+    """The cost of a measurement, as forward passes."""
 
     recipe: Recipe
     """The recipe whose model and batch size the passes use."""
@@ -69,21 +69,21 @@ class Passes(NamedTuple):
 
 @runtime_checkable
 class Priced(Protocol):
-    """A measurement that takes more than a few seconds, and says how much."""
+    """A measurement that takes more than a few seconds and can estimate its cost."""
 
     def passes(self, before: Recipe) -> Passes:
-        """The passes that it computes, if `before` is the run before it."""
+        """The forward passes of the measurement, if `before` is the recipe of the cell that it follows."""
 
 
 @dataclass(frozen=True)
 class Best:
-    """A run whose recipe depends on which of some earlier cells reached the best."""
+    """A run whose recipe depends on which of several earlier cells has the best result."""
 
     recipes: tuple[tuple[str, Recipe], ...]
-    """The names of those cells, and what runs if it was that one; of equal ones the first."""
+    """The names of these cells, and the recipe to run if that cell is the best; of equal ones the first."""
 
     def recipe(self, grid_dir: Path) -> Recipe:
-        """The recipe that runs. Raises VitkitError if none of the cells has a value."""
+        """The recipe to run. Raises VitkitError if none of the cells has a result."""
         reached = []
         for name, recipe in self.recipes:
             for row in read_rows(grid_dir / name):
@@ -91,7 +91,7 @@ class Best:
                     reached.append((row.metric, recipe))
         if not reached:
             raise BadSettings(
-                f"it follows the best of {len(self.recipes)} cells, and none of them has a value"
+                f"it follows the best of {len(self.recipes)} cells, and none of them has a result"
             )
         highest, best = reached[0]
         for metric, recipe in reached[1:]:
@@ -105,27 +105,27 @@ class Cell:
     """One run of a grid, or one measurement."""
 
     name: str
-    """Its directory within the grid's, "lr-0.01/seed-1" for example; "." is the grid's own."""
+    """The cell's directory within the grid's, such as "lr-0.01/seed-1"; "." is the grid's own."""
     recipe: Recipe | Best | CellSettings
-    """What runs there, or is measured."""
+    """The recipe to run, or the measurement."""
     settings: dict[str, Setting] = field(default_factory=dict)
-    """What distinguishes it from the other cells, {"lr": 0.01, "seed": 1} for example: each is a
-    column of the table."""
+    """Settings that distinguish the cell from others, such as {"lr": 0.01, "seed": 1}: each is a column of
+    the table."""
     title: str = ""
-    """What the terminal says when it begins; its name by default."""
+    """Title in messages; by default the name."""
     after: str = ""
-    """Name of an earlier cell that it needs, for its model or for what it reached: the same shard runs
-    both. Empty is none."""
+    """Name of an earlier cell whose model or result the cell needs; the same shard runs both. Empty for
+    none."""
 
     def follows(self) -> list[str]:
-        """The names of the cells that its recipe depends on."""
+        """The names of the cells that the choice of the recipe depends on."""
         if isinstance(self.recipe, Best):
             return [name for name, _ in self.recipe.recipes]
         return []
 
     def run(self) -> Recipe | None:
-        """The run, or one like it in model and length if which it is depends on others; None for a
-        measurement."""
+        """The recipe; if it depends on other cells, one of the candidates, which have the same model and
+        length; None for a measurement."""
         if isinstance(self.recipe, Best):
             return self.recipe.recipes[0][1]
         if isinstance(self.recipe, Recipe):
@@ -133,7 +133,7 @@ class Cell:
         return None
 
 
-# Running it
+# Running a grid
 
 
 def run_grid(
@@ -147,14 +147,13 @@ def run_grid(
     writes them to `results.parquet`.
 
     A cell that fails (it diverges, has too little memory, or its settings cannot run) is reported,
-    and the others continue. Several processes that are called alike share the cells: what another
-    one is at is passed over and waited for at the end. With `shard` (i, n) only every n-th cell
-    runs, from the i-th on, with the cells that come after it; so n processes can share a grid
-    without looking at each other, and the one that ends last writes the whole table. Under torchrun
-    all ranks run each cell together.
+    and the others continue. Several processes that run the same grid share the cells: cells that another
+    process is running are postponed, and waited for at the end. With `shard` (i, n) only every n-th cell
+    runs, from the i-th on, with the cells that come after it; so n processes can share a grid without
+    locks, and the last one writes the whole table. Under torchrun all ranks run each cell together.
 
-    `alike` says that whatever is wrong with one cell before its first step is wrong with all, as of
-    runs that differ in a learning rate: then the first VitkitError ends the grid.
+    alike: whether an error before the first step of one cell would occur in all cells, as in runs that
+        differ in a learning rate: then the first VitkitError ends the grid.
 
     Raises VitkitError for cells that cannot be one grid, and for a directory with other recipes'
     results; the first error, if every cell of the shard failed; Interrupted as `train` does.
@@ -170,7 +169,8 @@ def run_grid(
 
 
 def of_shard(cells: Sequence[Cell], shard: tuple[int, int]) -> list[Cell]:
-    """Every n-th cell that depends on no other, from the i-th on, and the cells that follow these."""
+    """The cells of a shard (i, n): every n-th cell without `after`, from the i-th on, and the cells after
+    these."""
     index, count = shard
     first = [cell.name for cell in cells if not cell.after]
     own = set(first[index::count])
@@ -181,16 +181,16 @@ def of_shard(cells: Sequence[Cell], shard: tuple[int, int]) -> list[Cell]:
 
 
 def most_shards(cells: Sequence[Cell]) -> int:
-    """Into how many shards cells divide: of more, the others are empty."""
+    """The largest number of shards of these cells without an empty one."""
     return sum(not cell.after for cell in cells)
 
 
 def check_shard(shard: tuple[int, int]) -> None:
-    """Raises VitkitError for a shard (i, n) that there is not."""
+    """Raises VitkitError for a shard (i, n) unless 0 <= i < n."""
     index, count = shard
     if not 0 <= index < count:
         raise BadSettings(
-            f"shard is {index} of {count}; here they count from 0, so the last is {count - 1}"
+            f"shard is {index} of {count}; shards are numbered from 0, so the last is {count - 1}"
         )
 
 
@@ -209,43 +209,41 @@ def _check_cells(cells: Sequence[Cell], shard: tuple[int, int]) -> None:
         before.add(cell.name)
         if Path(cell.name).as_posix() != cell.name or ".." in Path(cell.name).parts:
             raise BadSettings(
-                f"a cell is called {cell.name!r}; call it as a folder within the grid's, such as "
+                f"a cell has the name {cell.name!r}; use the path of a folder within the grid's, such as "
                 '"lr-0.01/seed-1"'
             )
         clashes = sorted(cell.settings.keys() & set(COLUMNS))
         if clashes:
             raise BadSettings(
-                f"the table has a column {clashes[0]!r} of its own; call that setting something "
-                "else"
+                f"the table has a column {clashes[0]!r} of its own; give that setting another name"
             )
 
 
 def finished(cells: Sequence[Cell], grid_dir: Path) -> list[str]:
-    """The names of the finished cells. Raises Occupied if a directory has another recipe's."""
+    """The names of the finished cells. Raises Occupied if a directory has the run of another recipe."""
     return from_rank_0(lambda: [cell.name for cell in cells if _is_finished(cell, grid_dir)])
 
 
 def _run_unfinished(
     cells: Sequence[Cell], grid_dir: Path, device: str, alike: bool
 ) -> list[Exception]:
-    """Run the cells that are not finished, one after the other, and at the end those that other
-    processes were at; returns the errors of those that failed here. Raises the first one that would be
-    every cell's, if they are `alike`."""
-    finished(cells, grid_dir)  # a directory of another recipe is refused before anything runs
+    """Run the cells that are not finished, one after the other, and at the end the postponed ones; returns
+    the errors of the cells that failed here. With `alike`, raises an error that all cells would have."""
+    finished(cells, grid_dir)  # refuses directories of other recipes before anything runs
     before = from_rank_0(lambda: {cell.name: _record_of(cell, grid_dir) for cell in cells})
     errors = []
     to_do = list(enumerate(cells, 1))
     is_first_pass = True
     while to_do:
-        passed_over: dict[int, Cell] = {}
+        postponed: dict[int, Cell] = {}
         for number, cell in to_do:
             title = cell.title or cell.name
-            how = from_rank_0(partial(_ended, cell, grid_dir, before[cell.name]))
-            if how:
-                say(f"{title}: {how}")
+            ended = from_rank_0(partial(_ended, cell, grid_dir, before[cell.name]))
+            if ended:
+                say(f"{title}: {ended}")
                 continue
-            if {cell.after, *cell.follows()} & {earlier.name for earlier in passed_over.values()}:
-                passed_over[number] = cell
+            if {cell.after, *cell.follows()} & {earlier.name for earlier in postponed.values()}:
+                postponed[number] = cell
                 continue
             if len(cells) > 1 and is_first_pass:
                 say(f"{title} ({number} of {len(cells)})")
@@ -253,8 +251,8 @@ def _run_unfinished(
                 error = _run(cell, grid_dir, device, before[cell.name])
             except Busy:
                 if is_first_pass:
-                    say(f"{title}: another process is at it, so it is passed over")
-                passed_over[number] = cell
+                    say(f"{title}: another process is running it")
+                postponed[number] = cell
                 continue
             if error is None:
                 continue
@@ -267,21 +265,21 @@ def _run_unfinished(
             if len(cells) > 1:
                 say(f"{title} {failed}, and has no value: {reason(error)}")
 
-        # What other processes are at
-        if passed_over and is_first_pass:
+        # Wait for the cells that other processes are running
+        if postponed and is_first_pass:
             say(
-                f"other processes are at {counted(len(passed_over), 'cell')} of {grid_dir}; this one "
-                "waits until they have ended, and takes up what they leave"
+                f"other processes are running {counted(len(postponed), 'cell')} of {grid_dir}; this one "
+                "waits for them, and continues cells that they leave unfinished"
             )
-        if len(passed_over) == len(to_do):
+        if len(postponed) == len(to_do):
             time.sleep(LOOKED)
-        to_do = list(passed_over.items())
+        to_do = list(postponed.items())
         is_first_pass = False
     return errors
 
 
 def _record_of(cell: Cell, grid_dir: Path) -> tuple[int, int] | None:
-    """What changes when a cell's record is written; None if there is none."""
+    """The time and inode of a cell's record, which change when it is written; None if there is none."""
     try:
         state = (grid_dir / cell.name / RECORD).stat()
     except OSError:
@@ -290,9 +288,12 @@ def _record_of(cell: Cell, grid_dir: Path) -> tuple[int, int] | None:
 
 
 def _ended(cell: Cell, grid_dir: Path, before: tuple[int, int] | None) -> str:
-    """How a cell has ended, for people; "" if it is still to be run. One that had failed before this
-    call is tried again, and one that has failed since in another process is not. Raises Occupied if its
-    directory has another recipe's."""
+    """A message about how a cell has ended; "" if it is still to be run. A cell that had failed before this
+    call is retried; one that has failed since, in another process, is not. Raises Occupied if its directory
+    has the run of another recipe.
+
+    before: the cell's `_record_of` at the beginning of this call.
+    """
     by_another = _record_of(cell, grid_dir) != before
     if _is_finished(cell, grid_dir):
         if by_another:
@@ -305,13 +306,13 @@ def _ended(cell: Cell, grid_dir: Path, before: tuple[int, int] | None) -> str:
 
 
 def _has_trained(run_dir: Path) -> bool:
-    """Whether a cell has written down anything of a step. Every rank gets the same answer."""
+    """Whether a cell has logged anything after its first step. Every rank gets the same answer."""
     lines = from_rank_0(lambda: read_metrics(run_dir / METRICS))
     return any(line["step"] > 0 for line in lines)
 
 
 def _tabulate(cells: Sequence[Cell], grid_dir: Path) -> list[Row]:
-    """Write the table of all cells in the directory; returns the rows of these, in order."""
+    """Write the table of all cells in the directory; returns the rows of these cells, in their order."""
     on_this_machine(grid_dir).mkdir(parents=True, exist_ok=True)  # a shard may have no cells
     rows = read_rows(grid_dir)
     write_table(rows, grid_dir / RESULTS)
@@ -321,7 +322,7 @@ def _tabulate(cells: Sequence[Cell], grid_dir: Path) -> list[Row]:
 
 
 def _is_finished(cell: Cell, grid_dir: Path) -> bool:
-    """Whether a cell has run to its end. Raises Occupied if another recipe has."""
+    """Whether a cell has run to its end. Raises Occupied if its directory has the run of another recipe."""
     run_dir = grid_dir / cell.name
     record = read_record(run_dir / RECORD)
     if record is None or record["error"] is not None:
@@ -343,7 +344,7 @@ def _run(
     cell: Cell, grid_dir: Path, device: str, before: tuple[int, int] | None
 ) -> Exception | None:
     """Run or continue a cell and write its record; returns the error if it failed. Raises Busy if
-    another process is at it, or has just ended it."""
+    another process is running it, or has just ended it."""
     run_dir = grid_dir / cell.name
     with ExitStack() as held:
         error: Exception | None = None
@@ -358,15 +359,12 @@ def _run(
                 run_recipe(recipe, run_dir, device)
             else:
                 _measure(recipe, run_dir, device)
-        except (
-            Occupied,
-            Unavailable,
-        ):  # by another run, which gets no record of this one; or the disk
+        except (Occupied, Unavailable):  # another run is there, or the disk failed: write no record
             raise
         except VitkitError as failure:  # every rank raises these
             error = failure
         except torch.OutOfMemoryError as failure:
-            # One of several ranks cannot go on with the next cell: the others wait in this one's step
+            # One rank of several cannot continue with the next cell: the others wait in a step of this one
             if world().world_size > 1:
                 raise
             error = failure
@@ -383,13 +381,13 @@ def _run(
             error.__traceback__ = None
             error.__context__ = None
             error.__cause__ = None
-        if run_dir.is_dir():  # it is not if it could not be made
+        if run_dir.is_dir():  # it is missing if it could not be created
             from_rank_0(lambda: write_json(run_dir / RECORD, record))
     return error
 
 
 def _measure(measurement: CellSettings, run_dir: Path, device: str) -> None:
-    """Measure, and write it as an evaluation at step 0. Raises Occupied if there is a run."""
+    """Measure, and log the metrics as an evaluation at step 0. Raises Occupied if the directory has a run."""
     earlier = earlier_call(run_dir)
     if earlier.trained:
         refuse_other_recipe(run_dir, earlier.recipe, to_json(measurement, Recipe))
@@ -406,6 +404,6 @@ def _measure(measurement: CellSettings, run_dir: Path, device: str) -> None:
 
 
 def _write_line(line: dict, path: Path) -> None:
-    """Write a file of one line."""
+    """Write a metrics file with one line."""
     with whole(path) as new:
         new.write_text(to_line(line), "utf-8")

@@ -1,4 +1,4 @@
-"""The table of a grid: what its cells have measured, read from the files that they have written."""
+"""The table of a grid: the metrics of its cells, read from the files that they have written."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +10,7 @@ from vitkit.system.storage.files import parse_json, whole
 from vitkit.training.record.metrics import read_metrics, up_to_best
 
 RECORD = "cell.json"  # in a cell's directory: its recipe, its settings, and its error if it failed
-METRICS = "metrics.jsonl"  # in a cell's directory: what was measured
+METRICS = "metrics.jsonl"  # in a cell's directory: its metrics
 RESULTS = "results.parquet"  # in the grid's directory: the table
 Setting = str | int | float | bool
 
@@ -21,11 +21,11 @@ class Row(NamedTuple):
     cell: str
     """Name of the cell."""
     settings: dict[str, Setting]
-    """Its settings."""
+    """Settings of the cell."""
     metric: Metric | None = None
-    """What was measured, with its unit and interval; None for a failed cell."""
+    """The metric, with its unit and interval; None for a failed cell."""
     primary: bool = False
-    """Whether runs are compared by this metric (training.primary_of)."""
+    """Whether this is the metric by which runs are compared."""
     step: int | None = None
     """The training step of the evaluation."""
     error: str | None = None
@@ -42,7 +42,8 @@ COLUMNS = ("cell", "metric", "value", "low", "high", "unit", "primary", "step", 
 
 
 def read_record(path: Path) -> dict | None:
-    """How a cell has ended; None if it has not, or the file is damaged: then it runs again."""
+    """The record of a cell that has ended; None if it has not, or if the file is damaged, so that the cell
+    runs again."""
     try:
         record = parse_json(path.read_bytes())
     except (FileNotFoundError, ValueError):
@@ -53,8 +54,8 @@ def read_record(path: Path) -> dict | None:
 
 
 def read_rows(grid_dir: Path, all_steps: bool = False) -> list[Row]:
-    """The rows of every cell that has ended in a directory, in the order of their names; with
-    `all_steps` those of every evaluation, else of the last, or of the best if the run keeps that."""
+    """The rows of every cell of a directory that has ended, sorted by name: of its last evaluation, or of
+    the best if the run keeps its best weights; with `all_steps`, of every evaluation."""
     rows = []
     for path in sorted(grid_dir.rglob(RECORD)):
         name = str(path.parent.relative_to(grid_dir))
@@ -93,14 +94,14 @@ def write_table(rows: Sequence[Row], path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    # The cells and their settings, in the order in which they are met
+    # The cells and their settings, in order of appearance
     columns = {"cell": pa.array([row.cell for row in rows], pa.string())}
     for row in rows:
         for name in row.settings:
             if name not in columns:
                 columns[name] = _column([each.settings.get(name) for each in rows])
 
-    # What was measured
+    # The metrics
     metrics = [_plain(row.metric) for row in rows]
     columns["metric"] = pa.array([metric["name"] for metric in metrics], pa.string())
     for name in ("value", "low", "high"):
@@ -129,7 +130,7 @@ def _plain(metric: Metric | None) -> dict:
 
 
 def _column(values: list):
-    """A setting as a column: of one type if its values have one, else text."""
+    """The column of a setting: of the type of its values if they have one in common, else text."""
     import pyarrow as pa
 
     try:

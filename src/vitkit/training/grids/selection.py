@@ -1,9 +1,9 @@
-"""Settings chosen on held-out images: learning rates (App. B.1.1), and weight decay, dropout and label
-smoothing, as the paper does for its smaller pre-training sets (Section 4.3, Figure 3). A run for each
-candidate is in the folder select/ of the final run's directory. The test part is not used.
+"""The choice of settings on held-out images: learning rates (App. B.1.1), and weight decay, dropout and label
+smoothing, as the paper does for its smaller pre-training sets (Section 4.3, Figure 3). Each candidate has a run
+in the folder select/ of the final run's directory. The test part is not used.
 
-The paper does not state which regularisations it tried. These are those of its Table 3, with and without
-label smoothing.
+The paper does not state which regularisations it tried. The default values are those of its Table 3, with and
+without label smoothing.
 """
 
 from collections.abc import Sequence
@@ -24,19 +24,19 @@ from vitkit.training.record.metrics import primary_of, read_metrics
 from vitkit.training.state.checkpoints import earlier_call
 
 Key = TypeVar("Key", float, str)
-SELECT = "select"  # the folder of the runs that choose
+SELECT = "select"  # folder of the candidates' runs
 
 
 @dataclass(frozen=True)
 class Regularisation:
-    """Values to choose from; of an empty one the recipe's own is kept."""
+    """Values to choose from; a setting without values keeps the recipe's own."""
 
     weight_decays: tuple[float, ...] = ()
-    """Of the optimiser's `weight_decay`."""
+    """Values of the optimiser's `weight_decay`."""
     dropouts: tuple[float, ...] = ()
-    """Of the model's `dropout`; a ResNet has none."""
+    """Values of the model's `dropout`; a ResNet has none."""
     label_smoothings: tuple[float, ...] = ()
-    """Of the objective's `label_smoothing`."""
+    """Values of the objective's `label_smoothing`."""
 
     def __bool__(self) -> bool:
         return any(getattr(self, field.name) for field in fields(self))
@@ -47,8 +47,8 @@ USUAL = Regularisation((0.03, 0.1, 0.3), (0.0, 0.1), (0.0, 0.1))
 
 
 def regularised(recipe: Recipe, values: Regularisation) -> list[Recipe]:
-    """The recipe as it is, then with every combination of the values that differs from it. A model without
-    dropout, and an objective without label smoothing, have no part in it.
+    """The recipe itself, then its variants with every other combination of the values. Dropout is left out
+    for a model without it, and label smoothing for an objective without it.
 
     Raises VitkitError for a value outside of its range, for dropouts of a model that has none, for label
     smoothing without labels, and for values that are all the recipe's own.
@@ -97,7 +97,7 @@ def regularisation_of(recipe: Recipe) -> dict[str, Setting]:
 
 
 def _of_classes(recipe: Recipe) -> Supervised | None:
-    """The objective, if it has a target that label smoothing can spread."""
+    """The objective, if its targets are classes, to which label smoothing applies; else None."""
     if isinstance(recipe.objective, Supervised) and recipe.objective.loss != "squared":
         return recipe.objective
     return None
@@ -113,20 +113,19 @@ def folder_of(settings: dict[str, Setting]) -> str:
     return "-".join(f"{name.split()[-1]}-{value:g}" for name, value in settings.items())
 
 
-# Runs that choose
+# The candidates' runs
 
 
 def select(
     recipe: Recipe, run_dir: Path, rates: Sequence[float], device: str = "auto"
 ) -> dict[float, Metric | None]:
-    """The result of a recipe on held-out images with each learning rate; None if it fails. Each
-    is a run in `run_dir`/select.
+    """The result of a recipe on held-out images with each learning rate; None if its run failed. The runs
+    are in `run_dir`/select.
 
-    A run that is there with another `best` is taken as it is: all its evaluations are written down,
-    and the one that counts is the best by the recipe's own. An error of the settings ends all at
-    the first run.
+    A run from earlier with another `best` is used too: all its evaluations are logged, and the best by this
+    recipe's `best` counts. An error in the settings ends the selection at the first run.
 
-    Raises FloatingPointError if every rate diverges, and what else `train` raises.
+    Raises FloatingPointError if every rate diverges, and the errors of `train`.
     """
     cells = rate_cells(recipe, rates)
     try:
@@ -139,7 +138,7 @@ def select(
 def select_regularisation(
     recipe: Recipe, run_dir: Path, regularisation: Regularisation, device: str = "auto"
 ) -> dict[str, Metric | None]:
-    """As `select`, for regularisations instead of rates."""
+    """The result of a recipe on held-out images with each regularisation, as `select` for learning rates."""
     return _reached(recipe, regularisation_cells(recipe, regularisation), run_dir, device)
 
 
@@ -171,18 +170,18 @@ def regularisation_cells(recipe: Recipe, regularisation: Regularisation) -> dict
 
 
 def by_text(recipe: Recipe, regularisation: Regularisation) -> dict[str, Recipe]:
-    """The recipe with every regularisation that is tried, by what people read."""
+    """The recipe with each regularisation, by the regularisation as text."""
     recipes = regularised(recipe, regularisation)
     return {regularisation_text(regularisation_of(each)): each for each in recipes}
 
 
 def best(selection: dict[Key, Metric | None]) -> Key:
-    """The key whose metric is best; the first of equal ones, or if all are NaN. Raises VitkitError
-    if nothing was measured, and if of two values none is better."""
+    """The key with the best metric; the first of equal ones, or if all are NaN. Raises VitkitError if
+    nothing was measured, and for metrics that cannot be compared."""
     measured = [(key, metric) for key, metric in selection.items() if metric is not None]
     if not measured:
         raise BadSettings(
-            "the recipe measures nothing on held-out images, so nothing can be chosen by it"
+            "the recipe has no evaluator for held-out images, so nothing can be chosen; add one to `evals`"
         )
     chosen, highest = measured[0]
     for key, metric in measured[1:]:
@@ -191,9 +190,9 @@ def best(selection: dict[Key, Metric | None]) -> Key:
     return chosen
 
 
-def as_it_ran(cell: Cell, run_dir: Path) -> Cell:
-    """A cell with the `best` of the run that its directory holds. `best` decides which weights a run
-    saves, which selection does not read; it changes no step, unless the run ends by it (`early_stop`)."""
+def with_recorded_best(cell: Cell, run_dir: Path) -> Cell:
+    """The cell with the `best` of the run in its directory, so that the run can be used. `best` decides which
+    weights a run saves, which do not matter here; it affects the steps only with `early_stop`."""
     if not isinstance(cell.recipe, Recipe) or cell.recipe.early_stop:
         return cell
     earlier = earlier_call(run_dir / cell.name)
@@ -204,16 +203,16 @@ def as_it_ran(cell: Cell, run_dir: Path) -> Cell:
 
 
 def _on_held_out(recipe: Recipe) -> Recipe:
-    """The recipe, measured on training images that are held out."""
+    """The recipe, evaluated on held-out training images."""
     return replace(recipe, data=replace(recipe.data, parts="select"))
 
 
 def _reached(
     recipe: Recipe, cells: dict[Key, Cell], run_dir: Path, device: str
 ) -> dict[Key, Metric | None]:
-    """Run the cells; returns what each reached at its best evaluation by `best`, or its last."""
-    as_they_ran = [as_it_ran(cell, run_dir) for cell in cells.values()]
-    rows = run_grid(as_they_ran, run_dir, device, alike=True)
+    """Run the cells; returns the primary metric of each at its best evaluation by `best`, or at its last."""
+    grid = [with_recorded_best(cell, run_dir) for cell in cells.values()]
+    rows = run_grid(grid, run_dir, device, alike=True)
     ended = {row.cell for row in rows if row.error is None}
     reached: dict[Key, Metric | None] = {}
     for key, cell in cells.items():
@@ -225,5 +224,5 @@ def _reached(
 
 
 def _lines(run_dir: Path) -> list[dict]:
-    """What a run has written down; every rank gets the same."""
+    """The lines of a run's metrics.jsonl; every rank gets the same."""
     return from_rank_0(lambda: read_metrics(run_dir / METRICS))

@@ -1,8 +1,8 @@
 """The paper's transfer protocol (Section 4.1, App. B.1.1): choose a learning rate on held-out
-images, and the regularisation if asked (Section 4.3); then train on all but the test part and test,
-with several seeds.
+images, and optionally the regularisation (Section 4.3); then train on all but the test part and test, with
+several seeds.
 
-The runs are a grid, so a protocol that was interrupted goes on where it was.
+The runs are a grid, so an interrupted protocol continues where it was.
 """
 
 import math
@@ -23,7 +23,6 @@ from vitkit.training.grids.rows import Setting
 from vitkit.training.grids.selection import (
     SELECT,
     Regularisation,
-    as_it_ran,
     best,
     by_text,
     rate_cells,
@@ -31,24 +30,23 @@ from vitkit.training.grids.selection import (
     regularised,
     select,
     select_regularisation,
+    with_recorded_best,
 )
 from vitkit.training.run import refuse_occupied
 from vitkit.training.state.checkpoints import Occupied
 
-OWN = Regularisation()  # nothing to choose: the recipe's own
+OWN = Regularisation()  # no choice: the recipe's own regularisation
 
 
 class Transfer(NamedTuple):
-    """The results of the protocol, by the metric by which runs are compared
-    (training.primary_of)."""
+    """The results of the protocol: the primary metrics of its runs."""
 
     lr: float
     """The learning rate of the final runs."""
     selection: dict[float, Metric | None]
-    """What each learning rate reached on held-out images, None if it failed; empty if the rate was
-    not chosen but given."""
+    """Held-out result of each learning rate, None if its run failed; empty if the rate was not chosen."""
     runs: dict[int, Metric | None]
-    """What the final run of each seed reached; None if it measures nothing."""
+    """Result of the final run of each seed; None if it has no evaluator."""
     regularised: str = ""
     """The chosen regularisation of the final runs; empty if none was chosen."""
     regularisation: tuple[tuple[str, Metric | None], ...] = ()
@@ -82,15 +80,15 @@ def transfer(
     by it. The outcome is written to `run_dir`/transfer.json, and every metric to
     `run_dir`/results.parquet.
 
-    Raises, before any run, Occupied if the final ones cannot be written where they belong, whatever is
-    chosen, and VitkitError for a `best` that would look at the test part; FloatingPointError if a
-    final run fails while others work, and what `select` and `train` raise.
+    Raises, before any run, Occupied if the directories of the final runs are occupied, whatever will be
+    chosen, and VitkitError for a `best` on the test part; later VitkitError if a final run fails while
+    others work, and the errors of `select` and `train`.
     """
     if seeds < 1:
         raise BadSettings(f"`seeds` is {seeds}; it is the number of final runs, at least 1")
     run_dir = Path(run_dir)
 
-    # What can be refused before anything runs
+    # Refuse what can be refused before anything runs
     if rates or regularisation:
         _refuse_a_look_at_the_test_part(recipe)
         _refuse_occupied(recipe, run_dir, rates, seeds, regularisation)
@@ -123,7 +121,7 @@ def transfer(
         if row.error is not None:
             raise VitkitError(f"seed {row.settings['seed']} failed: {row.error}")
 
-    # What they reached
+    # The results
     runs: dict[int, Metric | None] = dict.fromkeys(range(recipe.seed, recipe.seed + seeds))
     for row in rows:
         if row.primary:
@@ -134,11 +132,11 @@ def transfer(
 
 
 def _refuse_a_look_at_the_test_part(recipe: Recipe) -> None:
-    """Raises VitkitError if the weights would be chosen by the test part."""
+    """Raises VitkitError if the weights would be chosen on the test part."""
     if recipe.best.startswith("test/"):
         raise BadSettings(
-            f"`best={recipe.best!r}` looks at the test part, and what is chosen must not; give "
-            f"`best='val/{recipe.best.removeprefix('test/')}'`"
+            f"`best={recipe.best!r}` chooses weights on the test part, which must not be used for choices; "
+            f"give `best='val/{recipe.best.removeprefix('test/')}'`"
         )
 
 
@@ -149,8 +147,8 @@ def _refuse_occupied(
     seeds: int,
     regularisation: Regularisation,
 ) -> None:
-    """Raises Occupied if the directory of a final run holds another, whatever will be chosen."""
-    # What may be chosen
+    """Raises Occupied if the directory of a final run holds another run, whatever will be chosen."""
+    # All recipes that may be chosen
     possible = [recipe]
     if rates:
         by_rate = rate_cells(recipe, rates)
@@ -161,7 +159,7 @@ def _refuse_occupied(
     if regularisation:
         possible = [other for each in possible for other in regularised(each, regularisation)]
 
-    # Where it would run
+    # The directories of their final runs
     finals = [_final_recipes(_on_all_but_test(each), seeds) for each in possible]
     try:
         for name in finals[0]:
@@ -173,22 +171,22 @@ def _refuse_occupied(
 
 
 def _are_ours(cells: Sequence[Cell], run_dir: Path) -> bool:
-    """Whether some of these runs have finished, and none in the directory is of other settings."""
+    """Whether some of these runs have finished, and the directory has none with other settings."""
     if not (run_dir / SELECT).is_dir():
         return False
     try:
-        return bool(finished([as_it_ran(cell, run_dir) for cell in cells], run_dir))
+        return bool(finished([with_recorded_best(cell, run_dir) for cell in cells], run_dir))
     except Occupied:
         return False
 
 
 def _with_selection(error: Occupied, run_dir: Path) -> str:
-    """The message of a final run that has no place, with the way to keep what chose its settings."""
-    return f"{error}. To choose by the same runs, copy {run_dir / SELECT} into the other one first"
+    """The message about an occupied directory of a final run, with a way to keep the candidates' runs."""
+    return f"{error}. To keep the runs of the selection, copy {run_dir / SELECT} into the other one first"
 
 
 def _on_all_but_test(recipe: Recipe) -> Recipe:
-    """Train on all but the test part, and the part that chooses weights if one does."""
+    """The recipe, trained on all but the test part, and but the val part if that chooses the weights."""
     data = replace(recipe.data, parts="final")
     if recipe.best.startswith("val/"):
         data = replace(recipe.data, parts="three")
@@ -205,7 +203,7 @@ def _final_cells(recipe: Recipe, seeds: int) -> list[Cell]:
 
 
 def _final_recipes(recipe: Recipe, seeds: int) -> dict[str, Recipe]:
-    """The final runs, by their directories: a seed each, the first in the directory that people look into."""
+    """The recipes of the final runs, one for each seed, by directory; the first has the grid's own."""
     recipes = {".": recipe}
     for seed in range(recipe.seed + 1, recipe.seed + seeds):
         recipes[f"seed-{seed}"] = replace(recipe, seed=seed)
@@ -213,7 +211,7 @@ def _final_recipes(recipe: Recipe, seeds: int) -> dict[str, Recipe]:
 
 
 def _to_json(outcome: Transfer) -> dict:
-    """What transfer.json holds."""
+    """The content of transfer.json."""
     values = {
         "lr": outcome.lr,
         "selection": {f"{rate:g}": _named(metric) for rate, metric in outcome.selection.items()},
@@ -230,7 +228,7 @@ def _to_json(outcome: Transfer) -> dict:
 
 
 def _named(metric: Metric | None) -> dict | None:
-    """A metric as plain values, with its name."""
+    """A metric with its name as plain values, for JSON."""
     if metric is None:
         return None
     return {"metric": metric.name, **metric.to_json()}

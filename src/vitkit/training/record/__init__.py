@@ -1,1 +1,1 @@
-"""What a run writes about itself: settings, metrics, machine."""
+"""The records of a run: settings, metrics, machine."""

@@ -1,4 +1,4 @@
-"""What a run wrote down, read again: for its report, and for people who compare runs."""
+"""The records of a run, read for its report and for comparisons of runs."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,7 +15,7 @@ from vitkit.training.record.machine import BEGUN, OF_BEGUN
 from vitkit.training.record.metrics import primary_of, read_metrics
 from vitkit.training.record.values import check_data, read_object
 
-# Types of what is read of a run's files
+# Types of the values that are read from recipe.json
 OF_RECIPE: Types = {
     "name": str, "batch": int, "init": str, "length": str, "best": str, "precision": str,
     "model": dict, "optim": dict, "optim.lr": NUMBER, "optim.clip": NUMBER,
@@ -27,24 +27,25 @@ OF_RECIPE: Types = {
 
 @dataclass(frozen=True)
 class Recorded:
-    """What a run wrote down."""
+    """The records of a run."""
 
     run_dir: Path
+    """The run's directory."""
     recipe: dict
-    """As recipe.json has it."""
+    """The content of recipe.json."""
     data: dict
-    """As data.json has it."""
+    """The content of data.json."""
     lines: list[dict]
-    """Of metrics.jsonl."""
+    """The lines of metrics.jsonl."""
     begun: dict
-    """As begun.json has it; empty for a run of earlier code."""
+    """The content of begun.json; empty for a run of an older version."""
     typed: tuple[str, ...] = ()
-    """Names of data sets that a person typed in the command or call that reads the run. Its recipe may
-    name them though they are code or addresses."""
+    """Names of data sets that the user typed in the command or call that reads the run. These may be
+    opened even if they are code or addresses."""
 
     def points(self) -> dict[str, list[tuple[int, Metric]]]:
-        """Every metric with the steps at which it was measured, but for what is neither good nor
-        bad, such as counts; the metric by which runs are compared comes first."""
+        """The steps and values of every metric, without metrics that have no better direction, such as
+        counts; the primary metric comes first."""
         points: dict[str, list[tuple[int, Metric]]] = {}
         for line in self.lines:
             if line.get("primary"):
@@ -56,12 +57,12 @@ class Recorded:
         return {name: of_name for name, of_name in points.items() if of_name}
 
     def primary(self) -> Metric | None:
-        """The metric by which runs are compared, at its latest evaluation, or that of the best
-        weights if the run keeps those; None if nothing was measured."""
+        """The primary metric at the latest evaluation, or at that of the best weights if the run keeps
+        those; None if nothing was measured."""
         return primary_of(self.lines, self.recipe.get("best", ""))
 
     def measured_on(self) -> dict[str, str]:
-        """The digests of the images that measured it, by part."""
+        """The fingerprints of the images that the run was evaluated on, by part."""
         fingerprints = self.data.get("fingerprint", {})
         return {name: digest for name, digest in fingerprints.items() if name != "train"}
 
@@ -70,9 +71,9 @@ class Recorded:
         return max((line["step"] for line in self.lines), default=0)
 
     def cost(self) -> dict[str, str]:
-        """The cost of the run so far, in words: steps, time, images, operations of the model; and
-        when it began. Values that earlier code did not record are left out."""
-        # A quick run: a head is solved for, and what was fine-tuned is a run of its own
+        """The cost of the run so far as text: steps, time, images, operations of the model, and its start.
+        Values that an older version did not record are left out."""
+        # A quick run of `finetune`, which fits a head; its fine-tuning is a run of its own
         seconds = self.begun.get("seconds")
         if seconds is not None:
             begun = str(self.begun.get("date", "at an unknown time"))
@@ -111,8 +112,8 @@ _TYPED: ContextVar[tuple[str, ...]] = ContextVar("typed", default=())
 
 @contextmanager
 def counting_as_typed(name: str) -> Iterator[None]:
-    """While the block runs, the name of a data set counts as typed for every run that is read: a person
-    typed it in the command, or gave it in the call, that another function ends."""
+    """Context in which the name of a data set counts as typed by the user for every run that is read, for a
+    command that calls another function with a name from its own arguments."""
     before = _TYPED.set((*_TYPED.get(), name))
     try:
         yield
@@ -121,11 +122,12 @@ def counting_as_typed(name: str) -> Iterator[None]:
 
 
 def read_run(run_dir: Path, typed: Sequence[str] = ()) -> Recorded:
-    """What a run wrote down.
+    """Read the records of a run.
 
-    typed: names of data sets that a person typed in this command or call. Of code and addresses, the
-    run's images are opened only by these names. Raises VitkitError if the directory is not a run, or if
-    the run has not started to train.
+    typed: names of data sets that the user typed in this command or call. If the run's images are code or an
+        address, they are opened only if these names contain them.
+
+    Raises VitkitError if the directory is not a run, or if the run has not started to train.
     """
     try:
         recipe = _record(run_dir / "recipe.json", OF_RECIPE)
@@ -133,16 +135,15 @@ def read_run(run_dir: Path, typed: Sequence[str] = ()) -> Recorded:
         check_data(data)
     except OSError:
         raise BadRun(
-            f"{run_dir} is no run: there is no {run_dir / 'recipe.json'} with a data.json beside "
-            "it that can be read; give a directory that vitkit train or finetune wrote, such as "
-            "runs/digits"
+            f"{run_dir} is no run: it lacks a recipe.json or data.json that can be read; give a directory "
+            "that vitkit train or finetune wrote, such as runs/digits"
         ) from None
     except ValueError as error:
         raise BadRun(f"{run_dir}: recipe.json or data.json is damaged: {error}") from error
     lines = read_metrics(run_dir / "metrics.jsonl")
     if not lines:
         raise BadRun(f"{run_dir} has no metrics.jsonl with a line in it: it has not trained yet")
-    # A record has no credentials of an address
+    # Records hold addresses without credentials: keep those of the typed names for opening them
     typed = (*typed, *_TYPED.get())
     for name in typed:
         remember(name)
@@ -151,7 +152,7 @@ def read_run(run_dir: Path, typed: Sequence[str] = ()) -> Recorded:
 
 
 def _record(file: Path, types: Types) -> Record:
-    """The object in a run's file. Raises OSError, and VitkitError if it is damaged."""
+    """The JSON object in a run's file. Raises OSError, and VitkitError if it is damaged."""
     values = parse_json(file.read_bytes(), Record)
     if not isinstance(values, Record):
         raise BadRun(f"it holds a {type(values).__name__}")
@@ -160,8 +161,7 @@ def _record(file: Path, types: Types) -> Record:
 
 
 def run_names(runs: Sequence[Recorded]) -> list[str]:
-    """The names of runs: those of their directories, or their paths if two of those are the
-    same."""
+    """The names of runs: those of their directories, or their paths if two directories have one name."""
     names = [run.run_dir.name for run in runs]
     if len(set(names)) == len(names):
         return names

@@ -1,5 +1,4 @@
-"""What a run tells while it trains: metrics.jsonl always, trackers if anybody asks for one, and
-a bar on the terminal with the pace of the training."""
+"""The log of a run: metrics.jsonl, optional trackers, and a progress bar with the speed of the training."""
 
 import os
 import time
@@ -20,8 +19,9 @@ from vitkit.training.record.metrics import read_lines, to_line
 from vitkit.training.record.trackers import FunctionTracker, Tracker, first_line
 
 TEXT_WIDTH = 82  # columns of the longest text beside the bar
-SLOW_DATA = 0.1  # share of the time spent waiting for data from which it is worth saying
-EARLY = 2  # steps of a call that are shown at once: there is a loss, and a speed
+SLOW_DATA = 0.1  # share of the time spent waiting for data from which it is shown
+# Number of first steps of a call that are shown immediately: they give a loss and a speed
+EARLY = 2
 
 
 class Pace(NamedTuple):
@@ -31,19 +31,20 @@ class Pace(NamedTuple):
     data_wait: float
     """Share of the time spent waiting for data."""
     seconds_left: float
+    """Estimated time until the last step."""
 
 
 class Work(NamedTuple):
-    """The work of a run, in 10^12 operations; 0 if it is unknown."""
+    """Operations of a training step and of the devices, in 10^12; 0 if unknown."""
 
     of_image: float = 0.0
-    """A step's operations for each of its images, counted as in Table 6."""
+    """Operations of a step for each of its images, counted as in Table 6."""
     most: float = 0.0
-    """Operations that all devices of the run can make in a second."""
+    """Peak operations per second of all devices of the run."""
 
     def rates(self, images_per_second: float) -> dict[str, float]:
-        """The operations of a second, in 10^12, and their share of the data sheet's rate (MFU), as far as
-        they are known, by name."""
+        """The operations per second, in 10^12 ("tflops"), and their share of the peak ("mfu"), as far as
+        they are known."""
         rates = {}
         if self.of_image:
             rates["tflops"] = images_per_second * self.of_image
@@ -52,16 +53,17 @@ class Work(NamedTuple):
         return rates
 
 
-NOT_KNOWN = Work()
+UNKNOWN_WORK = Work()
 
 
 class Meter:
-    """The speed of the training since it was last read, without what is not training."""
+    """Measures the speed of the training since a step, without evaluations and checkpoints."""
 
     def __init__(self, step: int):
         self.step = step
-        """The step at which it was last read, or began."""
+        """The step at which the measurement begins."""
         self.since = time.perf_counter()
+        """The time at which the measurement begins."""
         self.waited = 0.0
         """Seconds spent waiting for data."""
         self.paused = 0.0
@@ -82,7 +84,7 @@ class Meter:
         self.paused += time.perf_counter() - began
 
     def pace(self, step: int, images: int, total: int) -> Pace:
-        """The pace since the last reading; `images` is the number of one step."""
+        """The speed up to `step`. images: number of images of a step. total: the last step of the run."""
         steps = step - self.step
         seconds = max(time.perf_counter() - self.since - self.paused, 1e-9)
         seconds_left = (total - step) * seconds / max(steps, 1)
@@ -90,10 +92,10 @@ class Meter:
 
 
 class Log:
-    """Writes one JSON line an event, and shows how far the run is.
+    """Writes a JSON line for each event, and shows the progress of the run.
 
-    A log that is opened at a step forgets the lines of later steps: a run that was killed after its
-    last checkpoint does those steps again, and writes their lines again.
+    A log that is opened at a step drops the lines of later steps: a run that was killed after its last
+    checkpoint repeats these steps, and writes their lines again.
     """
 
     def __init__(
@@ -103,17 +105,17 @@ class Log:
         total: int,
         trackers: Sequence[Tracker] = (),
         console: Console | None = None,
-        work: Work = NOT_KNOWN,
+        work: Work = UNKNOWN_WORK,
     ):
         self.say = say_on(console)
-        """Says a sentence to the person who watches, above the bar."""
+        """Prints a message above the bar."""
         self.console = console or console_of_listener()
         self.work = work
         self.total = total
         self.trackers = list(trackers)
-        """Where else the numbers go, of rank 0."""
+        """The trackers of rank 0, which get the same numbers."""
 
-        # The file, on rank 0 only; all ranks read what it holds
+        # The file, which only rank 0 writes; all ranks read its lines
         self.path = run_dir / "metrics.jsonl"
         lines, damaged = read_lines(self.path)
         past = [line for line in lines if line["step"] <= step]
@@ -124,9 +126,9 @@ class Log:
         self.file = path.open("a", buffering=1)  # line by line
         evaluations = [line for line in past if line["event"] == "evaluation"]
         self.evaluated = {(line["step"], line["evaluator"]) for line in evaluations}
-        """At which steps evaluators have measured: (step, title of the evaluator)."""
+        """The evaluations so far: (step, title of the evaluator)."""
 
-        # The bar with a text after it, in one line of a terminal; nothing elsewhere
+        # The bar with a text after it, in one line of a terminal; hidden without a terminal
         width = min(max(self.console.width - TEXT_WIDTH, 4), 30)
         in_one_line = Column(no_wrap=True, overflow="ellipsis")
         self.bar = Progress(
@@ -140,18 +142,18 @@ class Log:
         self.task = self.bar.add_task("", total=total, completed=step, text="the first step")
         self.bar.start()
 
-        # The clock
+        # The speed
         self.meter = Meter(step)
         self.began_at = step
         self.shown_at = 0.0
-        """When the bar's numbers were last brought up to date, in seconds of a clock."""
+        """Time at which the bar's numbers were last updated, in seconds of time.perf_counter()."""
         self.shown_step = -1
         """The step whose numbers were shown last."""
         if damaged:
             self.say(f"{damaged:,} damaged lines of {self.path} are left out")
 
     def __call__(self, event: str, step: int, **values: float | int | str | list) -> None:
-        """Write `values` as a line of this event and step; numbers to the trackers too."""
+        """Write `values` as a line of this event and step, and send the numbers to the trackers."""
         self.file.write(to_line({"event": event, "step": step, **values}))
         numbers = {name: x for name, x in values.items() if isinstance(x, int | float)}
         self._draw(step, numbers)
@@ -159,8 +161,8 @@ class Log:
     def evaluation(
         self, step: int, evaluator: str, metrics: Sequence[Metric], primary: str = ""
     ) -> None:
-        """Write what an evaluator measured, which is named by its title. `primary` is the name of
-        the metric by which runs are compared, if it is among them."""
+        """Write the metrics of an evaluator, which is given by its title. `primary` is the name of the
+        primary metric, if it is among them."""
         line = {"event": "evaluation", "step": step, "evaluator": evaluator}
         if primary:
             line["primary"] = primary
@@ -173,23 +175,22 @@ class Log:
         if numbers:
             self.to_trackers(lambda tracker: tracker.scalars(step, numbers))
 
-    def to_trackers(self, tell: Callable[[Tracker], None]) -> None:
-        """Send something to each tracker. One that fails, for its server is gone or a disk full,
-        is told nothing more: the training goes on. An exception of a function of the program is
-        raised."""
+    def to_trackers(self, send: Callable[[Tracker], None]) -> None:
+        """Call `send` with each tracker. A tracker that fails, because its server is gone or a disk is full,
+        is removed, and the training continues. An exception of the program's own function is raised."""
         for tracker in tuple(self.trackers):
             try:
-                tell(tracker)
-            except Exception as error:  # whatever a library raises
+                send(tracker)
+            except Exception as error:  # libraries raise errors of many classes
                 if isinstance(tracker, FunctionTracker):
                     raise
                 self.trackers.remove(tracker)
                 kind = type(tracker).__name__
-                self.say(f"{kind} gets no more of this run, which goes on: {first_line(error)}")
+                self.say(f"{kind} failed and is left out; the run continues: {first_line(error)}")
 
     def training(self, step: int, images: int, loss: float, norm: float, lr: float) -> None:
-        """Write a point of the training curve, with the speed since the last one; `images` is the
-        number of one step."""
+        """Write a point of the training curve, with the speed since the last point. images: number of
+        images of a step."""
         pace = self.meter.pace(step, images, self.total)
         self.meter = Meter(step)
         values = {
@@ -205,10 +206,12 @@ class Log:
         self._show(step, pace, loss, f"  lr {lr:.2e}")
 
     def at(self, step: int, images: int, loss: float) -> None:
-        """Move the bar, and about once a second its numbers: `images` is the number of one step,
-        and the loss is that of the last step that is known. The first two are shown at once, without
-        a terminal as lines. What the first one does once (a device wakes up, code is compiled) is
-        not in the pace of the others."""
+        """Move the bar, and update its numbers about once a second. The first two steps are shown
+        immediately, without a terminal as lines. The first one, which includes starting the device and
+        compiling code, does not count for the speed.
+
+        images: number of images of a step. loss: loss of the last step that was read.
+        """
         seconds = time.perf_counter() - self.shown_at
         on_terminal = self.console.is_terminal
         if step != self.shown_step and (self.is_early(step) or (on_terminal and seconds > 1)):
@@ -221,8 +224,8 @@ class Log:
             progress_of("training", step, self.total)
 
     def _show(self, step: int, pace: Pace, loss: float, rate: str = "") -> None:
-        """The numbers of a step beside the bar; without a terminal as a line, which has the
-        learning rate too."""
+        """Show the numbers of a step beside the bar; without a terminal as a line, together with the
+        learning rate."""
         self.shown_at = time.perf_counter()
         self.shown_step = step
         numbers = f"{step:,}/{self.total:,}  loss {loss:.4f}"
@@ -234,7 +237,8 @@ class Log:
             self.say(f"{numbers}{rate}{speed}")
 
     def _speed(self, pace: Pace) -> str:
-        """How long the run will take, and how fast it is: a narrow terminal cuts the end."""
+        """The remaining time and the speed as text, the most important first: a narrow terminal cuts off
+        the end."""
         speed = f"{clock(pace.seconds_left)} left  {pace.images_per_second:,.0f} images/s"
         rates = self.work.rates(pace.images_per_second)
         if "mfu" in rates:
@@ -244,14 +248,14 @@ class Log:
         return speed
 
     def is_early(self, step: int) -> bool:
-        """Whether a step is one of those that are shown at once."""
+        """Whether a step is one of the first ones, which are shown immediately."""
         return step <= self.began_at + EARLY
 
     def _is_first(self, step: int) -> bool:
         return step == self.began_at + 1
 
     def metrics(self, step: int, metrics: Sequence[Metric]) -> None:
-        """Print the metrics, without those that are neither good nor bad, such as counts."""
+        """Print the metrics, without those that have no better direction, such as counts."""
         texts = []
         for metric in metrics:
             if metric.unit.better != "neither":
@@ -259,7 +263,7 @@ class Log:
         self.say(f"step {step:,}: {', '.join(texts)}")
 
     def evaluating(self, name: str, batches) -> Iterator:
-        """Yields the batches, and shows in the progress bar how many are done."""
+        """Yields the batches, and shows their number in the progress bar."""
         for number, batch in enumerate(batches, 1):
             text = f"evaluating {name:.20}, batch {number:,} of {len(batches):,}"
             self.bar.update(self.task, text=text)
@@ -274,7 +278,7 @@ class Log:
 
 
 def clock(seconds: float) -> str:
-    """A time as 1:02:03, or 4:05 below an hour."""
+    """A duration as text: 1:02:03, or 4:05 below an hour."""
     minutes, seconds = divmod(round(seconds), 60)
     if minutes >= 60:
         return f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d}"

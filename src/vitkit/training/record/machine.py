@@ -1,7 +1,7 @@
-"""On what a run computes, machine.json, and when it began, begun.json.
+"""The machine of a run, in machine.json, and its start, in begun.json.
 
-The last bits of the weights depend on the machine, so a run that continues computes as it began, as
-far as it can. Nothing that is computed depends on begun.json; the report shows it.
+The last bits of the weights depend on the machine, so a run that continues uses the numerical settings that it
+began with, as far as possible. begun.json is for the report only.
 """
 
 import platform
@@ -20,12 +20,12 @@ from vitkit.training.record.log import Work
 from vitkit.training.record.values import read_object
 
 MACHINE = "machine.json"  # in the run's directory
-BEGUN = "begun.json"  # there
+BEGUN = "begun.json"  # in the run's directory
 
 OF_BEGUN: Types = {"date": str, "seconds": NUMBER, "device": str, "exaflops_of_an_image": NUMBER}
-"""Types of what is read of BEGUN."""
+"""Types of the values that are read from BEGUN."""
 
-# How people call each fact of machine.json
+# Displayed name of each fact of machine.json
 WORDS = {
     "device": "device",
     "torch": "PyTorch",
@@ -35,10 +35,11 @@ WORDS = {
 }
 
 
-COMPILING_PAYS = 2000  # steps, of 0.05 s and more, that save the minute which compiling takes
+# Number of steps, of at least 0.05 s, from which compiling saves more than its minute
+COMPILING_PAYS = 2000
 
-# The most that a GPU computes, in 10^12 operations a second: in bfloat16, without sparsity, and in
-# float32 without TF32, by NVIDIA's data sheets
+# Peak of a GPU in 10^12 operations per second, by NVIDIA's data sheets: in bfloat16 without sparsity, and in
+# float32 without TF32
 PEAKS = {
     "NVIDIA A100-PCIE-40GB": (312, 19.5),
     "NVIDIA A100-SXM4-40GB": (312, 19.5),
@@ -52,9 +53,9 @@ PEAKS = {
 }
 
 
-def work_of_images(run_dir: Path, device: torch.device, precision: Precision) -> Work:
-    """How many operations an image takes, as the run wrote it down when it began, and how many all
-    devices of the run can make at most in a second, where that is known."""
+def recorded_work(run_dir: Path, device: torch.device, precision: Precision) -> Work:
+    """The operations of a step per image, recorded when the run began, and the peak of all its devices, as far
+    as they are known."""
     begun = from_rank_0(lambda: read_object(run_dir / BEGUN, OF_BEGUN))
     exaflops = begun.get("exaflops_of_an_image")
     if not isinstance(exaflops, float):
@@ -66,7 +67,7 @@ def work_of_images(run_dir: Path, device: torch.device, precision: Precision) ->
 
 
 def about_tf32(device: torch.device) -> str:
-    """A sentence on how a GPU multiplies float32 matrices; none on another device."""
+    """A sentence about the precision of float32 matrix products on a GPU; empty for other devices."""
     if device.type != "cuda":
         return ""
     # Not `allow_tf32`, which raises if the calling program has set `fp32_precision`
@@ -78,8 +79,7 @@ def about_tf32(device: torch.device) -> str:
 
 
 def about_compiling(device: torch.device, recipe: Recipe) -> str:
-    """A sentence for a GPU that Python will keep waiting for so long that compiling would pay; none
-    otherwise."""
+    """A sentence that recommends compiling for a long run on a GPU; empty otherwise."""
     if device.type != "cuda" or recipe.compile or recipe.length.n < COMPILING_PAYS:
         return ""
     return (
@@ -89,23 +89,23 @@ def about_compiling(device: torch.device, recipe: Recipe) -> str:
 
 
 def _name(device: torch.device) -> str:
-    """What a device is called."""
+    """The name of a device's hardware."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return processor()
 
 
-def compute_as_begun(
+def restore_numerics(
     run_dir: Path, device: torch.device, precision: Precision, continues: bool, say: Say
 ) -> None:
-    """Compute by the libraries with which the run began, as far as this machine has them; a run
-    that begins writes down which it takes. Says in what the machine differs from the one that the
-    run began on: its weights then differ in their last bits from those of an undisturbed run."""
+    """Select the libraries with which the run began, as far as this machine has them; a new run records its
+    choice. Prints the differences from the machine on which the run began: the weights then differ in their
+    last bits from those of an uninterrupted run."""
     begun = {}
     if continues:
         begun = from_rank_0(lambda: read_object(run_dir / MACHINE))
 
-    # What the bits of a result depend on, apart from the recipe and the images
+    # Facts on which the last bits of the result depend, besides the recipe and the images
     facts = {
         "device": _name(device),
         "torch": torch.__version__,
@@ -116,14 +116,14 @@ def compute_as_begun(
         matmul.use(from_rank_0(lambda: _library(begun)))
         facts["matmul"] = list(matmul.in_use())
 
-    # Beside those that the run began with
+    # Record them, or compare them with those that the run began with
     if not begun:
         from_rank_0(lambda: write_json(run_dir / MACHINE, facts))
     if continues and not begun:
         say(
-            f"{MACHINE} is missing or damaged, so nobody knows what this run began on; it "
+            f"{MACHINE} is missing or damaged, so the machine on which this run began is unknown; it "
             "continues, and on another machine its weights differ in their last bits from those of "
-            "an undisturbed run"
+            "an uninterrupted run"
         )
     changed = [
         f"{word} {_in_words(begun[name])} -> {_in_words(facts.get(name))}"
@@ -134,13 +134,13 @@ def compute_as_begun(
         say(
             "this run began on another machine or with other settings of it "
             f"({'; '.join(changed)}): it continues, and its weights will differ in the last bits from "
-            "those of an undisturbed run"
+            "those of an uninterrupted run"
         )
 
 
 def _library(begun: dict) -> matmul.OneDnn:
-    """What multiplies matrices in dense layers: the user's choice; else that of the run's
-    beginning; else the faster one, which was measured and might come out otherwise today."""
+    """The library for the matrix products of dense layers: the user's choice; else the one with which the
+    run began; else the faster one, which is measured."""
     begun_with = _as_library(begun.get("matmul"))
     if begun_with is not None and not matmul.chosen_by_user():
         return begun_with
@@ -148,7 +148,7 @@ def _library(begun: dict) -> matmul.OneDnn:
 
 
 def _as_library(value: object) -> matmul.OneDnn | None:
-    """What machine.json says of "matmul"; None if it is anything else, or damaged."""
+    """The value of "matmul" in machine.json; None if it is missing or damaged."""
     if (
         isinstance(value, list)
         and len(value) == 3
@@ -159,13 +159,13 @@ def _as_library(value: object) -> matmul.OneDnn | None:
 
 
 def _in_words(value: object) -> str:
-    """A fact of machine.json for people."""
+    """A fact of machine.json as text."""
     return str(_as_library(value) or value)
 
 
 def record_beginning(run_dir: Path, recipe: Recipe) -> None:
-    """Write down when the run of a resolved recipe began, with which versions, and how many
-    operations an image takes. A run that continues keeps what it has."""
+    """Record when the run of a resolved recipe began, the versions of its software, and the operations of an
+    image. A run that continues keeps its record."""
     if (run_dir / BEGUN).exists():
         return
     from vitkit import __version__
@@ -185,7 +185,8 @@ def record_beginning(run_dir: Path, recipe: Recipe) -> None:
 
 
 def environment(run_dir: Path, precision: str) -> dict[str, str]:
-    """On which machine a run of this precision began, and with which versions, in words."""
+    """The machine and the software versions with which a run of this precision began, as text, for its
+    report."""
     machine = read_object(run_dir / MACHINE)
     facts = {WORDS[name]: _in_words(machine[name]) for name in WORDS if name in machine}
     facts["precision"] = precision

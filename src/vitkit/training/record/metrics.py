@@ -1,7 +1,7 @@
-"""metrics.jsonl: one JSON line an event, and what follows from the lines.
+"""metrics.jsonl, with one JSON line per event: writing, reading and comparing.
 
-Which evaluation was the best, and whether a run gains anything any more, follows from the lines
-alone: so a run that was killed comes to the same conclusions as one that was not.
+The best evaluation, and the decision to stop early, depend on the lines alone, so an interrupted run reaches the
+same decisions as an uninterrupted one.
 """
 
 import json
@@ -13,17 +13,17 @@ from vitkit.system.errors import BadRun
 from vitkit.system.storage.files import Record, parse_json
 from vitkit.system.storage.records import is_whole
 
-STEPS = range(1 << 53)  # what is left out counts as damaged
-LONGEST_NAME = 1000  # characters of an evaluator's or a metric's name
+STEPS = range(1 << 53)  # valid steps; a line with another one is damaged
+LONGEST_NAME = 1000  # largest number of characters in the name of an evaluator or a metric
 
 # Writing
 
 
 def to_line(line: dict) -> str:
-    """A line of metrics.jsonl. It is always valid JSON: a number that is not finite is null, and
-    "notes" say which it was."""
+    """A line of metrics.jsonl. It is valid JSON: a number that is not finite is null, and "notes" holds its
+    value as text."""
     values = {}
-    notes = {}  # of numbers that JSON does not have, by name
+    notes = {}  # NaN and infinite numbers as text, by name
     for name, value in line.items():
         if name == "metrics":
             value = {key: metric.to_json() for key, metric in value.items()}
@@ -41,7 +41,7 @@ def to_line(line: dict) -> str:
 
 
 def read_metrics(path: Path) -> list[dict]:
-    """Every whole line of a metrics.jsonl; damaged lines are left out.
+    """The complete lines of a metrics.jsonl, without damaged ones.
 
     The "metrics" of an evaluation are a dict of Metric by name; numbers that were not finite are
     NaN or infinite again.
@@ -51,15 +51,15 @@ def read_metrics(path: Path) -> list[dict]:
 
 
 def read_lines(path: Path) -> tuple[list[dict], int]:
-    """The whole lines of a metrics.jsonl, and how many others are damaged. A last line that was cut
-    off by a kill counts as neither."""
+    """The complete lines of a metrics.jsonl, and the number of damaged ones. A last line without a newline,
+    which a kill has cut off, counts as neither."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
         return [], 0
     lines = []
     damaged = 0
-    for line in data.split(b"\n")[:-1]:  # what follows the last newline was cut off
+    for line in data.split(b"\n")[:-1]:  # the rest after the last newline is incomplete
         try:
             lines.append(_from_json(line))
         except (ValueError, KeyError, TypeError, AttributeError):
@@ -68,18 +68,19 @@ def read_lines(path: Path) -> tuple[list[dict], int]:
 
 
 def _from_json(line: bytes) -> dict:
-    """The line that `to_line` wrote. Raises one of several errors if it is damaged."""
+    """The values of a line from `to_line`. Raises ValueError, KeyError, TypeError or AttributeError if it is
+    damaged."""
     values = parse_json(line, Record)
     is_step = isinstance(values["step"], int) and values["step"] in STEPS
     if not isinstance(values["event"], str) or not is_step:
         raise BadRun("an event has a name and a step")
     if values["event"] == "evaluation" and not isinstance(values["evaluator"], str):
-        raise BadRun("an evaluation says what measured")
+        raise BadRun("an evaluation has the name of an evaluator")
     for name, note in values.pop("notes", {}).items():
         values[name] = number_of(values[name], note)
     primary = values.get("primary", "")
     if not isinstance(primary, str) or (primary and primary not in values.get("metrics", {})):
-        raise BadRun("the metric by which runs are compared is not among those that were measured")
+        raise BadRun("the primary metric is not among the metrics")
     if values["event"] == "training":
         for name, value in values.items():
             is_number = isinstance(value, float) or is_whole(value)
@@ -89,7 +90,7 @@ def _from_json(line: bytes) -> dict:
         metrics = values["metrics"].items()
         values["metrics"] = {name: Metric.from_json(name, saved) for name, saved in metrics}
     for name in (values.get("evaluator", ""), *values.get("metrics", {})):
-        if len(name) > LONGEST_NAME:  # a figure's legend of it would take minutes
+        if len(name) > LONGEST_NAME:  # drawing it in a figure's legend would take minutes
             raise BadRun("the name of a metric is too long")
     return values
 
@@ -106,9 +107,8 @@ def last_metrics(run_dir: Path) -> dict[str, Metric]:
 
 
 def best_step(lines: list[dict], name: str) -> int | None:
-    """The step at which a metric was best, the first of equal ones; None before the first
-    evaluation. Raises VitkitError if the evaluations do not measure it, or if it is neither good nor
-    bad."""
+    """The step at which a metric was best, the first of equal ones; None before the first evaluation.
+    Raises VitkitError if the evaluations do not measure it, or if it has no better direction."""
     best: Metric | None = None
     step = None
     measured: dict[str, Metric] = {}
@@ -128,15 +128,15 @@ def best_step(lines: list[dict], name: str) -> int | None:
 
 
 def not_measured(name: str, measured: list[str]) -> str:
-    """The message for a metric that is not among those that a run measures, which are named."""
+    """The message about a `best` that is not among the metrics of a run, which are `measured`."""
     text = f"`best={name!r}`: the run does not measure that; "
     if measured:
         text += f"choose from {', '.join(measured)}"
     else:
-        text += "nothing measures it"
+        text += "it has no evaluator"
     on_val = [each for each in measured if each.startswith("val/")]
     if name.startswith("val/") and not on_val:
-        text += ". `data.parts='three'` holds training images out, as val"
+        text += ". `data.parts='three'` holds out training images as the val part"
     return text
 
 
@@ -152,11 +152,11 @@ def up_to_best(lines: list[dict], name: str) -> list[dict]:
 
 
 def primary_of(lines: list[dict], name: str = "") -> Metric | None:
-    """The metric by which runs are compared, at the evaluation at which metric `name` was best, or
+    """The primary metric, by which runs are compared, at the evaluation at which metric `name` was best, or
     at the last one if `name` is empty; None if nothing was measured.
 
-    It is the first metric of the recipe's first evaluator, on the last part that it measures: the
-    test part, if there is one. Raises VitkitError as `best_step` does.
+    The primary metric is the first one of the recipe's first evaluator, on the last part that it measures:
+    the test part, if there is one. Raises VitkitError as `best_step` does.
     """
     for line in reversed(up_to_best(lines, name)):
         if line.get("primary"):
@@ -165,8 +165,8 @@ def primary_of(lines: list[dict], name: str = "") -> Metric | None:
 
 
 def gains_nothing(lines: list[dict], patience: int, name: str = "") -> bool:
-    """Whether none of the last `patience` evaluations is better than the best one before them: in
-    metric `name`, or if that is empty in any metric of the recipe's first evaluator."""
+    """Whether none of the last `patience` evaluations improves on the best one before them, in metric
+    `name`, or if that is empty in any metric of the recipe's first evaluator."""
     measured = []
     for line in lines:
         metrics = line.get("metrics", {})

@@ -1,8 +1,8 @@
-"""Trackers: where else a run is written than in its directory: TensorBoard, Weights & Biases, MLflow, and
-a function of the program's own.
+"""Trackers, which receive the log of a run besides its directory: TensorBoard, Weights & Biases, MLflow, and a
+function of the calling program.
 
-Each gets the scalars of metrics.jsonl, the settings of recipe.json, and at the end pictures of the
-mistakes. Nothing is read back: a run does not depend on what tracks it.
+Each gets the scalars of metrics.jsonl, the settings of recipe.json, and at the end pictures of mistakes.
+Nothing is read back, so a run does not depend on its trackers.
 """
 
 import hashlib
@@ -24,41 +24,47 @@ from vitkit.system.console.text import as_word
 from vitkit.system.errors import BadSettings
 from vitkit.training.record.values import as_typed
 
-PROJECT = "vitkit"  # what runs are under, where there are several projects
-SIDE = 256  # pixels of a picture, a square as all are shown side by side
+PROJECT = "vitkit"  # default name of the project or experiment
+SIDE = 256  # side, in pixels, of the square pictures
 
 
 class Mistaken(NamedTuple):
     """A picture of a mistake."""
 
     pixels: np.ndarray
-    """uint8 (SIDE, SIDE, 3)."""
+    """The image, uint8 (SIDE, SIDE, 3)."""
     caption: str
-    """Its name, its class and the answer."""
+    """The image's name, true class and prediction."""
 
 
 class Tracker(Protocol):
     """Receives the numbers and pictures of a run."""
 
     sentence: str
-    """How to look at it; "" if that is not for us to say."""
+    """A message about how to view the tracked run; empty for none."""
 
     def scalars(self, step: int, values: dict[str, float]) -> None:
-        """Numbers of a step, by name: "loss", "val/top1"."""
+        """Receive the numbers of a step, by name, such as "loss" and "val/top1"."""
 
     def pictures(self, step: int, mistaken: Sequence[Mistaken]) -> None:
-        """The most confident mistakes, when the run ends."""
+        """Receive the most confident mistakes, at the end of the run."""
 
     def close(self) -> None:
-        """End this call; the run may continue in another."""
+        """Close the tracker; a later call may continue the run."""
 
 
 def open_trackers(
     track: str, run_dir: Path, begun: Path, step: int, settings: dict[str, Any]
 ) -> list[Tracker]:
-    """The tracker of this name or directory, and the program's own function, for a run that begins or
-    goes on at this step. `begun` is the file that says when it began; the settings are those of
-    recipe.json, by their whole names. Raises VitkitError if a library cannot begin."""
+    """Open the tracker `track`, and that of the calling program's function if it has one, for a run that
+    begins or continues at a step.
+
+    track: name of a tracker, or a directory for TensorBoard.
+    begun: the run's begun.json, which identifies the run.
+    settings: the settings of recipe.json, by their full names.
+
+    Raises VitkitError if a library fails to start.
+    """
     trackers: list[Tracker] = []
     try:
         if track == "wandb":
@@ -69,22 +75,22 @@ def open_trackers(
             trackers.append(TensorBoard(run_dir / "tensorboard", step, settings))
         elif track:
             trackers.append(TensorBoard(Path(track), step, settings))
-    except Exception as error:  # whatever a library raises, of an account or a server
-        raise BadSettings(f"`track={track!r}` cannot begin: {first_line(error)}") from error
+    except Exception as error:  # libraries raise errors of many classes
+        raise BadSettings(f"`track={track!r}` cannot be opened: {first_line(error)}") from error
     if callback := current_callback():
         trackers.append(FunctionTracker(callback))
     return trackers
 
 
 class TensorBoard:
-    """Event files in a directory, for `tensorboard --logdir`. Events of later steps than it begins at are
-    forgotten: they are of steps that are done again."""
+    """Writes event files to a directory, for `tensorboard --logdir`. Events of steps after the first one are
+    dropped, because the run repeats these steps."""
 
     def __init__(self, directory: Path, step: int, settings: dict[str, Any]):
         from torch.utils.tensorboard import SummaryWriter
 
         self.writer = SummaryWriter(directory, purge_step=step + 1)
-        self.sentence = f"to look at the run as it goes: tensorboard --logdir {as_word(directory)}"
+        self.sentence = f"to watch the run: tensorboard --logdir {as_word(directory)}"
         rows = [f"| {name} | {as_typed(value)} |" for name, value in settings.items()]
         text = "\n".join(["| setting | value |", "|---|---|", *rows])
         self.writer.add_text("recipe", text, step)
@@ -103,8 +109,8 @@ class TensorBoard:
 
 
 class WeightsAndBiases:
-    """A run of the project "vitkit" of wandb.ai, or of WANDB_PROJECT. Without an account, or with
-    WANDB_MODE=offline, it is a folder wandb/ in the run's directory, for `wandb sync`."""
+    """Sends to a run of the project "vitkit" of wandb.ai, or of WANDB_PROJECT. Without an account, or with
+    WANDB_MODE=offline, it writes a folder wandb/ in the run's directory, for `wandb sync`."""
 
     def __init__(self, run_dir: Path, identity: str, settings: dict[str, Any]):
         import wandb
@@ -123,15 +129,15 @@ class WeightsAndBiases:
             config=settings,
             settings=wandb.Settings(silent=True, console="off"),
         )
-        self.run.define_metric("*", step_metric="step")  # a run may go back to an earlier step
+        self.run.define_metric("*", step_metric="step")  # a run may repeat earlier steps
         if self.run.offline:
             folder = as_word(Path(self.run.dir).parent)
             self.sentence = (
-                "Weights & Biases knows no account here, or is told to be offline: the run stays on "
-                f"this machine, and wandb sync {folder} sends it"
+                "Weights & Biases has no account here, or is set to offline: the run stays on this "
+                f"machine, and wandb sync {folder} sends it"
             )
         else:
-            self.sentence = f"to look at the run as it goes: {self.run.url}"
+            self.sentence = f"to watch the run: {self.run.url}"
 
     def scalars(self, step: int, values: dict[str, float]) -> None:
         self.run.log({"step": step, **values})
@@ -145,15 +151,15 @@ class WeightsAndBiases:
 
 
 class MLflow:
-    """A run of the experiment "vitkit", or of MLFLOW_EXPERIMENT_NAME, where MLFLOW_TRACKING_URI says;
-    without that where MLflow itself writes, so that `mlflow ui` in the same folder shows it."""
+    """Writes to a run of the experiment "vitkit", or of MLFLOW_EXPERIMENT_NAME, at MLFLOW_TRACKING_URI, by
+    default MLflow's own, so that `mlflow ui` in the same folder shows it."""
 
     def __init__(self, run_dir: Path, identity: str, settings: dict[str, Any]):
         from mlflow import MlflowClient
 
         self.client = MlflowClient()
         where = as_word(self.client.tracking_uri)
-        self.sentence = f"to look at the run as it goes: mlflow ui --backend-store-uri {where}"
+        self.sentence = f"to watch the run: mlflow ui --backend-store-uri {where}"
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
         experiment = self.client.get_experiment_by_name(name)
         if experiment is not None:
@@ -189,7 +195,7 @@ class MLflow:
 
 
 class FunctionTracker:
-    """A function of the program's own, of the step and its numbers."""
+    """Calls a function of the calling program with each step and its numbers."""
 
     def __init__(self, function: Any):
         self.function = function
@@ -206,16 +212,16 @@ class FunctionTracker:
 
 
 def identity(run_dir: Path, begun: Path) -> str:
-    """Identifies a run: the same if the run continues, another if its directory is used for a new
-    run."""
+    """An identifier of a run, which stays the same when the run continues, and changes when its directory is
+    used for a new run."""
     digest = hashlib.sha256(os.fsencode(run_dir.resolve()))
     digest.update(begun.read_bytes())
     return digest.hexdigest()[:12]
 
 
 def pictures_of_mistakes(answers: Path, step: int, parts: dict[str, Source]) -> list[Mistaken]:
-    """The most confident mistakes of a run's last evaluation, if it was at this step, of those parts
-    of its images."""
+    """The most confident mistakes of a run's last evaluation, if that was at this step and on one of these
+    parts."""
     kept = read_answers(answers)
     if kept is None or kept.step != step or kept.part not in parts:
         return []
@@ -226,12 +232,12 @@ def pictures_of_mistakes(answers: Path, step: int, parts: dict[str, Source]) -> 
         whole = picture_for_people(open_image(data, mistake.image))
         pixels = np.asarray(ImageOps.pad(Image.fromarray(whole), (SIDE, SIDE)))
         name = Path(mistake.image).name
-        caption = f"{name}, {mistake.true}, taken for {mistake.predicted}"
+        caption = f"{name}, {mistake.true}, predicted as {mistake.predicted}"
         mistaken.append(Mistaken(pixels, caption))
     return mistaken
 
 
 def first_line(error: Exception) -> str:
-    """The first line of what an error says; its type if it says nothing."""
+    """The first line of an error's message; its type if the message is empty."""
     lines = str(error).strip().splitlines()
     return next(iter(lines), type(error).__name__)

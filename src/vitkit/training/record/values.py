@@ -1,5 +1,4 @@
-"""A recipe as plain values, which recipe.json holds: in what two of them differ, and which settings
-are not at their defaults."""
+"""A recipe as plain values, as in recipe.json: conversion, differences, and defaults."""
 
 import sys
 from dataclasses import MISSING, Field, fields, is_dataclass
@@ -15,30 +14,30 @@ from vitkit.system.storage.addresses import values_without_credentials
 from vitkit.system.storage.files import Types, check_types, parse_json
 from vitkit.system.storage.records import value_of
 
-# Settings, and parts of the recipe, that may change when a run continues: its weights do not depend
+# Settings, and parts of the recipe, that may change when a run continues, because its weights do not depend
 # on them
 FREE_ON_RESUME = (
     "name",
     "evals",
     "evaluate_every",
-    "data.source",  # images are compared as what they are, by their names and sizes
+    "data.source",  # the images themselves are compared, by their fingerprints
     "data.workers",
     "data.keep_decoded",
     "data.check",
-    "shard_group",  # the machines of a run may be others when it continues
+    "shard_group",  # a run may continue on other machines
     "keep",
     "log_every",
     "track",
 )
 
 
-# Cached per class: Python evaluates annotations again for every call
+# Cached for each class, because Python evaluates annotations in every call
 type_hints = cache(get_type_hints)
 
 
 def read_object(file: Path, types: Types | None = None) -> dict:
-    """What a JSON file of a run holds; nothing if it is not there, damaged, no object, or if a value
-    has another type than these."""
+    """The object in a JSON file of a run; empty if the file is missing or damaged, is not an object, or has a
+    value of another type than `types`."""
     try:
         values = parse_json(file.read_bytes())
         if not isinstance(values, dict):
@@ -64,11 +63,11 @@ OF_DATA: dict[str, Any] = {
     "made_fingerprint": str | None,
     "readers": int,
 }
-"""Types of what data.json holds."""
+"""Types of the values in data.json."""
 
 
 def check_data(data: Any) -> dict:
-    """Checks and returns the values of a data.json. Raises VitkitError if one is not as a run writes it."""
+    """Check the values of a data.json, and return them. Raises VitkitError for a value that no run writes."""
     if not isinstance(data, dict):
         raise BadRun(f"the data are {repr(data)[:100]}")
     for name, kind in OF_DATA.items():
@@ -82,11 +81,11 @@ def check_data(data: Any) -> dict:
 
 
 def check_recipe(recipe: Any) -> dict:
-    """Checks and returns the values of a recipe.json. Raises VitkitError unless they, and their data, are objects, and
-    the source of these is a text."""
+    """Check the values of a recipe.json, and return them. Raises VitkitError unless they and "data" are objects,
+    and the data's "source" is text."""
     data = recipe.get("data", {}) if isinstance(recipe, dict) else None
     if not isinstance(data, dict) or not isinstance(data.get("source", ""), str):
-        raise BadRun("a recipe, its data or their source is not what was written")
+        raise BadRun("the recipe or its data is not an object, or the data's source is not text")
     check_types(recipe, {"name": str})
     return recipe
 
@@ -94,16 +93,15 @@ def check_recipe(recipe: Any) -> dict:
 def to_json(node: Any, declared: Any = None) -> Any:
     """A recipe, or a part of it (`node`), as plain values; spans as text.
 
-    `declared` is the type that the node's field is annotated with. Where the node is of another
-    class, its values begin with that "class": of `objective: Objective = Supervised()` they are
-    {"class": "Supervised", "loss": "softmax", ...}. So two objectives with the same settings are
-    two recipes.
+    `declared` is the annotated type of the node's field. If the node is of another class, its values begin with
+    that "class": for `objective: Objective = Supervised()` they are {"class": "Supervised", "loss": "softmax",
+    ...}. So recipes with different objectives differ even if the settings of these are equal.
     """
-    # Values that are no dataclass
+    # Values other than dataclasses
     if isinstance(node, Span):
         return str(node)
     if isinstance(node, str):
-        # A record is shared; to continue a run, its command with the address is given again
+        # Records may be shared, so they hold no credentials; a command that continues the run gives them again
         return values_without_credentials(node)
     if isinstance(node, tuple):
         item_type, *_ = get_args(declared) or (None,)
@@ -111,7 +109,7 @@ def to_json(node: Any, declared: Any = None) -> Any:
     if not is_dataclass(node):
         return node
 
-    # A dataclass: its class, if that is not known from the field, and its settings
+    # A dataclass: its class, if that is not the declared one, and its settings
     values = {}
     if declared is not None and type(node) is not without_none(declared):
         values["class"] = class_name(type(node))  # no setting can have this name: it is a keyword
@@ -122,18 +120,19 @@ def to_json(node: Any, declared: Any = None) -> Any:
     return values
 
 
-def with_defaults(ran: dict, asked: Any) -> dict:
-    """A record of a recipe, or of a part of it, with the default of every setting that it lacks:
-    it was written by earlier code, which did not have that setting.
+def with_defaults(recorded: dict, requested: Any) -> dict:
+    """A record of a recipe, or of a part of it, with the defaults of the settings that it lacks because an older
+    version wrote it.
 
-    `asked` has the settings of today. Parts of another class than there stay as they are.
+    requested: a recipe, or a part of it, which has all of today's settings. Parts of the record with another
+        class than in `requested` stay as they are.
     """
-    filled = dict(ran)
-    filled.pop("tensorboard", None)  # which became track, and no weight depends on
-    kind: type = type(asked)
+    filled = dict(recorded)
+    filled.pop("tensorboard", None)  # an old setting, now `track`, on which no weight depends
+    kind: type = type(requested)
     types = type_hints(kind)
-    for setting in fields(asked):
-        value = getattr(asked, setting.name)
+    for setting in fields(requested):
+        value = getattr(requested, setting.name)
         if setting.name not in filled:
             default = default_of(setting)
             if default is not MISSING:
@@ -163,11 +162,9 @@ def without_none(declared: Any) -> Any:
 
 
 def class_name(kind: type) -> str:
-    """A class as recipe.json names it: "Class" if it is vitkit's own, else "module:Class" or
-    "file.py:Class".
+    """The name of a class in recipe.json: "Class" for vitkit's own, else "module:Class" or "file.py:Class".
 
-    A file is named without its folder, so that a run can be continued from any folder and on any
-    machine.
+    A file's folder is left out, so that a run can be continued from any folder and on any machine.
     """
     module = kind.__module__
     if module.partition(".")[0] == "vitkit":
@@ -178,14 +175,14 @@ def class_name(kind: type) -> str:
     return f"{module}:{kind.__qualname__}"
 
 
-def differences(ran: dict, asked: dict, prefix: str = "", free: bool = False) -> list[str]:
-    """In what two recipes, as plain values, differ: "name: value that ran -> value asked for" of
-    every such setting, but those that are free on resume; with `free` of those alone."""
+def differences(recorded: dict, requested: dict, prefix: str = "", free: bool = False) -> list[str]:
+    """The differences of two recipes, as plain values: "name: recorded value -> requested value" for each
+    setting that must not change when a run continues; with `free`, for each one that may change."""
     texts = []
-    for name in sorted(ran.keys() | asked.keys()):
+    for name in sorted(recorded.keys() | requested.keys()):
         path = prefix + name
-        before = _numbered(ran.get(name))
-        now = _numbered(asked.get(name))
+        before = _numbered(recorded.get(name))
+        now = _numbered(requested.get(name))
         if isinstance(before, dict) and isinstance(now, dict):
             texts += differences(before, now, path + ".", free)
         elif before != now and _is_free(path) == free:
@@ -194,19 +191,19 @@ def differences(ran: dict, asked: dict, prefix: str = "", free: bool = False) ->
 
 
 def _is_free(path: str) -> bool:
-    """Whether a setting, or the part of the recipe that it is in, is free on resume."""
+    """Whether a setting, or a part of the recipe that contains it, is in FREE_ON_RESUME."""
     return any(f"{path}.".startswith(f"{name}.") for name in FREE_ON_RESUME)
 
 
 def _numbered(value: Any) -> Any:
-    """A list of dataclasses, such as evals, as a dict by number; anything else as it is."""
+    """A list of objects, such as evals, as a dict by index; any other value unchanged."""
     if isinstance(value, list) and value and isinstance(value[0], dict):
         return {str(i): item for i, item in enumerate(value)}
     return value
 
 
 def flat(values: Any, prefix: str = "") -> dict[str, Any]:
-    """Every setting of a recipe, as plain values, by its whole name, such as "optim.lr"."""
+    """The settings of a recipe, as plain values, by their full names, such as "optim.lr"."""
     values = _numbered(values)
     if not isinstance(values, dict):
         return {prefix: values}
@@ -226,11 +223,10 @@ def as_typed(value: Any) -> str:
 
 
 def defaults(values: dict, kind: type) -> dict:
-    """The defaults of the settings in `values`, which is a dataclass of this kind as `to_json`
-    makes it; a setting without a default is left out.
+    """The defaults of the settings in `values`, the plain values of a dataclass of this kind; settings without
+    a default are left out.
 
-    A part of another class than its setting's type, such as an objective, has the defaults of its
-    own class.
+    A part with a class of its own, such as an objective, has the defaults of that class.
     """
     types = type_hints(kind)
     usual = {}

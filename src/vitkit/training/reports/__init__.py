@@ -1,1 +1,1 @@
-"""Runs as pages."""
+"""Reports of runs, and comparisons of runs, as HTML pages."""

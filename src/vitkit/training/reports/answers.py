@@ -1,9 +1,8 @@
-"""What a run's model answers to its held-out images, and what is inside it, as sections of the
-run's report.
+"""Sections of a run's report about the answers of its model to held-out images, and about the inside of the
+model.
 
-The answers are those of the run's last evaluation, so they cost nothing. What the model looked at
-costs a forward pass for each photograph: unless someone asks for it, it is computed only for small
-models.
+The answers are those of the run's last evaluation, so they need no computation. The attention of the model needs
+a forward pass for each photograph: without a request, it is computed only for small models.
 """
 
 import math
@@ -53,18 +52,18 @@ from vitkit.training.record.history import Recorded
 from vitkit.training.state.checkpoints import MODEL
 from vitkit.weights import Classifier, load
 
-QUICK = 80e-9  # exaFLOPs that a report may take without being asked for: about a second of a laptop
-OF_TRAINING = 1 / 3  # of the operations of a step are its forward pass
-LEAST = 192  # pixels of a side of a photograph, about
-HELD_OUT = "held out"  # what a quick run calls the part that it chooses by
-DISTANCES = 16  # images over which the attention distance is averaged
+QUICK = 80e-9  # exaFLOPs that a report may take without a request: about a second on a laptop
+OF_TRAINING = 1 / 3  # the forward pass's share of the operations of a training step
+LEAST = 192  # approximate side of a photograph in pixels
+HELD_OUT = "held out"  # name of the validation part of a quick run
+DISTANCES = 16  # number of images over which the attention distance is averaged
 BATCH = 32
 REMEDY = "if you trust it, give that name as `data`"
 
 
 def weakest_class(run: Recorded) -> str | None:
-    """A sentence about the class that fared worst in a run's last evaluation; None if every answer was
-    right, or they were not kept."""
+    """A sentence about the weakest class in a run's last evaluation; None if every answer was right, or the
+    answers were not kept."""
     given = _kept_answers(run)
     if given is None or not given.finite.all():
         return None
@@ -72,7 +71,7 @@ def weakest_class(run: Recorded) -> str | None:
 
 
 def _kept_answers(run: Recorded) -> Answers | None:
-    """The answers that a run has kept, if they are those of its last step."""
+    """The answers that a run has kept, if they are those of its last step; else None."""
     kept = read_answers(run.run_dir / ANSWERS)
     if kept is None or kept.step != run.steps():
         return None
@@ -80,13 +79,13 @@ def _kept_answers(run: Recorded) -> Answers | None:
 
 
 def answer_sections(run: Recorded, inside: bool, folder: Path) -> Iterator[Markup]:
-    """Which classes are confused, the most confident mistakes, and with `inside` the figures of the
-    model; a sentence in place of what cannot be shown.
+    """Yields sections: the confusion of classes, the most confident mistakes, and with `inside` figures of the
+    model; a sentence replaces what cannot be shown.
 
-    inside: whether the model may be run, however long that takes. folder: of the page, from which the
-    names of photographs lead to their files.
+    inside: whether to run the model, however long that takes.
+    folder: the folder of the page, to which links to the images' files are relative.
     """
-    # The images that measured it
+    # The images of the last evaluation
     kept = read_answers(run.run_dir / ANSWERS)
     name = list(run.data["counts"])[-1]  # the test part, if there is one
     if kept is not None:
@@ -101,8 +100,7 @@ def answer_sections(run: Recorded, inside: bool, folder: Path) -> Iterator[Marku
         except (VitkitError, OSError, KeyError) as error:
             problem = f"The images of {name} cannot be opened again: {error}."
 
-    # The finished model, if it may be run: it is quick enough for the mistakes of a page, or asked
-    # for
+    # Load the finished model, if that is requested, or if it is fast enough for the mistakes of a page
     of_an_image = run.begun.get("exaflops_of_an_image")
     if not isinstance(of_an_image, float):
         of_an_image = math.inf
@@ -112,7 +110,7 @@ def answer_sections(run: Recorded, inside: bool, folder: Path) -> Iterator[Marku
     if is_there and (inside or (kept is not None and is_quick)):
         classifier = load(run.run_dir, quiet=True)
 
-    # Its answers: those of the last evaluation, or computed now
+    # The answers of the last evaluation, or with `inside` new ones
     given = _kept_answers(run)
     if (
         given is None
@@ -128,7 +126,7 @@ def answer_sections(run: Recorded, inside: bool, folder: Path) -> Iterator[Marku
     if given is not None and given.finite.all():
         found = _report(given, source)
         sentence = weakest(found.classes)
-        if sentence and _kept_answers(run) is None:  # else it stands on top of the page
+        if sentence and _kept_answers(run) is None:  # otherwise it is at the top of the page
             yield paragraph(printable(sentence))
         yield confusion_section(found)
         title = "Most confident mistakes"
@@ -140,7 +138,7 @@ def answer_sections(run: Recorded, inside: bool, folder: Path) -> Iterator[Marku
             except (VitkitError, OSError) as error:
                 yield section(title, paragraph(f"An image cannot be read: {error}."))
 
-    # Inside the model, on a few held-out images; or how to get what is not on this page
+    # The inside of the model, on a few held-out images; or how to get these figures
     if inside and classifier is not None:
         images: Tensor | None = None
         if source is not None and len(source):
@@ -148,24 +146,24 @@ def answer_sections(run: Recorded, inside: bool, folder: Path) -> Iterator[Marku
             some = subset(source, [i * len(source) // count for i in range(count)])
             pictures = [open_image(some[i][0], some.name(i)) for i in range(count)]
             ready = [classifier.preprocessing(picture) for picture in pictures]
-            alike = of_one_size([image.shape for image in ready])
-            images = torch.stack([ready[number] for number in alike]).to(classifier.device)
+            of_same_size = of_one_size([image.shape for image in ready])
+            images = torch.stack([ready[number] for number in of_same_size]).to(classifier.device)
         yield from model_sections(classifier, images)
     elif not is_there:
         yield paragraph("The run has no finished model yet, so there is nothing inside to show.")
     else:
-        more = "its filters, its positions and how far its heads look"
+        more = "its filters, its position embeddings and the attention distance of its heads"
         if classifier is None:
-            more = f"what the model looked at, {more}"
+            more = f"what the model attends to, {more}"
         yield paragraph(f"vitkit report {as_word(run.run_dir)} adds {more}.", "faint")
 
 
 def open_part(run: Recorded, name: str) -> Source:
-    """A part of a run's own data, "test" for example, without its broken images: the examples in
-    the order in which the run had them.
+    """Open a part of a run's own data, such as "test", without its broken images: the examples in the order
+    in which the run had them.
 
-    Raises VitkitError for images that are not there any more, or are others now, and for a part that
-    belongs to an evaluator; OSError.
+    Raises VitkitError if the images are missing or have changed, and for a part that belongs to an
+    evaluator; OSError.
     """
     if name not in run.data["counts"]:
         raise BadRun(f"the images of {name} are not the run's own")
@@ -173,8 +171,8 @@ def open_part(run: Recorded, name: str) -> Source:
 
 
 def open_learned(run: Recorded) -> Source:
-    """All images that a quick run has learned from in the end: those to learn from, and behind them those
-    that it had held out to choose by. Raises as `open_part` does."""
+    """Open all images that the final model of a quick run has learned from: the training part, then the
+    validation part. Raises the errors of `open_part`."""
     opened = _opened(run)
     train = _part_of(run, "train", *opened)
     if HELD_OUT not in run.data["counts"]:
@@ -183,8 +181,8 @@ def open_learned(run: Recorded) -> Source:
 
 
 def _opened(run: Recorded) -> tuple[Data, Splits]:
-    """A run's data, opened again. Raises VitkitError for a name of code, or of another machine, that
-    was not typed: the run may be a stranger's."""
+    """Open a run's data. Raises VitkitError for a data set that is code or on another machine, unless the user
+    has typed its name: the run may be from a stranger."""
     settings = run.recipe["data"]
     source = settings["source"]
     place = run.data.get("place", source)
@@ -197,13 +195,13 @@ def _opened(run: Recorded) -> tuple[Data, Splits]:
     source = as_typed(source)
     if is_masked(source):
         raise BadRun(
-            f"the images are at {source}, whose user, password or signature was not written down; the "
-            "command that began the run, given once more, opens them"
+            f"the images are at {source}, whose user, password or signature was not recorded; run the "
+            "command that began the run again, which opens them"
         )
     try:
         columns = Columns(**settings["columns"])
     except TypeError as error:
-        raise BadRun(f"the columns in what the run wrote down are damaged: {error}") from None
+        raise BadRun(f"the columns in the run's recipe.json are damaged: {error}") from None
     data = Data(
         source=source,
         columns=columns,
@@ -216,8 +214,8 @@ def _opened(run: Recorded) -> tuple[Data, Splits]:
 
 
 def _part_of(run: Recorded, name: str, data: Data, splits: Splits) -> Source:
-    """A part of opened data, as the run had it."""
-    # A quick run tests on a part that it does not divide
+    """A part of opened data, without the images that the run left out."""
+    # The test part of a quick run is one of the data set's own
     parts = [getattr(splits, name, None)]
     with suppress(ValueError):  # nothing can be held out
         divided = "val" if name == HELD_OUT else name
@@ -227,27 +225,27 @@ def _part_of(run: Recorded, name: str, data: Data, splits: Splits) -> Source:
     if part is None:
         raise BadRun(f"{shown_address(data.source)!r} has changed since the run")
 
-    # Without those that the run left out
+    # Leave out the images that the run left out
     skipped = run.data["skipped"].get(name, [])
     try:
         broken = np.array([index for index, _ in skipped], np.int64)
     except (TypeError, ValueError, OverflowError):
-        raise BadRun("the images that the run skipped are damaged in what it wrote down") from None
+        raise BadRun("`skipped` in the run's data.json is damaged") from None
     return subset(part, np.setdiff1d(np.arange(len(part)), broken))
 
 
 def check_answered(kept: Kept, source: Source) -> None:
-    """Raises VitkitError if a run's answers are of images that are not there."""
+    """Raises VitkitError if a run's answers have indices beyond the images."""
     indices = kept.answers.indices
     if len(indices) and not 0 <= indices.min() <= indices.max() < len(source):
         raise BadRun(
-            f"the run's answers are of other images than the {len(source):,} of {kept.part}: {ANSWERS} is "
+            f"the run's answers do not belong to the {len(source):,} images of {kept.part}: {ANSWERS} is "
             "damaged"
         )
 
 
 def _report(given: Answers, source: Source | None) -> Report:
-    """What the sections show of answers; without the images there are no mistakes to be shown."""
+    """A report with the parts that the sections show; without mistakes if the images are missing."""
     wrong = tuple(mistakes(given, source)) if source is not None else ()
     return Report(
         model="",
@@ -263,8 +261,8 @@ def _report(given: Answers, source: Source | None) -> Report:
 
 
 def _look(classifier: Classifier | None) -> Look | None:
-    """Draws a photograph beside what the model looked at; None if no model is at hand, or if it has
-    no attention."""
+    """A function that draws a photograph beside the model's attention; None without a model, or for a model
+    without attention."""
     if classifier is None:
         return None
     try:

@@ -1,5 +1,5 @@
-"""Runs side by side: what they reached, in what their recipes differ, and their curves; the curves
-of one run too; and two runs on the images that both left out, by the answers that each has kept."""
+"""Comparisons of runs: results, differences of their recipes, and curves; the curves of a single run; and the
+answers of two runs to the images that both held out."""
 
 import hashlib
 import math
@@ -38,8 +38,8 @@ from vitkit.training.record.history import Recorded, run_names
 from vitkit.training.record.values import as_typed, flat
 from vitkit.training.reports.answers import check_answered, open_part
 
-MISSING = "-"  # in place of what only other runs have
-# What each line about the training holds: its title, its axis, and how much larger it is drawn
+MISSING = "-"  # replaces a value that only other runs have
+# Values of training lines that are drawn: title, axis, and factor
 TRAINING = {
     "loss": ("training loss", "", 1),
     "lr": ("learning rate", "", 1),
@@ -49,14 +49,15 @@ TRAINING = {
 
 
 class ComparisonRow(NamedTuple):
-    """A setting or a result, and what each run has of it."""
+    """A row of a comparison: a setting or a result of each run."""
 
     name: str
     values: tuple[str, ...]
+    """The value of each run, as text."""
 
 
 def settings(runs: Sequence[Recorded]) -> list[ComparisonRow]:
-    """Every setting in which recipes differ."""
+    """The settings in which the recipes of runs differ."""
     recipes = [flat(run.recipe) for run in runs]
     rows = []
     for name in _names(recipes):
@@ -67,8 +68,8 @@ def settings(runs: Sequence[Recorded]) -> list[ComparisonRow]:
 
 
 def results(runs: Sequence[Recorded]) -> list[ComparisonRow]:
-    """What the runs reached: every metric at its last and, if it was better then, at its best
-    evaluation; and what each took."""
+    """The results of runs: every metric at its last evaluation, and at its best one if that was better; and the
+    cost of each run."""
     rows = []
     measured = [run.points() for run in runs]
     for name in _names(measured):
@@ -88,8 +89,8 @@ def results(runs: Sequence[Recorded]) -> list[ComparisonRow]:
 
 
 def verdict(runs: Sequence[Recorded]) -> str:
-    """A sentence about which run is best, by the metric that runs are compared by; it says if
-    chance may explain the difference, or if they cannot be compared."""
+    """A sentence about which run is best by the primary metric; it says if chance may explain the difference,
+    or if the runs cannot be compared."""
     none = "neither" if len(runs) == 2 else "none"
     measured = [run.points() for run in runs]
     name = next(iter(measured[0]), "")
@@ -107,7 +108,7 @@ def verdict(runs: Sequence[Recorded]) -> str:
     if all(metric.value == first.value for metric in reached):
         return f"{name} is the same in all: {first.unit.text(first.value)}"
 
-    # Which is best, and which others might be as good
+    # Find the best run, and the others that may be as good
     best = 0
     for i, metric in enumerate(reached):
         if metric.beats(reached[best]):
@@ -122,29 +123,26 @@ def verdict(runs: Sequence[Recorded]) -> str:
         if i != best and metric.interval and best_interval:
             low, high = metric.interval
             best_low, best_high = best_interval
-            if max(low, best_low) <= min(high, best_high):  # they have a value in common
+            if max(low, best_low) <= min(high, best_high):  # the intervals overlap
                 near.append(str(runs[i].run_dir))
     if near:
         whose = "their intervals overlap"
         if len(runs) > 2:
             whose = f"its interval overlaps with that of {', '.join(near)}"
-        sentence += (
-            f", but {whose}: with --against, vitkit evaluate says whether chance explains it"
-        )
+        sentence += f", but {whose}: vitkit evaluate with --against tests the difference"
     return sentence
 
 
 def write_comparison(path: Path, runs: Sequence[Recorded], notes: Sequence[str] = ()) -> Path:
-    """Write a page about runs side by side: results, curves, and settings; returns its path. notes:
-    sentences that come first. Raises OSError, and VitkitError for a file that vitkit did not
-    write."""
+    """Write a page that compares runs: results, curves, and settings; returns its path. notes: sentences at its
+    beginning. Raises OSError, and VitkitError for a file that vitkit did not write."""
     names = run_names(runs)
     by_name = dict(zip(names, runs, strict=True))
     curves = []
     for panel in [*training_panels(by_name), *metric_panels(by_name)]:
         curves.append(drawing(plot([panel]), f"{panel.title} of the runs, by step"))
     different = settings(runs)
-    recipes = paragraph("There is none: the recipes are the same.")
+    recipes = paragraph("None: the recipes are equal.")
     if different:
         recipes = table(_cells(different), ("setting", *names), wraps=True)
     blocks = [
@@ -165,7 +163,7 @@ def _cells(rows: Sequence[ComparisonRow]) -> list[tuple[str, ...]]:
 
 
 def _names(values: Iterable[Mapping[str, object]]) -> list[str]:
-    """The names that any of these has, each once."""
+    """The keys of all mappings, each once, in order of appearance."""
     names: dict[str, None] = {}
     for each in values:
         names |= dict.fromkeys(each)
@@ -173,8 +171,8 @@ def _names(values: Iterable[Mapping[str, object]]) -> list[str]:
 
 
 def _last_and_best(points: Sequence[tuple[int, Metric]]) -> tuple[str, str]:
-    """The last of a metric's values, with its interval; and the best one and its step, if it is
-    another."""
+    """The last value of a metric with its interval, as text; and the best one with its step, if that is
+    better."""
     if not points:
         return MISSING, MISSING
     last = points[-1][1]
@@ -193,15 +191,15 @@ def _last_and_best(points: Sequence[tuple[int, Metric]]) -> tuple[str, str]:
 
 
 def training_panels(runs: Mapping[str, Recorded]) -> list[Panel]:
-    """Loss, learning rate, gradient norm and waiting for data by step: in each panel a curve for
-    each run, by what it is called. One run alone is best called ""."""
+    """Panels of loss, learning rate, gradient norm and waiting for data by step, each with a curve for each
+    run, by its name. The name of a single run should be ""."""
     panels = []
     for name, (title, axis, scale) in TRAINING.items():
         curves = {}
         for run_name, run in runs.items():
             lines = [line for line in run.lines if line["event"] == "training"]
             points = [(line["step"], line[name] * scale) for line in lines if name in line]
-            if points:  # a quick run has none
+            if points:  # quick runs have none
                 curves[run_name] = Curve([x for x, _ in points], [y for _, y in points])
         if curves:
             panels.append(Panel(title, axis, curves))
@@ -209,8 +207,8 @@ def training_panels(runs: Mapping[str, Recorded]) -> list[Panel]:
 
 
 def unit_panels(run: Recorded) -> list[Panel]:
-    """The metrics of one run: a panel for each unit, with a curve for each metric; none for
-    counts, which are neither better nor worse."""
+    """The metrics of one run: a panel for each unit, with a curve for each metric. Metrics without a better
+    direction, such as counts, are left out."""
     by_unit: dict[Unit, dict[str, Curve]] = {}
     for name, points in run.points().items():
         unit = points[0][1].unit
@@ -219,8 +217,8 @@ def unit_panels(run: Recorded) -> list[Panel]:
 
 
 def metric_panels(runs: Mapping[str, Recorded]) -> list[Panel]:
-    """The metrics of several runs: a panel for each metric, with a curve for each run. What none
-    has measured twice, as quick runs do not, is a number and no curve."""
+    """The metrics of several runs: a panel for each metric, with a curve for each run. Metrics that no run has
+    measured twice are left out."""
     points = {name: run.points() for name, run in runs.items()}
     panels = []
     for metric in _names(points.values()):
@@ -235,7 +233,7 @@ def metric_panels(runs: Mapping[str, Recorded]) -> list[Panel]:
 
 
 def metric_curve(points: Sequence[tuple[int, Metric]]) -> Curve:
-    """A metric at the steps where it was measured, with its intervals, if it has any."""
+    """The curve of a metric by step, with its intervals if it has any."""
     steps = []
     values = []
     lows = []
@@ -247,40 +245,42 @@ def metric_curve(points: Sequence[tuple[int, Metric]]) -> Curve:
         values.append(metric.value * scale)
         lows.append(low * scale)
         highs.append(high * scale)
-    if all(map(math.isnan, lows)):  # no metric of this name has an interval
+    if all(map(math.isnan, lows)):  # the metric has no intervals
         return Curve(steps, values)
     return Curve(steps, values, lows, highs)
 
 
-# Two runs on the images that both left out
+# Two runs on the images that both held out
+
+
 class Common(NamedTuple):
-    """What two runs answered to the same images."""
+    """The answers of two runs to the same images."""
 
     first: np.ndarray
-    """Whether the first is right: bool (N,)."""
+    """Whether the first run's answer is right: bool (N,)."""
     second: np.ndarray
-    """Whether the second is: bool (N,)."""
+    """Whether the second run's answer is right: bool (N,)."""
     groups: np.ndarray | None = None
-    """Images with the same number belong together: int64 (N,). None if each is alone."""
+    """The number of each image's group: int64 (N,). None if all images are independent."""
 
     def sentence(self, first: str, second: str) -> str:
-        """How often each is right, and whether chance explains it, for people. first and second: the
+        """A sentence about the accuracies of both, and the test of their difference. first and second: the
         names of the runs."""
         _, only_first, only_second, _ = agreement(self.first, self.second)
         p = exchanged(self.first, self.second, self.groups)
         test = test_of(groups_if_any(len(self.first), self.groups))
         return (
-            f"on the {counted(len(self.first), 'image')} that both left out {first} is right on "
+            f"on the {counted(len(self.first), 'image')} that both held out {first} is right on "
             f"{SHARE.text(self.first.mean())}, {second} on {SHARE.text(self.second.mean())}; {first} alone "
             f"on {only_first:,}, {second} alone on {only_second:,} ({test}, p = {p:.2g})"
         )
 
 
 def common_answers(first: Recorded, second: Recorded) -> Common | None:
-    """What two runs answered to the images that neither has learned from; None if there is no such image,
-    or if one has kept no answers. Images are the same if their files are.
+    """The answers of two runs to the images that neither has learned from; None if there is no such image, or
+    if one run has kept no answers. Images are compared by the content of their files.
 
-    Raises VitkitError if images have changed since; OSError.
+    Raises VitkitError if images have changed since the runs; OSError.
     """
     right_of = []
     group_of: dict[bytes, int] = {}
@@ -302,7 +302,7 @@ def common_answers(first: Recorded, second: Recorded) -> Common | None:
             if given.groups is not None:
                 groups[digest] = int(given.groups[row])
         right_of.append(rights)
-        group_of = group_of or groups  # those of the first run that has some
+        group_of = group_of or groups  # the groups of the first run that has any
     common = sorted(right_of[0].keys() & right_of[1].keys())
     if not common:
         return None

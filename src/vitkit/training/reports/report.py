@@ -1,4 +1,4 @@
-"""report.html: what a run did, on one page that needs no other file."""
+"""The report of a run, a self-contained HTML page."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,7 +32,7 @@ from vitkit.training.record.values import as_typed, defaults, flat
 from vitkit.training.reports.answers import answer_sections, weakest_class
 from vitkit.training.reports.comparison import training_panels, unit_panels
 
-NO_DEFAULT = "none"  # in place of the default of a setting that has none
+NO_DEFAULT = "none"  # shown for a setting without a default
 
 
 def report(
@@ -41,27 +41,24 @@ def report(
     path: Path | None = None,
     typed: Sequence[str] = (),
 ) -> Path:
-    """Write a run's report.html from what it has recorded, and return its path: what it reached,
-    curves, confused classes and mistakes, data, cost and recipe.
+    """Write a run's report from its records, and return its path: results, curves, confused classes and
+    mistakes, data, cost and recipe.
 
-    inside: also run the finished model, for as long as that takes: for what it looked at, and for
-    the figures of its filters, positions and attention; and for the answers to the held-out images,
-    if the run did not keep them. Without it only small models are run.
-
+    inside: also run the finished model, however long that takes: for its attention, for figures of its filters
+        and position embeddings, and for its answers to the held-out images if the run did not keep them.
+        Without it only small models are run.
     path: the file to write; None is report.html in the directory.
+    typed: names of data sets that the user typed, for `read_run`.
 
-    typed: names of data sets that a person typed, as `read_run` takes them.
-
-    Raises VitkitError if the directory is not a run, or if the file exists and vitkit did not write
-    it.
+    Raises VitkitError if the directory is not a run, or if the file exists and vitkit did not write it.
     """
-    # What the run has recorded
+    # The summary
     run = read_run(Path(run_dir), typed)
     blocks = _summary(run)
     if sentence := weakest_class(run):
         blocks.append(paragraph(printable(sentence)))
 
-    # What it reached, and how
+    # The results
     blocks.append(
         section("Last evaluation", metrics_table(list(last_metrics(run.run_dir).values())))
     )
@@ -69,15 +66,15 @@ def report(
     curves = [drawing(plot([panel]), f"{panel.title} by step") for panel in panels]
     blocks.append(section("Curves", columns(*curves)))
 
-    # What its objective sees and predicts; what its model answers, and has inside
+    # The pictures of its objective; the answers and the inside of its model
     images = _pictures(run.run_dir)
     if images:
         rows = picture(image_rows(images), ", ".join(images))
-        blocks.append(section("What it sees, and makes of it", rows))
+        blocks.append(section("Inputs and predictions of the objective", rows))
     path = path or run.run_dir / "report.html"
     blocks += answer_sections(run, inside, path.absolute().parent)
 
-    # Its data, and what was wrong with some of them; its bad steps, if there were any
+    # The data, broken images, and non-finite steps
     data = run.data
     counts = {"source": data["source"], "classes": f"{len(data['labels']):,}"}
     counts |= {name: f"{count:,} images" for name, count in data["counts"].items()}
@@ -94,13 +91,13 @@ def report(
     if events:
         blocks.append(section("Steps that were not finite", bullets(events)))
 
-    # What it took, on what, by which recipe
+    # Cost, environment and recipe
     blocks.append(section("Cost", pairs(run.cost())))
     precision = str(run.recipe.get("precision", "float32"))
     blocks.append(section("Environment", pairs(environment(run.run_dir, precision))))
     blocks.append(settings_section(run.recipe))
 
-    # Under its name, and that of its recipe if it is another
+    # The title: the run's name, and the recipe's if that is not part of it
     title = run.run_dir.resolve().name
     if run.recipe["name"] not in title:
         title = f"{title}: {run.recipe['name']}"
@@ -108,7 +105,7 @@ def report(
 
 
 def _summary(run: Recorded) -> list[Markup]:
-    """What was trained on what with which result, when, and how long it took."""
+    """The first paragraphs: the result, and a sentence about model, data, time and date."""
     # The result
     blocks = []
     result = "Nothing was measured"
@@ -117,7 +114,7 @@ def _summary(run: Recorded) -> list[Markup]:
         blocks += headline(primary)
         result = f"{primary.name} is {primary.text()}"
 
-    # The model in half a line
+    # The model
     config = run.recipe["model"]
     by_class = {kind.__name__: kind.title for kind in KINDS.values()}
     model = by_class.get(config.get("class", ""), "A model")
@@ -137,7 +134,7 @@ def _summary(run: Recorded) -> list[Markup]:
     when = ""
     if "begun" in spent:
         when = f", begun {spent['begun']}"
-    if "steps" not in spent:  # of a head that was solved
+    if "steps" not in spent:  # a quick run, which fits a head
         took = f"in {spent['time']}"
     else:
         took = (
@@ -150,8 +147,8 @@ def _summary(run: Recorded) -> list[Markup]:
 
 
 def _pictures(run_dir: Path) -> dict[str, np.ndarray]:
-    """An objective's pictures by title, uint8 (N, h, w, 3) each, in the order that it gave them;
-    none if it makes none."""
+    """An objective's pictures by title, uint8 (N, h, w, 3) each, in the objective's order; empty if it has
+    none."""
     from safetensors import safe_open
 
     file = run_dir / "pictures.safetensors"
@@ -166,8 +163,8 @@ def _pictures(run_dir: Path) -> dict[str, np.ndarray]:
 
 
 def settings_section(recipe: dict) -> Markup:
-    """Every setting of a recipe, as in recipe.json: first those that differ from their defaults,
-    then the others, folded."""
+    """The section with the settings of a recipe, from recipe.json: those that differ from their defaults, then
+    the others, folded."""
     ours = flat(recipe)
     usual = flat(defaults(recipe, Recipe))
     different = []

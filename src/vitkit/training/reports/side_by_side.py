@@ -1,4 +1,4 @@
-"""Several runs side by side, as tables and as rows."""
+"""Comparisons of runs for the terminal, as tables, and for programs, as rows."""
 
 from collections.abc import Iterator, Sequence
 
@@ -12,7 +12,7 @@ from vitkit.training.reports.comparison import common_answers, results, settings
 
 
 def on_common_images(runs: Sequence[Recorded]) -> tuple[str, ...]:
-    """A sentence about two runs on the images that both left out; none if there are no such images."""
+    """A sentence about two runs on the images that both held out; none if there are no such images."""
     if len(runs) != 2:
         return ()
     try:
@@ -25,8 +25,8 @@ def on_common_images(runs: Sequence[Recorded]) -> tuple[str, ...]:
 
 
 def side_by_side(runs: Sequence[Recorded], notes: Sequence[str] = ()) -> Iterator[str | Table]:
-    """The results of runs, their differences, and which run is best. notes: what is to be said
-    before that."""
+    """Yields tables of the results and settings of runs, and a sentence about which run is best. notes:
+    sentences before that one."""
     names = [escape(printable(name)) for name in run_names(runs)]
     different = settings(runs)
     for title, rows in (("", results(runs)), ("setting", different)):
@@ -38,13 +38,13 @@ def side_by_side(runs: Sequence[Recorded], notes: Sequence[str] = ()) -> Iterato
         if rows:
             yield table
     if not different:
-        yield "their settings are the same"
+        yield "their settings are equal"
     yield from map(printable, notes)
     yield printable(verdict(runs))
 
 
 def comparison_rows(runs: Sequence[Recorded]) -> list[dict]:
-    """A row for each result and for each setting that differs, with a column for each run."""
+    """Rows for each result and for each setting that differs, with a value for each run."""
     names = run_names(runs)
     rows = []
     for kind, several in (("result", results(runs)), ("setting", settings(runs))):

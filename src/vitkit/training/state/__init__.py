@@ -1,1 +1,1 @@
-"""Checkpoints: written completely or not at all, found again, continued exactly."""
+"""The state of a run, and checkpoints: written atomically, continued exactly."""

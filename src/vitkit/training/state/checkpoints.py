@@ -1,10 +1,10 @@
-"""What a run's directory keeps for the next call: checkpoints, each complete or absent and never
-half there, and which recipe ran on which images.
+"""The files in a run's directory from which the next call continues: checkpoints, and records of the recipe and
+the images.
 
-A checkpoint is a folder `checkpoints/step-00000500` of safetensors files (weights, average,
-optimiser; one file, or one of each rank) and `state.json`: counters, the recipe and its images, a
-checksum of every file, and one of itself. It is written under another name, synced and renamed;
-then the pointer `LAST` moves to it, by rename too. Nothing is pickled.
+A checkpoint is a folder `checkpoints/step-00000500` of safetensors files (weights, average, optimiser; one file,
+or one for each rank) and `state.json`: counters, the recipe and its images, a checksum of every file, and one of
+itself. It is written under another name, synced and renamed, so it is complete or absent; then the pointer `LAST`
+moves to it, by rename too. Nothing is pickled.
 """
 
 import hashlib
@@ -20,18 +20,18 @@ from vitkit.system.storage.addresses import values_without_credentials
 from vitkit.system.storage.files import parse_json, refuse_special, sync, write_whole
 from vitkit.training.record.values import check_data, check_recipe, differences, read_object
 
-MODEL = "model"  # the folder of the finished model, in the run's directory
-FINISHED = "finished.json"  # the checksums of that folder's files, the recipe and its images
-SEAL = "checksum"  # the key of the checksum of all other values of a sealed file
-COUNTERS = ("step", "skipped", "bad_in_row", "rollbacks")  # of State, in state.json
+MODEL = "model"  # folder of the finished model, in the run's directory
+FINISHED = "finished.json"  # checksums of that folder's files, the recipe and its images
+SEAL = "checksum"  # key of the checksum of all other values of a sealed file
+COUNTERS = ("step", "skipped", "bad_in_row", "rollbacks")  # fields of State that are in state.json
 
 
 def new_folder(run_dir: Path, step: int) -> Path:
-    """A folder for a new checkpoint's files, under a name that readers do not look for."""
+    """Create a folder for a new checkpoint's files, under a temporary name, which readers ignore."""
     folder = run_dir / "checkpoints"
     folder.mkdir(parents=True, exist_ok=True)
 
-    # What a run that was killed while it saved has left
+    # Delete unfinished checkpoints of a run that was killed while it saved
     for unfinished in folder.glob(".step-*.new"):
         shutil.rmtree(unfinished, ignore_errors=True)
     new = folder / f".step-{step:08d}.new"
@@ -41,12 +41,12 @@ def new_folder(run_dir: Path, step: int) -> Path:
 
 def complete(new: Path, facts: dict, checksums: dict[str, str]) -> Path:
     """Turn a folder, whose files are all on the disk, into a checkpoint, and move the pointer to it.
-    `checksums` has one for each file."""
-    # All of it on the disk before it gets its name
+    checksums: SHA-256 of each file, by name."""
+    # Write the rest to the disk before the folder gets its name
     write_sealed(new / "state.json", facts | {"sha256": checksums})
     sync(new)
 
-    # One of that name is damaged, or the run was killed before it moved the pointer to it
+    # An existing one is damaged, or the run was killed before it moved the pointer to it
     final = new.with_name(f"step-{facts['step']:08d}")
     if final.exists():
         shutil.rmtree(final)
@@ -62,11 +62,11 @@ def step_of(checkpoint: Path) -> int:
 
 
 def prune(run_dir: Path, keep: int, damaged: set[str]) -> None:
-    """Remove old checkpoints: all but the one that LAST names, and the last `keep` of the recipe's
-    schedule that are not `damaged`. Damage that another process met is not known here.
+    """Remove old checkpoints: all but the one that LAST names, and the last `keep` scheduled ones that are not
+    `damaged`, as far as this process knows.
 
-    A checkpoint of an interruption is not counted and is soon removed, so that a run that was
-    interrupted keeps the same ones as an undisturbed run, and goes back to the same ones.
+    Checkpoints of interruptions are not counted and are soon removed, so that an interrupted run keeps the
+    same checkpoints as an uninterrupted run, and rolls back to the same ones.
     """
     all_checkpoints = checkpoints(run_dir)
     newest = all_checkpoints[0]
@@ -76,7 +76,7 @@ def prune(run_dir: Path, keep: int, damaged: set[str]) -> None:
 
 
 def read_facts(checkpoint: Path) -> dict:
-    """The facts of a checkpoint, its state.json. Raises VitkitError if it is damaged."""
+    """The values of a checkpoint's state.json. Raises VitkitError if it is damaged."""
     try:
         facts = read_sealed(checkpoint / "state.json")
         if facts["step"] != step_of(checkpoint):
@@ -87,10 +87,10 @@ def read_facts(checkpoint: Path) -> dict:
 
 
 def check_file(file: Path, expected: str) -> None:
-    """Raises VitkitError if a file of a checkpoint is damaged or gone: if its checksum differs."""
+    """Raises VitkitError if a file of a checkpoint is missing, or its checksum differs."""
     try:
         if checksum(file) != expected:
-            raise BadRun("its checksum does not fit")
+            raise BadRun("its checksum does not match")
     except (OSError, ValueError) as error:
         raise BadRun(f"checkpoint {file.parent} is damaged: {error}") from error
 
@@ -102,14 +102,14 @@ def checkpoints(run_dir: Path) -> list[Path]:
     newest_first = sorted(complete, key=lambda path: path.name, reverse=True)
     try:
         last = (run_dir / "LAST").read_text("utf-8").strip()
-    except (OSError, ValueError):  # not there, or damaged: the newest is the last
+    except (OSError, ValueError):  # missing or damaged: the newest is the last
         return newest_first
     return sorted(newest_first, key=lambda path: path.name != last)
 
 
 def on_schedule(checkpoint: Path) -> bool:
-    """Whether the recipe asked for this checkpoint, so that an undisturbed run has it too; else an
-    interruption did."""
+    """Whether a checkpoint was written at a step of the recipe's `save_every`, so that an uninterrupted run has
+    it too, and not by an interruption."""
     try:
         return read_sealed(checkpoint / "state.json")["scheduled"]
     except (OSError, ValueError, KeyError):
@@ -117,28 +117,26 @@ def on_schedule(checkpoint: Path) -> bool:
 
 
 def point_to(run_dir: Path, name: str) -> None:
-    """Move the pointer to the last checkpoint; readers see the old name or the new one."""
+    """Move the pointer to the last checkpoint atomically: readers see the old name or the new one."""
     write_whole(run_dir / "LAST", name.encode())
     sync(run_dir)
 
 
-# Files whose damage is noticed
+# Files with a checksum
 
 
 def write_sealed(path: Path, values: dict) -> None:
-    """Write a JSON file with its own checksum, completely or not at all. Addresses in it have no
-    credentials."""
+    """Write a JSON file with its own checksum atomically. Credentials are removed from addresses."""
     values = values_without_credentials(values)
     text = json.dumps(values | {SEAL: _checksum_of(values)}, indent=1)
     write_whole(path, text.encode())
 
 
 def read_sealed(path: Path) -> dict:
-    """The values that `write_sealed` wrote. Raises OSError, and VitkitError if they are not as they
-    were written."""
+    """The values of a file of `write_sealed`. Raises OSError, and VitkitError if the checksum differs."""
     values = parse_json(path.read_bytes())
     if not isinstance(values, dict) or values.pop(SEAL, None) != _checksum_of(values):
-        raise BadRun(f"the checksum of {path.name} does not fit")
+        raise BadRun(f"the checksum of {path.name} does not match")
     return values
 
 
@@ -153,43 +151,43 @@ def checksum(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-# What an earlier call left
+# Records of an earlier call
 
 
 class Occupied(BadRun):
-    """The directory belongs to another run, which must not be touched."""
+    """The directory belongs to another run, or holds files of the user, which must not be overwritten."""
 
 
 class Busy(Occupied):
-    """Another process works in the directory."""
+    """Another process is working in the directory."""
 
 
 class Earlier(NamedTuple):
-    """The state that an earlier call left behind; empty if there was none."""
+    """The records of an earlier call in a directory; empty if there was none."""
 
     recipe: dict
-    """As recipe.json has it; empty if it is not known."""
+    """The content of recipe.json; empty if it is unknown."""
     data: dict
-    """As data.json has it; empty if it is not known."""
+    """The content of data.json; empty if it is unknown."""
     trained: bool
-    """Whether there are trained weights: another recipe must not overwrite them. If there are none,
-    the settings were refused, or the run was stopped at once."""
+    """Whether there are trained weights, which another recipe must not overwrite. False if the earlier call
+    was refused or stopped before its first step."""
 
 
 def earlier_call(run_dir: Path) -> Earlier:
-    """The state that an earlier call left in the directory; every rank gets what rank 0 reads."""
+    """The records of an earlier call in the directory; every rank gets what rank 0 reads."""
     return from_rank_0(lambda: read_earlier(run_dir))
 
 
 def read_earlier(run_dir: Path) -> Earlier:
-    """The state that an earlier call left, read only by this process."""
+    """The records of an earlier call in the directory, read by this process."""
     for pattern in ("*", "model/*", "checkpoints/*/*"):
         for path in run_dir.glob(pattern):
             refuse_special(path)
     existing = checkpoints(run_dir)
     trained = any(step_of(each) > 0 for each in existing) or (run_dir / MODEL).exists()
 
-    # Checkpoints and finished.json repeat both records, with a checksum
+    # Prefer the copies in checkpoints and finished.json, which have a checksum
     for path in [*(each / "state.json" for each in existing), run_dir / FINISHED]:
         try:
             values = read_sealed(path)
@@ -205,14 +203,15 @@ def read_earlier(run_dir: Path) -> Earlier:
         return Earlier({}, {}, trained)
 
 
-def refuse_other_recipe(run_dir: Path, ran: dict, asked: dict, prefix: str = "") -> None:
-    """Raises Occupied, with the differences, if the recipe that ran in a directory is not the one
-    that is asked for. With a prefix, "data.", they are that part of a recipe."""
-    refuse_differences(run_dir, differences(ran, asked, prefix))
+def refuse_other_recipe(run_dir: Path, recorded: dict, requested: dict, prefix: str = "") -> None:
+    """Raises Occupied, with the differences, if the recipe that ran in a directory is not the requested one.
+    prefix: "data." if both are that part of a recipe."""
+    refuse_differences(run_dir, differences(recorded, requested, prefix))
 
 
 def refuse_differences(run_dir: Path, changed: list[str]) -> None:
-    """Raises Occupied if the recipe that ran in a directory differs so from the one asked for."""
+    """Raises Occupied if there are differences between the recipe that ran in a directory and the requested
+    one, with the first of them."""
     if changed:
         raise Occupied(
             f"{run_dir} holds a run of another recipe ({'; '.join(changed[:5])}); choose another "
@@ -221,9 +220,9 @@ def refuse_differences(run_dir: Path, changed: list[str]) -> None:
 
 
 def refuse_unknown_recipe(run_dir: Path, earlier: Earlier) -> None:
-    """Raises Occupied if there are trained weights and their recipe is not known."""
+    """Raises Occupied if there are trained weights and their recipe is unknown."""
     if earlier.trained and not earlier.recipe:
         raise Occupied(
-            f"{run_dir} holds a trained model, and nothing says by which recipe; choose another "
-            "`workdir`, or remove it"
+            f"{run_dir} holds a trained model whose recipe is unknown; choose another `workdir`, or "
+            "remove it"
         )

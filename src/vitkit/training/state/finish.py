@@ -1,9 +1,8 @@
-"""The model of a run, saved so that everybody can open it: at the end in `model/`, and in `best/`
-that of the best evaluation so far, if the recipe asks for the best weights.
+"""The saved models of a run: the finished one in `model/`, and with the recipe's `best` that of the best
+evaluation so far in `best/`.
 
-Which evaluation is the best follows from metrics.jsonl alone, and what is kept is the model as it
-would be saved after that step. So a run that was killed keeps and saves the same as one that was
-not.
+The best evaluation depends on metrics.jsonl alone, and the kept model is the one that would be saved after that
+step. So an interrupted run keeps and saves the same models as an uninterrupted one.
 """
 
 import shutil
@@ -35,15 +34,15 @@ from vitkit.training.state.state import State
 from vitkit.weights import Classifier, load, save
 from vitkit.weights.licenses import CARD, NAMES
 
-BEST = "best"  # the folder of the best models, in the run's directory
-SEAL = "best.json"  # with each of them: its step, and the checksums of its files
+BEST = "best"  # folder of the best models, in the run's directory
+SEAL = "best.json"  # file in each of their folders: the step, and the checksums of the other files
 
 
 def is_finished(run_dir: Path, say: Say) -> bool:
-    """Whether the directory has a finished model, with or without checkpoints: as it was saved, or
-    as its owner edited its description. Reports what was edited, and how damage is repaired."""
+    """Whether the directory has an intact finished model, with or without checkpoints; its user may have edited
+    its description. Prints which files were edited, and how damage is repaired."""
     changed = from_rank_0(lambda: _changed_files(run_dir))
-    if changed is None:  # it was never finished
+    if changed is None:  # the run has not finished
         return False
     if from_rank_0(lambda: model_is_intact(run_dir)):
         if changed:
@@ -58,8 +57,8 @@ def is_finished(run_dir: Path, say: Say) -> bool:
 
 
 def model_is_intact(run_dir: Path) -> bool:
-    """Whether the finished model's weights are those that the run saved, and it can be opened. Its
-    config.json, preprocessor_config.json, card and licence are its owner's to edit."""
+    """Whether the finished model's weights are those that the run saved, and it can be opened. The user may
+    edit its config.json, preprocessor_config.json, card and licence."""
     changed = _changed_files(run_dir)
     if not changed:
         return changed is not None and (run_dir / MODEL).is_dir()
@@ -73,8 +72,8 @@ def model_is_intact(run_dir: Path) -> bool:
 
 
 def _changed_files(run_dir: Path) -> list[str] | None:
-    """The files of the finished model that are not as the run saved them, or are gone; None if the
-    run has not finished. If finished.json is damaged, all files are returned."""
+    """The files of the finished model that have changed or are missing; None if the run has not finished.
+    If finished.json is damaged, its checksums count as a changed file."""
     if not (run_dir / FINISHED).exists():
         return None
     try:
@@ -85,7 +84,7 @@ def _changed_files(run_dir: Path) -> list[str] | None:
 
 
 def _changed(folder: Path, checksums: dict[str, str]) -> list[str]:
-    """Names of files that do not have these checksums, or cannot be read."""
+    """The names of files whose checksum differs from the given one, or that cannot be read."""
     changed = []
     for name, expected in checksums.items():
         try:
@@ -98,11 +97,11 @@ def _changed(folder: Path, checksums: dict[str, str]) -> list[str]:
 
 
 def finish(recipe: Recipe, run_dir: Path, state: State, facts: Facts, say: Say) -> Classifier:
-    """Save the trained model in `model/`, averaged if there is an average, or that of the best
-    evaluation if the recipe asks for it; returns it, loaded from there.
+    """Save the trained model in `model/`: the average of the weights if there is one, or with the recipe's
+    `best` the model of the best evaluation; returns it, loaded from there.
 
     Raises FloatingPointError if its weights are not finite, and VitkitError if the best weights are
-    damaged or gone.
+    damaged or missing.
     """
     step = None
     if recipe.best:
@@ -114,7 +113,7 @@ def finish(recipe: Recipe, run_dir: Path, state: State, facts: Facts, say: Say) 
         folder = _folder_of_best(run_dir, step)
         if not from_rank_0(lambda: _is_whole(folder)):
             raise BadRun(
-                f"the best weights, in {folder}, are damaged or gone; remove {run_dir} and train "
+                f"the best weights, in {folder}, are damaged or missing; remove {run_dir} and train "
                 "again"
             )
         classifier = load(folder, quiet=True)
@@ -125,18 +124,18 @@ def finish(recipe: Recipe, run_dir: Path, state: State, facts: Facts, say: Say) 
 
 
 def _save(classifier: Classifier, run_dir: Path, record: dict, say: Say) -> None:
-    """Write model/, whole or not at all; then finished.json: the checksums of its files, and the
-    `record` of the run, which outlives its checkpoints."""
+    """Write model/ atomically; then finished.json: the checksums of its files, and the `record` of the run,
+    which is needed after its checkpoints are deleted."""
     path = run_dir / MODEL
     new = run_dir / f"{MODEL}.new"
-    shutil.rmtree(new, ignore_errors=True)  # of a run that was killed
+    shutil.rmtree(new, ignore_errors=True)  # left by a run that was killed
     save(classifier, new)
-    # The card and the licence are their owner's to change, so they are not among them
+    # The user may edit the card and the licence, so they have no checksums
     names = sorted(file.name for file in new.iterdir() if file.name not in (CARD, *NAMES))
     checksums = {name: checksum(new / name) for name in names}
 
-    # A run that was killed before it wrote finished.json has saved the same model already. Another
-    # one is damaged, or its owner changed it: it is kept as model.earlier, model.earlier-2, ...
+    # An equal model is from a run that was killed before it wrote finished.json. A different one is
+    # damaged, or the user has changed it: it is kept as model.earlier, model.earlier-2, ...
     if not _changed(path, checksums):
         shutil.rmtree(new)
     else:
@@ -147,21 +146,22 @@ def _save(classifier: Classifier, run_dir: Path, record: dict, say: Say) -> None
                 number += 1
                 earlier = path.with_name(f"{MODEL}.earlier-{number}")
             move_folder(path, earlier)
-            say(f"what was in {path} is not what the run saves there; it is kept as {earlier}")
+            say(f"{path} differs from the model that the run saves there; it is kept as {earlier}")
         new.rename(path)
         sync(run_dir)
     write_sealed(run_dir / FINISHED, {"sha256": checksums, **record})
 
 
 def trained(recipe: Recipe, run_dir: Path, state: State, facts: Facts, say: Say) -> Classifier:
-    """The model as it is now, to be saved. Raises FloatingPointError if its weights are not
+    """The current model as a Classifier, to be saved. Raises FloatingPointError if its weights are not
     finite."""
-    # Whole weights. Every rank calls full_tensor: the ranks exchange their shards in it
+    # Gather whole weights. Every rank calls full_tensor, in which the ranks exchange their shards
     weights = {}
-    pretraining = {}  # what the objective added, and is saved beside the model
+    pretraining = {}  # weights that the objective adds, and that are saved beside the model
     with state.averaged() as learner, learner.deployed():
         for name, tensor in learner.model.state_dict().items():
-            weights[name] = full_tensor(tensor).to("cpu", copy=True)  # which is not swapped back
+            # Keeps its values after the context
+            weights[name] = full_tensor(tensor).to("cpu", copy=True)
         for name, tensor in learner.state_dict().items():
             if name.split(".")[0] in learner.travels:
                 pretraining[name] = full_tensor(tensor).to("cpu", copy=True)
@@ -172,12 +172,12 @@ def trained(recipe: Recipe, run_dir: Path, state: State, facts: Facts, say: Say)
             f"tensors), so there is no model to save; lower `optim.lr` (it is {recipe.optim.lr:g})"
         )
 
-    # A new model of them, so that the state stays as it is, into which adapters (LoRA) are merged
+    # Load them into a new model, so that the state does not change, and merge its adapters (LoRA)
     model = create(recipe.model, seed=0)
-    apply_tuning(model, recipe.tune)  # makes the adapters, whose weights are among these
+    apply_tuning(model, recipe.tune)  # adds the adapters, whose weights are among the loaded ones
     model.load_state_dict(weights)
 
-    # Where it comes from, for people who meet it without its run
+    # The provenance of the model, for users who do not have its run
     origin = {
         "recipe": recipe.name,
         "data": recipe.data.source,
@@ -203,13 +203,12 @@ def trained(recipe: Recipe, run_dir: Path, state: State, facts: Facts, say: Say)
     )
 
 
-# The best so far
+# The best model so far
 
 
 def keep_best(run: Run) -> None:
-    """Keep the model as it would be saved now, and what it answered, if the evaluation at this step
-    is the best so far by the recipe's metric. Raises VitkitError if the evaluations do not measure
-    it."""
+    """Save the current model, and its answers, if the evaluation at this step is the best so far by the
+    recipe's `best` metric. Raises VitkitError if the evaluations do not measure it."""
     name = run.recipe.best
     step = run.state.step
     measured_now = any(at == step for at, _ in run.log.evaluated)
@@ -233,10 +232,10 @@ def keep_best(run: Run) -> None:
 
 
 def _write_best(classifier: Classifier, folder: Path, step: int) -> None:
-    """Write a model, whole or not at all, and remove all older ones but the one before it, which is for a
-    run that is killed now and continues at an earlier step."""
+    """Write a model atomically, and remove all older ones except the previous one, which is needed if the run is
+    killed now and continues at an earlier step."""
     new = folder.with_suffix(".new")
-    for leftover in (new, folder):  # of a run that was killed, or damaged
+    for leftover in (new, folder):  # left by a run that was killed, or damaged
         shutil.rmtree(leftover, ignore_errors=True)
     save(classifier, new)
     checksums = {file.name: checksum(file) for file in sorted(new.iterdir())}
@@ -253,7 +252,7 @@ def _folder_of_best(run_dir: Path, step: int) -> Path:
 
 
 def _is_whole(folder: Path) -> bool:
-    """Whether the files of a kept model are as they were written."""
+    """Whether the files of a kept model have their checksums."""
     try:
         return not _changed(folder, read_sealed(folder / SEAL)["sha256"])
     except (OSError, ValueError, KeyError):

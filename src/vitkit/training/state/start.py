@@ -1,4 +1,4 @@
-"""Where a run begins: decided here, and nowhere else."""
+"""The initial state of a run: from a checkpoint, from given weights, or from scratch."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -19,17 +19,17 @@ from vitkit.training.state.checkpoints import checkpoints, read_sealed, write_se
 from vitkit.training.state.state import State, trained
 from vitkit.weights import Classifier, License, fitted_to, load, load_for
 
-LICENSE = "license.json"  # in the run's directory: that of the weights it began with
+LICENSE = "license.json"  # in the run's directory: the licence of its initial weights
 # Settings of a model that change neither its shapes nor its arithmetic in evaluation
 NOT_ARCHITECTURE = ("dropout", "attention_dropout", "stochastic_depth", "head_bias")
 
 
 def begin(recipe: Recipe, run_dir: Path, data: RunData, device: torch.device, say: Say) -> State:
-    """The state that a run begins with. The first of these that applies wins:
+    """The initial state of a run. The first of these that applies wins:
 
     1. the run's own newest intact checkpoint,
     2. the weights that `init` names,
-    3. initial weights, drawn by the seed.
+    3. random initial weights from the seed.
 
     Raises VitkitError for weights of another architecture, for a model that the objective cannot
     train, and if every checkpoint is damaged.
@@ -47,8 +47,8 @@ def begin(recipe: Recipe, run_dir: Path, data: RunData, device: torch.device, sa
         from_rank_0(lambda: write_sealed(run_dir / LICENSE, {"license": license}))
     apply_tuning(model, recipe.tune, recipe.seed)
 
-    # The learner: the model, and what its objective adds to it
-    with torch.random.fork_rng(devices=[]):  # PyTorch's global generator stays as it is
+    # The learner: the model, and the modules that its objective adds
+    with torch.random.fork_rng(devices=[]):  # restores the state of PyTorch's global generator
         torch.default_generator.manual_seed(recipe.seed)
         learner = recipe.objective.learner(model, recipe.data.preprocessing).to(device)
     if published is not None:
@@ -59,26 +59,26 @@ def begin(recipe: Recipe, run_dir: Path, data: RunData, device: torch.device, sa
         if isinstance(module, Model):
             module.recompute = recipe.recompute
 
-    # Compiled, if the recipe asks for it: the whole model only if its forward pass is called as
-    # one. Several ranks gather weights between the blocks; an objective that needs no head calls
-    # parts of it
+    # Compile with the recipe's `compile`: the whole model if its forward pass is called as a whole, else its
+    # blocks. Several ranks gather weights between the blocks; an objective without a head calls parts of the
+    # model
     blocks = blocks_of(learner)
     if recipe.compile:
         compiled = blocks
         if world().world_size == 1 and recipe.model.classes:
             compiled = [learner.model]
         for module in compiled:
-            # A graph for any size ends in an InductorError (torch 2.11)
+            # A graph with dynamic shapes fails with an InductorError (torch 2.11)
             module.compile(dynamic=False)
     learner = shard(learner, blocks, recipe.arithmetic, recipe.shard_group)
 
-    # The optimiser, and the Polyak average if there is one: of the shards, so they come last
+    # The optimiser and the Polyak average are those of the shards, so they come after sharding
     optimizer = recipe.optim.build(learner)
     average = None
     if recipe.average:
         average = {name: weight.clone() for name, weight in trained(learner).items()}
 
-    # All of it as a checkpoint has it, if the run continues
+    # If the run continues, load its checkpoint
     record = {"recipe": to_json(recipe), "data": data.record}
     state = State(learner, optimizer, average, record)
     if resumes:
@@ -87,17 +87,17 @@ def begin(recipe: Recipe, run_dir: Path, data: RunData, device: torch.device, sa
 
 
 def take_weights(model: Model, source: str, labels: tuple[str, ...], say: Say) -> Classifier:
-    """Fill a model with published or trained weights, but for its head, which stays new; returns
-    them. Their licence is the trained model's too.
+    """Load published or trained weights into a model, except for its head, which stays new; returns the
+    published model. Its licence applies to the trained model too.
 
-    Raises VitkitError if the weights are of another architecture, naming every setting that differs.
+    Raises VitkitError if the weights are of another architecture, with every setting that differs.
     """
-    # The weights at this model's image size: position embeddings are resampled, in the recipe's
-    # way. What their file does not say, the recipe's model does
+    # Load the weights at this model's image size, resampling position embeddings as the recipe says. Settings
+    # that are not in their file are taken from the recipe's model
     published, left_out = load_for(source, model.config)
     fitted, notes = fitted_to(published, model.config, labels)
 
-    # They must be of the same architecture
+    # The architectures must be equal
     theirs = to_json(fitted.model.config, ModelConfig)
     ours = to_json(model.config, ModelConfig)
     for name in NOT_ARCHITECTURE:
@@ -105,7 +105,9 @@ def take_weights(model: Model, source: str, labels: tuple[str, ...], say: Say) -
         ours.pop(name, None)
     changed = differences(theirs, ours)
     if changed:
-        raise BadSettings(f"{source} holds another model than the recipe's ({'; '.join(changed)})")
+        raise BadSettings(
+            f"{source} has another architecture than the recipe's model ({'; '.join(changed)})"
+        )
 
     weights = model.state_dict()
     for name, tensor in fitted.model.state_dict().items():
@@ -118,8 +120,8 @@ def take_weights(model: Model, source: str, labels: tuple[str, ...], say: Say) -
 
 
 def take_pretraining(learner: Learner, published: Classifier, recipe: Recipe, say: Say) -> None:
-    """Fill what the objective adds to the model with what an earlier pre-training added to it, if
-    the shapes agree; otherwise log why it is initialised from scratch."""
+    """Load the weights that an earlier pre-training added to its model into the modules that the objective adds,
+    if names and shapes match; otherwise print why these are initialised from scratch."""
     theirs = published.pretraining
     if not theirs or not learner.travels:
         return
@@ -137,15 +139,19 @@ def take_pretraining(learner: Learner, published: Classifier, recipe: Recipe, sa
             shapes = f"{tuple(theirs[name].shape)} there, {tuple(ours[name].shape)} here"
             reasons.append(f"{name} is {shapes}")
     if reasons:
-        say(f"{recipe.init}: what its pre-training added is not taken, but made anew: {reasons[0]}")
+        say(
+            f"{recipe.init}: the modules of its pre-training do not fit, so they are new: {reasons[0]}"
+        )
         return
     learner.load_state_dict(state | theirs)
-    say(f"{recipe.init}: taken with it, what its pre-training added: {', '.join(sorted(parts))}")
+    say(
+        f"{recipe.init}: the modules of its pre-training are loaded too: {', '.join(sorted(parts))}"
+    )
 
 
 def restore(run_dir: Path, state: State, say: Say) -> None:
-    """Load the run's newest intact checkpoint, saying which damaged ones are passed over. Raises
-    VitkitError if all are damaged."""
+    """Load the run's newest intact checkpoint, and print which damaged ones are skipped. Raises VitkitError if
+    all are damaged."""
     for checkpoint in from_rank_0(lambda: checkpoints(run_dir)):
         try:
             state.load(checkpoint)
@@ -159,24 +165,24 @@ def restore(run_dir: Path, state: State, say: Say) -> None:
 
 
 def license_of(recipe: Recipe, run_dir: Path, say: Say) -> License | None:
-    """The licence of the weights that a run began with, which the trained model is under too. None
-    if the model was trained from scratch, or if the licence is not known.
+    """The licence of a run's initial weights, which applies to the trained model too. None if the model is
+    trained from scratch, or if the licence is unknown.
 
-    It is noted in the run, which may be continued where those weights are no more.
+    It is read from the run's directory, because the initial weights may be gone when the run continues.
     """
     if not recipe.init:
         return None
     try:
-        noted = read_sealed(run_dir / LICENSE)["license"]
-    except (OSError, ValueError, KeyError):  # lost or damaged: the weights themselves say it
+        recorded = read_sealed(run_dir / LICENSE)["license"]
+    except (OSError, ValueError, KeyError):  # missing or damaged: read it from the weights
         try:
             return load(recipe.init, quiet=True).license
         except VitkitError as error:
             say(
-                f"the licence of {recipe.init} is not known any more ({error}); it is not in the "
-                "model"
+                f"the licence of {recipe.init} cannot be read any more ({error}), so the model is saved "
+                "without it"
             )
             return None
-    if noted is None:
+    if recorded is None:
         return None
-    return License(**noted)
+    return License(**recorded)

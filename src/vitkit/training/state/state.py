@@ -1,8 +1,8 @@
-"""Everything that a run must remember, and how it is written to a checkpoint and read from it.
+"""The state of a run: everything that changes during training, and how checkpoints of it are written and read.
 
-One process writes its tensors to one file, and training waits for it. Of several processes each
-copies its shards, and a thread writes the copies to a file of its own while training goes on. What
-some number of processes wrote, any other number can read: tensors.py.
+A single process writes its tensors to one file, and training waits for it. With several processes, each copies its
+shards, and a thread writes the copies to a file of its own while training continues. A checkpoint can be read by
+another number of processes than wrote it: tensors.py.
 """
 
 import shutil
@@ -58,45 +58,45 @@ class Writing(NamedTuple):
     """A checkpoint that is being written."""
 
     run_dir: Path
+    """The run's directory."""
     folder: Path
-    """Where its files go until it is complete."""
+    """Folder of the checkpoint's files until it is complete."""
     facts: dict
-    """What its state.json says."""
+    """The values for its state.json."""
     keep: int
-    """How many of the recipe's checkpoints stay on the disk."""
+    """Number of scheduled checkpoints to keep."""
     damaged: set[str]
-    """Names of checkpoints that are not counted among those."""
+    """Names of damaged checkpoints, which do not count towards `keep`."""
 
 
 @dataclass
 class State:
-    """The state of a run: all that changes from step to step. Only the loop changes it."""
+    """The state of a run: everything that changes from step to step. Only the loop changes it."""
 
     learner: Learner
-    """What is trained: the model, under the name `model`, and what its objective adds."""
+    """The model, as its attribute `model`, and the modules that the objective adds."""
     optimizer: torch.optim.Optimizer
-    """With its moments."""
+    """The optimiser with its moments."""
     average: dict[str, Tensor] | None = None
     """The Polyak average of the trained weights, by their names; None if it is off."""
     record: dict = field(default_factory=dict)
-    """What every checkpoint repeats of its run: "recipe" and "data", as recipe.json and data.json
-    have them."""
+    """The run's "recipe" and "data", as in recipe.json and data.json, which every checkpoint repeats."""
     step: int = 0
-    """Finished steps, including the skipped ones."""
+    """Number of finished steps, including the skipped ones."""
     skipped: int = 0
-    """Steps whose loss or gradient was not finite."""
+    """Number of steps whose loss or gradient was not finite."""
     bad_in_row: int = 0
-    """How many of the latest steps were skipped."""
+    """Number of skipped steps since the last good one."""
     rollbacks: int = 0
-    """How often the run went back to an earlier checkpoint's weights."""
+    """Number of times that the run was rolled back to a checkpoint's weights."""
     saved_step: int = -1
-    """The step whose checkpoint this process wrote or read last: it need not be written again."""
+    """The step whose checkpoint this process wrote or read last, which is not written again."""
     damaged: set[str] = field(default_factory=set)
     """Names of checkpoints that could not be read."""
     writing: Future | None = None
     """The checkpoint that a thread is writing; None if there is none."""
     group: dist.ProcessGroup | None = None
-    """The process group of those threads. They cannot use the training's own at the same time."""
+    """The process group of the writing threads, which cannot share that of the training."""
 
     @property
     def device(self) -> torch.device:
@@ -105,20 +105,21 @@ class State:
 
     @cached_property
     def parameters(self) -> dict[str, nn.Parameter]:
-        """The parameters that the optimiser changes, by name. Collected once: to go through all
-        modules of a small model takes longer than to update its weights."""
+        """The parameters that the optimiser changes, by name. Cached, because collecting those of a small
+        model takes longer than updating them."""
         return {name: p for name, p in self.learner.named_parameters() if p.requires_grad}
 
     @torch.no_grad()
     def update_average(self, factor: float, bad: Tensor | None = None) -> None:
-        """average <- factor * average + (1 - factor) * weights (Section 4.1 gives the factor), if it is on.
+        """Update the Polyak average, if there is one: average <- factor * average + (1 - factor) * weights
+        (Section 4.1 gives the factor).
 
         bad: float32 () on the device: if it is 1, nothing changes; None is 0.
         """
         if self.average is None:
             return
-        # The factor grows to its value over the first steps, so that initial weights do not linger:
-        # as in TensorFlow's ExponentialMovingAverage with num_updates
+        # The factor increases over the first steps, so that the initial weights are soon forgotten, as in
+        # TensorFlow's ExponentialMovingAverage with num_updates
         factor = min(factor, (1 + self.step) / (10 + self.step))
         averages = [local_tensor(average) for average in self.average.values()]
         weights = [local_tensor(self.parameters[name]) for name in self.average]
@@ -130,8 +131,8 @@ class State:
 
     @contextmanager
     def averaged(self) -> Iterator[Learner]:
-        """The learner with the averaged weights, if there is an average. Afterwards it has the
-        trained ones again."""
+        """Context with the learner's averaged weights, if there is an average. Afterwards it has the trained
+        weights again."""
         self._swap_average()
         try:
             yield self.learner
@@ -140,18 +141,16 @@ class State:
 
     @contextmanager
     def deployed(self) -> Iterator[Learner]:
-        """The learner with the model as it would be saved now. Afterwards its previous state is
-        restored.
+        """Context with the learner's model as it would be saved now. Afterwards its previous state is restored.
 
-        In this order: the averaged weights are swapped in; then the objective changes them to what
-        it deploys (Learner.deployed); then every rank gathers whole modules, so that each can be
-        called.
+        In this order, the averaged weights are swapped in, the objective replaces them by those that it deploys
+        (Learner.deployed), and every rank gathers whole modules, so that they can be called.
         """
         with self.averaged() as learner, learner.deployed(), gathered(learner):
             yield learner
 
     def _swap_average(self) -> None:
-        """Exchange the values of weights and averages. The tensors stay, because FSDP holds on to
+        """Exchange the values of weights and averages. The tensor objects stay, because FSDP keeps references to
         its shards."""
         weights = trained(self.learner)
         for name, average in (self.average or {}).items():
@@ -160,8 +159,8 @@ class State:
             average.copy_(weight)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Every tensor of a checkpoint by name, not copied: weights, average, and what the
-        optimiser has of each parameter ("optimizer.exp_avg.model.norm.weight")."""
+        """All tensors of a checkpoint by name, not copied: weights, average, and the optimiser's state of each
+        parameter ("optimizer.exp_avg.model.norm.weight")."""
         named = self._model_tensors()
         for name, parameter in self.learner.named_parameters():
             for key, value in self.optimizer.state.get(parameter, {}).items():
@@ -170,24 +169,27 @@ class State:
         return named
 
     def _model_tensors(self) -> dict[str, Tensor]:
-        """Weights and average by name: the tensors that exist before the first step."""
+        """Weights and average by name, which exist before the first step, unlike the optimiser's state."""
         named = {f"learner.{name}": tensor for name, tensor in self.learner.state_dict().items()}
         for name, tensor in (self.average or {}).items():
             named[f"average.{name}"] = tensor
         return named
 
     def save(self, run_dir: Path, keep: int, scheduled: bool = True) -> None:
-        """Write a checkpoint, then move the pointer to it. If that fails, as on a full disk, the
-        earlier checkpoints are untouched.
+        """Write a checkpoint, then move the pointer to it. If that fails, such as on a full disk, the earlier
+        checkpoints stay intact.
 
-        Several ranks return when their shards are copied; `wait` waits until they are written, and
-        raises what failed. `scheduled` is False if an interruption asks for it, not the recipe.
+        With several ranks it returns when the shards are copied; `wait` waits until they are written, and
+        raises errors.
+
+        keep: number of scheduled checkpoints to keep.
+        scheduled: False for a checkpoint of an interruption.
         """
         self.wait()
         if self.saved_step == self.step:
             return
 
-        # What is to be written, and where
+        # Collect the values to write, and create the folder
         facts = {name: getattr(self, name) for name in COUNTERS}
         facts["scheduled"] = scheduled
         facts |= self.record
@@ -198,11 +200,10 @@ class State:
         if world().world_size == 1:
             _write(parts, None, writing)
         else:
-            # Copy this rank's shards now, so that training can go on with the originals, and let a
-            # thread write them
+            # Copy this rank's shards, so that training can continue, and let a thread write the copies
             if self.group is None:
                 group = dist.new_group(backend="gloo")
-                assert isinstance(group, dist.ProcessGroup), "every rank is in it"
+                assert isinstance(group, dist.ProcessGroup), "every rank is in the group"
                 self.group = group
             thread = ThreadPoolExecutor(1)
             self.writing = thread.submit(_write, copied(parts), self.group, writing)
@@ -215,19 +216,19 @@ class State:
         if self.writing is not None:
             writing = self.writing
             self.writing = None
-            watchdog.pause()  # a slow disk is no reason to end the run
+            watchdog.pause()  # a slow disk must not end the run
             writing.result()
 
     def load(self, checkpoint: Path) -> None:
         """Read a checkpoint into this state.
 
-        Raises VitkitError if it is damaged, which `damaged` then says, or of another model; nothing
-        else has changed then.
+        Raises VitkitError if it is damaged, and adds it to `damaged`, or if it is of another model. The rest of
+        the state does not change then.
         """
         self.wait()
         facts, pieces = self._opened(checkpoint)
 
-        # Its weights and its average must be those of this learner
+        # The names and shapes of its weights and average must be those of this learner
         of_optimizer = sorted(name for name in pieces if name.startswith("optimizer."))
         stored = {name: whole_shape(of_tensor) for name, of_tensor in pieces.items()}
         tensors = self._model_tensors()
@@ -235,7 +236,7 @@ class State:
         if shapes != {name: stored[name] for name in stored.keys() - set(of_optimizer)}:
             raise BadRun(f"{checkpoint} holds another model than this recipe's")
 
-        # The optimiser makes its tensors in its first step only, so make them here
+        # The optimiser creates its tensors in its first step, so create them here
         parameters = dict(self.learner.named_parameters())
         moments: dict[Tensor, dict[str, Tensor]] = {}
         for name in of_optimizer:
@@ -244,14 +245,15 @@ class State:
                 raise BadRun(f"{checkpoint} holds another model than this recipe's")
             parameter = parameters[path]
             if stored[name] == parameter.shape and key != "step":
-                value = torch.zeros_like(parameter.detach())  # sharded as the parameter is
+                # Sharded in the same way as the parameter
+                value = torch.zeros_like(parameter.detach())
             else:
-                # Adam's count is whole everywhere
+                # Adam's step count is not sharded
                 value = torch.zeros(stored[name], device=parameter.device)
             moments.setdefault(parameter, {})[key] = value
             tensors[name] = value
 
-        # Where the files have what this rank needs of them
+        # Find the parts of the files that this rank needs
         copies = {}
         problem = ""
         try:
@@ -260,7 +262,7 @@ class State:
             problem = str(error)
         self._refuse_damaged(checkpoint, from_every_rank(problem))
 
-        # Read all of it in place
+        # Read them in place
         read(checkpoint, tensors, copies)
         self.optimizer.state.clear()
         self.optimizer.state.update(moments)
@@ -269,10 +271,10 @@ class State:
         self.saved_step = self.step
 
     def _opened(self, checkpoint: Path) -> tuple[dict, dict[str, list[Piece]]]:
-        """The facts of a checkpoint, and the pieces of its tensors by name. Rank 0 reads the facts;
-        each file is checked, and its header read, by one rank.
+        """The values of a checkpoint's state.json, and the pieces of its tensors by name. Each file is checked,
+        and its header read, by one rank.
 
-        Raises VitkitError on every rank if one of them finds it damaged.
+        Raises VitkitError on every rank if one of them finds damage.
         """
         try:
             facts = from_rank_0(lambda: read_facts(checkpoint))
@@ -280,26 +282,26 @@ class State:
             self.damaged.add(checkpoint.name)
             raise
 
-        # This rank's share of the files: with as many ranks as wrote them, its own
+        # Read this rank's share of the files
         rank, world_size = world()
         own_pieces = []
         problem = ""
         try:
             for name in sorted(facts["sha256"])[rank::world_size]:
-                file = checkpoint / Path(name).name  # never outside of the folder
+                file = checkpoint / Path(name).name  # stays within the folder
                 check_file(file, facts["sha256"][name])
                 own_pieces.append(pieces_of(file))
         except (VitkitError, OSError) as error:
             problem = str(error)
 
-        # Those of all
-        everyone = from_every_rank((problem, own_pieces))
-        self._refuse_damaged(checkpoint, [problem for problem, _ in everyone])
-        return facts, collected(own_pieces for _, own_pieces in everyone)
+        # Exchange them with all ranks
+        of_ranks = from_every_rank((problem, own_pieces))
+        self._refuse_damaged(checkpoint, [problem for problem, _ in of_ranks])
+        return facts, collected(pieces for _, pieces in of_ranks)
 
     def _refuse_damaged(self, checkpoint: Path, problems: list[str]) -> None:
-        """Raises VitkitError if one of the ranks has a problem with a checkpoint, and remembers it as
-        damaged. The problems are those of all ranks."""
+        """Raises VitkitError if any rank has a problem with a checkpoint, and adds it to `damaged`. problems: a
+        message of each rank, empty for none."""
         problems = [problem for problem in problems if problem]
         if not problems:
             return
@@ -315,8 +317,8 @@ def trained(learner: nn.Module) -> dict[str, Tensor]:
 
 
 def _write(parts: PartsToWrite, group: dist.ProcessGroup | None, writing: Writing) -> None:
-    """Write a checkpoint, of which each rank of the `group` has its parts; None is a run of one
-    process. Raises OSError on every rank if one of them cannot write."""
+    """Write a checkpoint, of which each rank has its parts. group: the process group, None for a single process.
+    Raises OSError on every rank if one of them cannot write."""
     folder = writing.folder
     with _explaining_failure(writing.run_dir, writing.facts["step"], folder):
         # This rank's file, and its checksum
@@ -327,11 +329,11 @@ def _write(parts: PartsToWrite, group: dist.ProcessGroup | None, writing: Writin
             path = write(folder, parts)
             if path is not None:
                 checksums[path.name] = checksum(path)
-        except Exception as error:  # whatever it is: the other ranks wait for this one's word
+        except Exception as error:  # any error must be reported: the other ranks wait for this one
             problem = str(error) or type(error).__name__
             bug = error if not isinstance(error, OSError) else None
 
-        # When every file is on the disk, rank 0 makes the folder a checkpoint
+        # When every file is on the disk, rank 0 turns the folder into a checkpoint
         for checksums_of_rank, problem_of_rank in _on_rank_0((checksums, problem), group):
             checksums |= checksums_of_rank
             problem = problem or problem_of_rank
@@ -339,18 +341,19 @@ def _write(parts: PartsToWrite, group: dist.ProcessGroup | None, writing: Writin
             try:
                 complete(folder, writing.facts, checksums)
                 prune(writing.run_dir, writing.keep, writing.damaged)
-            except Exception as error:  # as above
+            except Exception as error:  # any error must be reported, as above
                 problem = str(error) or type(error).__name__
                 bug = error if not isinstance(error, OSError) else None
         problem = _of_rank_0(problem, group)
-        if bug is not None:  # such as two parameters that share their memory: no disk is to blame
+        # Not an error of the disk, such as two parameters that share their memory
+        if bug is not None:
             raise bug
         if problem:
             raise Unavailable(problem)
 
 
 def _on_rank_0(value: T, group: dist.ProcessGroup | None) -> list[T]:
-    """The values of all ranks on rank 0, in order of rank; none on the others."""
+    """The values of all ranks on rank 0, in order of rank; an empty list on the others."""
     if group is None:
         return [value]
     if not on_rank_0():
@@ -372,8 +375,8 @@ def _of_rank_0(value: T, group: dist.ProcessGroup | None) -> T:
 
 @contextmanager
 def _explaining_failure(run_dir: Path, step: int, folder: Path | None = None) -> Iterator[None]:
-    """If the writing within fails, remove the unfinished `folder`, which frees its room, and raise
-    OSError that says what to do."""
+    """Context for writing a checkpoint: on an OSError, removes the unfinished `folder`, which frees its space,
+    and raises an OSError that says what to do."""
     try:
         yield
     except OSError as error:
@@ -381,5 +384,5 @@ def _explaining_failure(run_dir: Path, step: int, folder: Path | None = None) ->
             shutil.rmtree(folder, ignore_errors=True)
         raise Unavailable(
             f"could not write a checkpoint at step {step} to {run_dir / 'checkpoints'} ({error}); "
-            "the earlier ones are untouched: make room and run the same command again"
+            "the earlier ones are intact: free some space and run the same command again"
         ) from error

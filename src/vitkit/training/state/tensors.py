@@ -1,13 +1,12 @@
-"""The tensors of a checkpoint as files: each rank writes what it holds, and any number of ranks
-reads it.
+"""The tensors of a checkpoint as files: each rank writes its shards, and any number of ranks can read them.
 
-Which rank writes what follows from how the tensors are sharded, so nothing has to be planned or
-agreed: a rank's file has its shards, and says where they lie in the whole tensors. What several
-ranks hold alike is written by the first of them. To read, one rank reads the header of each file,
-and tells the others; then each opens the files that have something of its own shards.
+The sharding of the tensors decides which rank writes which part, so the ranks need no plan: a rank's file has its
+shards, and their offsets in the whole tensors. Replicated parts are written by the first rank that holds them. To
+read a checkpoint, each header is read by one rank and sent to the others; then each rank opens the files with
+parts of its own shards.
 
-A file is as PyTorch's HuggingFaceStorageWriter makes it, which wrote the checkpoints of earlier
-runs, and its HuggingFaceStorageReader opens it.
+The files have the format of PyTorch's HuggingFaceStorageWriter, which wrote the checkpoints of earlier versions,
+and its HuggingFaceStorageReader opens them.
 """
 
 import json
@@ -25,8 +24,8 @@ from vitkit.system.errors import BadRun, Unavailable
 from vitkit.system.processes.ranks import part_of, world
 from vitkit.system.storage.files import parse_json, sync
 
-ONE_FILE = "state.safetensors"  # of a run of one process
-OFFSETS = "DCP_SHARDING_INFO"  # in the metadata of a file of shards: where they lie
+ONE_FILE = "state.safetensors"  # file of a run of one process
+OFFSETS = "DCP_SHARDING_INFO"  # key in the metadata of a file of shards: their offsets
 
 
 class PartsToWrite(NamedTuple):
@@ -34,20 +33,22 @@ class PartsToWrite(NamedTuple):
 
     tensors: dict[str, Tensor]
     offsets: dict[str, list[int]]
-    """Where each begins in the whole tensor: an index for each dimension."""
+    """Offset of each part in the whole tensor, for each dimension."""
 
 
 class Piece(NamedTuple):
-    """The part of a tensor in a file."""
+    """The part of a tensor that a file holds."""
 
     file: str
+    """Name of the file."""
     offsets: tuple[int, ...]
+    """Offset of the part in the whole tensor, for each dimension."""
     shape: tuple[int, ...]
+    """Shape of the part."""
 
 
 def parts_to_write(tensors: dict[str, Tensor]) -> PartsToWrite:
-    """The parts of these tensors that this rank writes: not copied if they are on the CPU
-    already."""
+    """The parts of these tensors that this rank writes, not copied."""
     parts = PartsToWrite({}, {})
     for name, tensor in tensors.items():
         part = part_of(tensor)
@@ -58,10 +59,10 @@ def parts_to_write(tensors: dict[str, Tensor]) -> PartsToWrite:
 
 
 def copied(parts: PartsToWrite) -> PartsToWrite:
-    """A copy on the CPU, while the training may continue with the originals.
+    """A copy of the parts on the CPU, so that training may change the originals.
 
-    Into ordinary memory: page-locked memory is copied to faster, but gigabytes of it take seconds
-    to get, and stay with the process.
+    It is in pageable memory: copies to pinned memory are faster, but allocating gigabytes of it takes seconds,
+    and the process keeps it.
     """
     copies = {name: tensor.to("cpu", copy=True) for name, tensor in parts.tensors.items()}
     return PartsToWrite(copies, parts.offsets)
@@ -83,22 +84,23 @@ def write(folder: Path, parts: PartsToWrite) -> Path | None:
     on_cpu = {name: tensor.cpu().contiguous() for name, tensor in parts.tensors.items()}
     try:
         save_file(on_cpu, path, metadata)
-    except SafetensorError as error:  # safetensors' name for a full disk
+    except SafetensorError as error:  # raised for a full disk
         raise Unavailable(str(error)) from error
-    path.chmod(folder.stat().st_mode & 0o666)  # the library's files are for their owner alone
+    # The library makes files readable for their owner only
+    path.chmod(folder.stat().st_mode & 0o666)
     sync(path)
     return path
 
 
 def pieces_of(path: Path) -> dict[str, Piece]:
-    """The part of each tensor in a file, by name: only the header is read. Raises VitkitError if
-    it is not such a file, and OSError."""
+    """The part of each tensor in a file, by name; only the header is read. Raises OSError, and VitkitError if
+    it is not a file of a checkpoint."""
     pieces = {}
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             known = parse_json(metadata.get(OFFSETS, "{}"))
-            for name in file.keys():  # noqa: SIM118 it is no dictionary
+            for name in file.keys():  # noqa: SIM118 not a dictionary
                 shape = tuple(file.get_slice(name).get_shape())
                 offsets = (0,) * len(shape)
                 if known:
@@ -107,12 +109,12 @@ def pieces_of(path: Path) -> dict[str, Piece]:
                     raise BadRun(f"{name} has {len(shape)} dimensions and begins at {offsets}")
                 pieces[name] = Piece(path.name, offsets, shape)
     except (SafetensorError, KeyError, TypeError, AttributeError, OverflowError) as error:
-        raise BadRun(f"{path.name} is no file of a checkpoint: {error}") from error
+        raise BadRun(f"{path.name} is not a file of a checkpoint: {error}") from error
     return pieces
 
 
 def collected(of_ranks: Iterable[list[dict[str, Piece]]]) -> dict[str, list[Piece]]:
-    """The pieces of every tensor, by its name, from what each rank has read of some files."""
+    """The pieces of every tensor by name, from the files that each rank has read."""
     pieces: dict[str, list[Piece]] = {}
     for files in of_ranks:
         for of_file in files:
@@ -122,26 +124,27 @@ def collected(of_ranks: Iterable[list[dict[str, Piece]]]) -> dict[str, list[Piec
 
 
 def whole_shape(pieces: Iterable[Piece]) -> torch.Size:
-    """The shape of the tensor that these are the pieces of."""
+    """The shape of a whole tensor, from all of its pieces."""
     ends = [_ends(piece) for piece in pieces]
     return torch.Size(map(max, zip(*ends, strict=True)))
 
 
 class Copy(NamedTuple):
-    """A box of a tensor that is read from a file into a part of it."""
+    """A copy of a box of a tensor from a file to this rank's part of it."""
 
     name: str
+    """Name of the tensor."""
     source: tuple[slice, ...]
-    """Position within the piece of the tensor that the file holds."""
+    """Position of the box in the file's piece of the tensor."""
     target: tuple[slice, ...]
-    """Position within this rank's part of the tensor."""
+    """Position of the box in this rank's part of the tensor."""
 
 
 def copies_to_make(
     tensors: dict[str, Tensor], pieces: dict[str, list[Piece]]
 ) -> dict[str, list[Copy]]:
-    """The copies that this rank reads from each file, by the file's name, to fill its parts of
-    these tensors. Raises VitkitError if something of them is in no file.
+    """The copies that fill this rank's parts of these tensors, by the name of the file. Raises VitkitError if
+    the files do not cover the parts.
     """
     copies: dict[str, list[Copy]] = {}
     for name, tensor in tensors.items():
@@ -163,8 +166,8 @@ def copies_to_make(
 
 
 def _nearest_first(pieces: list[Piece], offsets: tuple[int, ...]) -> list[Piece]:
-    """Orders the pieces of a tensor: first those from the last one on that begins before a part of it,
-    where what the part needs is, unless a file is cut otherwise than by rows."""
+    """The pieces of a tensor, sorted so that those that overlap a part at these offsets come first, if the tensor
+    is sharded by rows."""
     in_order = sorted(pieces, key=lambda piece: piece.offsets)
     after = bisect_right(in_order, offsets[:1], key=lambda piece: piece.offsets[:1])
     first = max(after - 1, 0)
@@ -180,7 +183,7 @@ def read(folder: Path, tensors: dict[str, Tensor], copies: dict[str, list[Copy]]
                 values[each.target].copy_(file.get_slice(each.name)[each.source])
 
 
-# Boxes: a range, (start, stop), in each dimension of a tensor
+# Boxes: a range (start, stop) for each dimension of a tensor
 
 
 def _ends(piece: Piece) -> list[int]:
@@ -190,7 +193,7 @@ def _ends(piece: Piece) -> list[int]:
 def _overlap(
     offsets: tuple[int, ...], shape: tuple[int, ...], piece: Piece
 ) -> list[tuple[int, int]] | None:
-    """The box that a part of a tensor and a piece of it have in common; None if there is none."""
+    """The intersection of a part of a tensor with a piece of it; None if it is empty."""
     box = []
     for start, size, other, other_size in zip(
         offsets, shape, piece.offsets, piece.shape, strict=True
@@ -204,7 +207,7 @@ def _overlap(
 
 
 def _slices(box: list[tuple[int, int]], offsets: tuple[int, ...]) -> tuple[slice, ...]:
-    """A box within what begins at these offsets."""
+    """The slices of a box within a part that begins at these offsets."""
     return tuple(
         slice(first - offset, last - offset)
         for (first, last), offset in zip(box, offsets, strict=True)

@@ -1,9 +1,8 @@
-"""What files of weights hold, before it is read and whoever wrote it: tensors by name and shape, JSON
-within limits, and the errors of files that are damaged or made to harm.
+"""The contents of files of weights before tensors are read: tensors by name and shape, JSON within limits,
+and the errors of damaged and malicious files.
 
-Of other libraries' JSON the types of the fields that vitkit reads are checked, and everything else is
-left alone. Which values make sense is the formats' business: here a list where a number is expected
-ends in a sentence that names the field.
+Of other libraries' JSON only the types of the fields that vitkit reads are checked. Which values are valid
+is decided by the formats. A list where a number is expected raises an error that names the field.
 """
 
 import hashlib
@@ -24,10 +23,10 @@ from vitkit.system.errors import BadWeights
 from vitkit.system.storage.files import parse_json
 from vitkit.weights.outputs import numbered
 
-LARGEST = 64 * 2**30  # bytes of a file's content; ViT-e, the largest there is, has 16 GiB
-INFLATION = 100  # times a file's size, its content; more is no weights, which hardly compress
+LARGEST = 64 * 2**30  # most bytes of a file's content; ViT-e, the largest model, has 16 GiB
+INFLATION = 100  # largest accepted ratio of content to file size, as weights hardly compress
 FLOATS = ("float16", "bfloat16", "float32", "float64")
-# What the readers of ZIP, .npy, pickle and JSON raise for files that are damaged, or made to harm.
+# Exceptions of the readers of ZIP, .npy, pickle and JSON for damaged or malicious files
 DAMAGE = (
     ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError,
     NotImplementedError, MemoryError, OSError, EOFError, SyntaxError, tokenize.TokenError,
@@ -36,48 +35,48 @@ DAMAGE = (
 
 
 class Lazy(NamedTuple):
-    """A tensor of a file, not read yet: its shape and dtype, and how to read it."""
+    """A tensor in a file that has not been read yet."""
 
     shape: tuple[int, ...]
     dtype: str
     read: Callable[[], Tensor]
     """The tensor, mapped from the file where that is possible."""
     read_into: Callable[[Tensor], None] | None = None
-    """Reads the numbers into a given contiguous tensor of this shape and dtype (safetensors). None
-    for files that have no such way: archives, which `read` unpacks, and PyTorch's, which torch
-    itself has mapped. `rules._read_tensors` says what it is for."""
+    """Reads the values into a given contiguous tensor of this shape and dtype (safetensors), see
+    `rules._read_tensors`. None for files that do not support it: archives, which `read` unpacks, and
+    PyTorch's files, which torch itself maps."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes in memory; of a dtype that PyTorch does not have, as if each number took one."""
+        """Bytes in memory; one byte for each value if PyTorch does not have the dtype."""
         dtype = getattr(torch, self.dtype, torch.uint8)
         return prod(self.shape) * dtype.itemsize
 
 
 Tensors = dict[str, Lazy]
 Parts = dict[tuple[str, ...], Tensors]
-"""The keys that lead to a state dict in a checkpoint -> its tensors; () for a file that is one."""
+"""Keys that lead to a state dict in a checkpoint -> its tensors; () if the file itself is one."""
 
 
 def lazy_zeros(*shape: int) -> Lazy:
-    """A tensor that a file leaves out because all of it is zero."""
+    """A tensor that a file omits because it is all zeros."""
     return Lazy(shape, "float32", lambda: torch.zeros(shape))
 
 
 def joined(*parts: Lazy) -> Lazy:
-    """Tensors that a file has one by one, joined along their first axis."""
+    """Concatenate tensors of a file along their first axis."""
     shape = (sum(part.shape[0] for part in parts), *parts[0].shape[1:])
     return Lazy(shape, parts[0].dtype, lambda: torch.cat([part.read() for part in parts]))
 
 
 def check_content(size: int, content: int) -> None:
-    """Raises VitkitError for a file of `size` bytes that would take too many when it is read."""
+    """Raises VitkitError if reading a file of `size` bytes would take too much memory."""
     if content > min(LARGEST, INFLATION * size + 2**28):
         raise BadWeights(f"it would take {content:,} bytes of memory, out of a file of {size:,}")
 
 
 def fill(buffer: memoryview, file) -> bool:
-    """Read from an opened file until the buffer is full. Returns False if the file ends before."""
+    """Read from an open file until the buffer is full. Returns False if the file ends earlier."""
     filled = 0
     while filled < len(buffer) and (count := file.readinto(buffer[filled:])):
         filled += count
@@ -86,15 +85,15 @@ def fill(buffer: memoryview, file) -> bool:
 
 # JSON
 
-LARGEST_JSON = 16 * 2**20  # bytes; with 21,843 class names a config.json has about one million
-LONGEST_COMMENT = 2**16 - 1  # bytes; the ZIP format counts them in 16 bits
-KEY = "vitkit"  # under which a file of another format carries vitkit's own description of the model
+LARGEST_JSON = 16 * 2**20  # bytes; a config.json with 21,843 class names has about one million
+LONGEST_COMMENT = 2**16 - 1  # bytes; the ZIP format stores the length in 16 bits
+KEY = "vitkit"  # of vitkit's own description of the model in a file of another format
 WRITTEN_WITH = "written_with"
-"""In the description in a config.json: the identity of the description in the weights beside it.
-Files are replaced one by one, so after a kill one may be new and the other old."""
+"""Key in the description of a config.json: the identity of the description in the weights beside it.
+Files are replaced one by one, so after a killed process one may be new and the other old."""
 
 Fields = dict[str, "tuple | Fields"]
-"""Names of fields -> what they hold, and its types."""
+"""Name of a field -> (description of its values, its types), or the fields of an object."""
 
 NUMBER = ("a finite number", (int, float))
 WHOLE = ("a whole number", int)
@@ -140,10 +139,10 @@ PREPROCESSOR: Fields = {
 
 
 def read_json(file: Path) -> dict:
-    """The object in a JSON file. Raises VitkitError."""
+    """Read the object in a JSON file. Raises VitkitError."""
     if file.stat().st_size > LARGEST_JSON:
         raise BadWeights(
-            f"{file} is larger than {LARGEST_JSON // 2**20} MiB, so it describes no model"
+            f"{file} is larger than {LARGEST_JSON // 2**20} MiB, so it does not describe a model"
         )
     try:
         return parse_object(file.read_bytes())
@@ -152,7 +151,7 @@ def read_json(file: Path) -> dict:
 
 
 def parse_object(text: bytes | str) -> dict:
-    """The object in JSON. Raises VitkitError."""
+    """Parse an object in JSON. Raises VitkitError."""
     value = parse_json(text)
     if not isinstance(value, dict):
         raise BadWeights(f"it holds a {type(value).__name__}")
@@ -160,13 +159,13 @@ def parse_object(text: bytes | str) -> dict:
 
 
 def identity(description: dict) -> str:
-    """Identifies a description, whether it was read or will be written."""
+    """A digest of a description, equal before it is written and after it is read."""
     text = json.dumps(description, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def check_fields(values: dict, fields: Fields, within: str = "") -> None:
-    """Raises VitkitError for a field of another type. A field that is absent or null has none."""
+    """Raises VitkitError for a field of a wrong type. Absent and null fields are accepted."""
     for name, kind in fields.items():
         value = values.get(name)
         if value is None:
@@ -179,7 +178,7 @@ def check_fields(values: dict, fields: Fields, within: str = "") -> None:
 
 
 def _check(name: str, value: object, kind: tuple) -> None:
-    """Raises VitkitError for a value of another type."""
+    """Raises VitkitError for a value of a wrong type."""
     words, types = kind
     right = isinstance(value, types) and (kind == SWITCH or not isinstance(value, bool))
     if kind in (NUMBERS, OF_CHANNELS) and isinstance(value, list):
@@ -191,17 +190,19 @@ def _check(name: str, value: object, kind: tuple) -> None:
 
 
 def _is_finite(value: object) -> bool:
+    """Whether a value is a finite number, and not a boolean."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return abs(value) < 1e300 and isfinite(value)
 
 
-# vitkit's description in the comment of a ZIP archive, which .npz and .pth files are. NumPy and PyTorch
-# do not read it.
+# vitkit's description in the comment of a ZIP archive (.npz and .pth files), which NumPy and PyTorch
+# ignore
 
 
 def read_comment(file: Path) -> dict:
-    """vitkit's description of the model; {} without one. Raises VitkitError for a damaged file."""
+    """vitkit's description of the model in an archive; {} without one. Raises VitkitError for a damaged
+    file."""
     if not zipfile.is_zipfile(file):
         return {}
     try:
@@ -217,10 +218,10 @@ def read_comment(file: Path) -> dict:
 
 
 def comment_of(description: dict) -> bytes:
-    """The comment that holds vitkit's description of a model.
+    """The comment with vitkit's description of a model.
 
-    "labels" is null there if the classes are only numbered, for the numbers of ImageNet-21k's
-    21,843 classes would not fit. Raises VitkitError if real names do not.
+    "labels" is null if the names of the classes are their numbers, because the 21,843 numbers of
+    ImageNet-21k would not fit. Raises VitkitError if other names do not fit.
     """
     labels = description["labels"]
     if tuple(labels) == numbered(len(labels)):
@@ -228,7 +229,7 @@ def comment_of(description: dict) -> bytes:
     comment = json.dumps({KEY: description}, ensure_ascii=True).encode()
     if len(comment) > LONGEST_COMMENT:
         raise BadWeights(
-            f"the names of its {len(labels):,} classes take {len(comment):,} bytes, and the comment "
+            f"the names of its {len(labels):,} classes take {len(comment):,} bytes, but the comment "
             f"of a .npz, .pth or .pt file has room for {LONGEST_COMMENT:,}; write a .safetensors "
             "file or a directory, or number the classes (labels of a Classifier)"
         )
@@ -236,6 +237,6 @@ def comment_of(description: dict) -> bytes:
 
 
 def write_comment(file: Path, comment: bytes) -> None:
-    """Write this comment into an archive."""
+    """Write the comment of an archive."""
     with zipfile.ZipFile(file, "a") as archive:
         archive.comment = comment

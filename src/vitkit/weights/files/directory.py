@@ -1,4 +1,4 @@
-"""A model directory or a file of weights: its tensors by name and shape, and what lies beside them."""
+"""Open a model directory or a file of weights: its tensors by name and shape, and the files beside it."""
 
 import json
 from dataclasses import dataclass, field
@@ -34,9 +34,9 @@ from vitkit.weights.files.safetensors import read_safetensors, write_safetensors
 from vitkit.weights.licenses import FILE, License, license_in, license_of_file, license_text
 
 PRETRAINING = "pretraining.safetensors"
-"""What pre-training added to the model in a directory (weights/pretraining.py)."""
+"""The file of a directory with modules that pre-training added (weights/pretraining.py)."""
 UNKNOWN = "unknown.safetensors"
-"""The limits from which on an image is unknown to the model in a directory (weights/unknown.py)."""
+"""The file of a directory with limits beyond which images are unknown (weights/unknown.py)."""
 PROCESSOR_FILE = "processor_config.json"
 FOLDER_FILES = (
     "model.safetensors",
@@ -45,9 +45,9 @@ FOLDER_FILES = (
     "pytorch_model.bin.index.json",
 )
 ENDINGS = (".safetensors", ".npz", ".pth", ".pt", ".bin", ".ckpt", ".pth.tar")
-# Endings of other files that people give as a model -> what to do instead
+# Suffixes of files that are given instead of a model -> what to do
 EXPORTED = (
-    "it was exported, and gives answers alone, to predict and evaluate; this needs the model that it "
+    "it was exported, and can only predict and be evaluated; this needs the model that it "
     "was exported from"
 )
 NO_WEIGHTS = {
@@ -57,18 +57,18 @@ NO_WEIGHTS = {
     **dict.fromkeys((".onnx", ".xml", ".pt2"), EXPORTED),
 }
 INTERRUPTED = (
-    "config.json was written for other weights than these, so the save that replaced them was "
-    "interrupted; read as the weights describe themselves. Save the model again for other libraries"
+    "config.json was written for other weights, so the save that replaced them was "
+    "interrupted; the weights' own description is used. Save the model again for other libraries"
 )
 
 
 @dataclass(frozen=True)
 class Opened:
-    """A file of weights, with what lies beside it or inside it and says more about the model."""
+    """A file of weights, and further information on the model inside or beside it."""
 
     path: Path
     parts: Parts
-    """The state dicts in it: one, or those of a training checkpoint."""
+    """The state dicts of the file: one, or those of a training checkpoint."""
     config: dict = field(default_factory=dict)
     """config.json beside it."""
     preprocessor: dict = field(default_factory=dict)
@@ -76,33 +76,33 @@ class Opened:
     described: dict = field(default_factory=dict)
     """vitkit's own description of the model."""
     architecture: str = ""
-    """What a training checkpoint calls the architecture, in its own words: "vit_tiny_patch16_224"."""
+    """The name of the architecture in a training checkpoint, such as "vit_tiny_patch16_224"."""
     wrapper: str = ""
-    """The key of a training checkpoint under which the model was, such as "model" or "teacher";
-    `weights/parts.py` fills it in."""
+    """The key of the model in a training checkpoint, such as "model" or "teacher"; set by
+    `weights/parts.py`."""
     license: License | None = None
-    """What the files say of the weights' licence."""
+    """The licence of the weights, if the files state it."""
     notes: tuple[str, ...] = ()
-    """What is unusual about the files, one sentence each."""
+    """Unusual properties of the files, one sentence each."""
     pretraining: Tensors = field(default_factory=dict)
-    """What pre-training added to the model, from the file beside the weights."""
+    """Tensors that pre-training added to the model, from the file beside the weights."""
     unknown: Tensors = field(default_factory=dict)
-    """Limits from which on an image is unknown, likewise."""
+    """Limits beyond which an image is unknown, from the file beside the weights."""
 
     @property
     def tensors(self) -> Tensors:
-        """The tensors of the outermost state dict, which in most files is the only one."""
+        """The tensors of the outermost state dict, which is the only one in most files."""
         return next(iter(self.parts.values()))
 
 
 def open_weights(path: Path) -> Opened:
-    """Open a model directory, a run or a file of weights. Raises VitkitError if it is none."""
-    # FOLDER_FILES are weights whatever their ending: that of model.safetensors.index.json is .json
+    """Open a model directory, a run or a file of weights. Raises VitkitError for anything else."""
+    # FOLDER_FILES are weights whatever their suffix: that of model.safetensors.index.json is .json
     ending = refuse_special(path).suffix.lower()
     if ending in NO_WEIGHTS and path.is_file() and path.name not in FOLDER_FILES:
         raise BadWeights(f"{path} is not a file of weights; {NO_WEIGHTS[ending]}")
 
-    # A file; what lies beside it belongs to it if it has the name that a model directory gives it
+    # A file. Files beside it belong to it if it has a usual name of weights in a model directory
     if path.is_file():
         folder = None
         if path.name in FOLDER_FILES:
@@ -117,8 +117,8 @@ def open_weights(path: Path) -> Opened:
 
 
 def is_written_by_vitkit(path: Path) -> bool:
-    """Whether the weights in a file or a directory describe themselves as vitkit's do, so that they
-    may be replaced. False for what cannot be read."""
+    """Whether the weights in a file or a directory contain vitkit's description, so that they may be
+    replaced. False if they cannot be read."""
     try:
         file = refuse_special(path)
         if path.is_dir():
@@ -130,7 +130,7 @@ def is_written_by_vitkit(path: Path) -> bool:
 
 
 def _file_of(path: Path, folder: Path) -> Path:
-    """The file of weights in a folder: of a name that others know, or the only one."""
+    """The file of weights in a folder: one with a usual name, or the only one."""
     for name in FOLDER_FILES:
         if refuse_special(folder / name).is_file():
             return folder / name
@@ -153,8 +153,8 @@ def _file_of(path: Path, folder: Path) -> Path:
 
 
 def _open(file: Path, folder: Path | None) -> Opened:
-    """A file, and what is beside it in its folder."""
-    # What the weights say of themselves
+    """Open a file, and read the files beside it in its folder."""
+    # The file itself
     inside: dict = {}
     architecture = ""
     try:
@@ -168,10 +168,10 @@ def _open(file: Path, folder: Path | None) -> Opened:
         license = license_of_file(license_text(file), inside.get("license"))
         return Opened(file, parts, described=inside, architecture=architecture, license=license)
 
-    # What lies beside them, unless it was written beside other weights
-    config = _beside(folder, "config.json", CONFIG)
+    # Files beside it, unless they were written with other weights
+    config = _read_json_beside(folder, "config.json", CONFIG)
     described = config.get(KEY)
-    # A config.json of Transformers or timm describes the model by itself: it was written after vitkit
+    # A config.json of Transformers or timm describes the model by itself, as vitkit did not write it
     is_of_a_library = config.get("model_type", KEY) != KEY or "architecture" in config
     if not described and not is_of_a_library:
         described = inside
@@ -185,8 +185,8 @@ def _open(file: Path, folder: Path | None) -> Opened:
         return Opened(file, parts, described=inside, license=license, notes=(INTERRUPTED,))
     preprocessor = _image_processor(folder)
     license = license_in(folder, described.get("license"), config)
-    pretraining, notes = _of_these_weights(folder / PRETRAINING, inside)
-    unknown, more_notes = _of_these_weights(folder / UNKNOWN, inside)
+    pretraining, notes = _read_tensors_beside(folder / PRETRAINING, inside)
+    unknown, more_notes = _read_tensors_beside(folder / UNKNOWN, inside)
     notes = (*notes, *more_notes)
     return Opened(
         file,
@@ -202,9 +202,9 @@ def _open(file: Path, folder: Path | None) -> Opened:
     )
 
 
-def _of_these_weights(file: Path, inside: dict) -> tuple[Tensors, tuple[str, ...]]:
-    """The tensors of a file beside a model that describes itself so, and a note if the file belongs
-    to other weights. Nothing if there is no such file."""
+def _read_tensors_beside(file: Path, inside: dict) -> tuple[Tensors, tuple[str, ...]]:
+    """The tensors of a file beside a model with this description, and a note if the file belongs to other
+    weights. Empty if there is no such file."""
     refuse_special(file)
     if not file.is_file():
         return {}, ()
@@ -214,11 +214,11 @@ def _of_these_weights(file: Path, inside: dict) -> tuple[Tensors, tuple[str, ...
         raise BadWeights(f"{file} cannot be loaded: {error}") from error
     if written_with.get(WRITTEN_WITH) == identity(inside):
         return tensors, ()
-    return {}, (f"left out: {file.name}, which was written for other weights than these",)
+    return {}, (f"left out: {file.name}, which was written for other weights",)
 
 
-def _beside(folder: Path, name: str, fields: Fields) -> dict:
-    """The object of a JSON file, whose fields have these types; {} if it is not there."""
+def _read_json_beside(folder: Path, name: str, fields: Fields) -> dict:
+    """Read a JSON file beside the weights and check the types of its fields; {} if it does not exist."""
     file = refuse_special(folder / name)
     if not file.is_file():
         return {}
@@ -233,27 +233,26 @@ def _beside(folder: Path, name: str, fields: Fields) -> dict:
 def _image_processor(folder: Path) -> dict:
     """The description of the image processor; {} if there is none.
 
-    Transformers 5 writes that of CLIP and SigLIP into processor_config.json, beside the tokenizer's,
-    and reads it there first.
+    Transformers 5 writes the description for CLIP and SigLIP into processor_config.json, together with
+    that of the tokenizer, and reads that file first.
     """
-    processor = _beside(folder, PROCESSOR_FILE, {"image_processor": PREPROCESSOR})
-    return processor.get("image_processor") or _beside(
+    processor = _read_json_beside(folder, PROCESSOR_FILE, {"image_processor": PREPROCESSOR})
+    return processor.get("image_processor") or _read_json_beside(
         folder, "preprocessor_config.json", PREPROCESSOR
     )
 
 
 def _read(file: Path) -> tuple[Parts, dict, str]:
-    """The state dicts in a file, vitkit's description inside it, and what a checkpoint calls the
-    architecture.
+    """The state dicts in a file, vitkit's description in it, and the checkpoint's name of the architecture.
 
-    The kind of file is known by its first bytes: an archive (.npz, .pth), a pickle, or the length
-    of a safetensors header and the header's brace.
+    The kind of file is detected by its first bytes: an archive (.npz, .pth), a pickle, or the length of a
+    safetensors header and the header's brace.
     """
     with file.open("rb") as opened:
         start = opened.read(9)
     is_archive = start[:2] == b"PK"
-    # PyTorch before 1.6 wrote pickles, which begin with 0x80. So does one in 32 safetensors files,
-    # by its header's length
+    # PyTorch before 1.6 wrote bare pickles, which begin with 0x80. So do one in 32 safetensors files,
+    # because of the length of the header
     has_header = start[8:] == b"{" and int.from_bytes(start[:8], "little") < file.stat().st_size
     is_bare_pickle = start[:1] == b"\x80" and not has_header
     if is_archive and is_npz(file):
@@ -267,7 +266,7 @@ def _read(file: Path) -> tuple[Parts, dict, str]:
 
 
 def _shards(index: Path) -> Tensors:
-    """The tensors of a model in several files, which lie beside their index and nowhere else."""
+    """The tensors of a model in several files, which must lie beside their index."""
     file_of = read_json(index).get("weight_map")
     is_map = isinstance(file_of, dict) and all(isinstance(name, str) for name in file_of.values())
     if not is_map or not file_of:
@@ -278,7 +277,7 @@ def _shards(index: Path) -> Tensors:
             raise BadWeights(f"{index} names a file outside of its folder: {name[:100]!r}")
         if not refuse_special(index.parent / name).is_file():
             called = printable_name(name)
-            raise BadWeights(f"{index} names {called}, which is not there; download it too")
+            raise BadWeights(f"{index} names {called}, which does not exist; download it too")
         shards, _, _ = _read(index.parent / name)
         shard = next(iter(shards.values()))
         tensors |= {key: lazy for key, lazy in shard.items() if file_of.get(key) == name}
@@ -291,10 +290,9 @@ def _shards(index: Path) -> Tensors:
 
 
 def write_tensors(file: Path, tensors: dict[str, Tensor], description: dict) -> None:
-    """Write tensors, with vitkit's description of the model inside, to a .npz, .safetensors, .pth
-    or .pt file.
+    """Write tensors, with vitkit's description of the model, to a .npz, .safetensors, .pth or .pt file.
 
-    The file is there whole or not at all. Raises OSError, and VitkitError for a description that
+    The file is written completely or not at all. Raises OSError, and VitkitError for a description that
     does not fit.
     """
     if file.suffix == ".safetensors":
@@ -302,19 +300,19 @@ def write_tensors(file: Path, tensors: dict[str, Tensor], description: dict) -> 
             write_safetensors(new, tensors, {KEY: json.dumps(description)})
         return
 
-    # The others are ZIP archives
+    # The other formats are ZIP archives
     comment = comment_of(description)
     with whole(file) as new:
         if file.suffix == ".npz":
             save_npz(new, {name: tensor.numpy() for name, tensor in tensors.items()})
         else:
-            # Clones: torch.save writes the whole storage of a tensor that is a part of another
+            # Clone, because torch.save writes the whole storage of a tensor that is a view
             torch.save({name: tensor.clone() for name, tensor in tensors.items()}, new)
         write_comment(new, comment)
 
 
 def load_state_dict(file: Path) -> dict[str, Tensor]:
-    """The tensors of a .safetensors, .pth or .pt file of vitkit's, as other libraries read them."""
+    """Read the tensors of a .safetensors, .pth or .pt file of vitkit, as other libraries do."""
     if file.suffix == ".safetensors":
         return load_file(file)
     return torch.load(file, weights_only=True)

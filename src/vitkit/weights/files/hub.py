@@ -1,7 +1,6 @@
-"""Where a model is: a path, a repository on the Hugging Face hub, or one of Google's published
-files.
+"""Locate a model: a path, a repository on the Hugging Face hub, or one of Google's published files.
 
-What has to be downloaded is downloaded once, to the cache.
+Models that are not local are downloaded once, to the cache.
 """
 
 import os
@@ -25,9 +24,9 @@ BUCKETS = ("imagenet21k", "imagenet21k+imagenet2012", "augreg", "sam", "gsam")
 AUGREG = re.compile(r"[A-Za-z0-9_]+-i(1k|21k|21k_30)-\d+ep-lr_[\w.\-]+?(\.npz)?")
 FILE = re.compile(r"[\w\-+][\w\-+.]*")
 
-# The hub's: OWNER/NAME, or OWNER/NAME@REVISION
+# Names on the hub: OWNER/NAME, or OWNER/NAME@REVISION
 HUB = re.compile(r"[\w\-.]{1,96}/[\w\-.]{1,96}(@[\w\-./]+)?")
-# The files that are downloaded, PyTorch's own only if there is no safetensors; and those uploaded
+# Files to download, PyTorch's own only if there is no safetensors file; and files to upload
 DESCRIPTIONS = ("config.json", "preprocessor_config.json")
 SAFETENSORS = ("model.safetensors", "model.safetensors.index.json", "model-*-of-*.safetensors")
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*-of-*.bin")
@@ -35,11 +34,11 @@ SENT = (*DESCRIPTIONS, "model.safetensors", UNKNOWN, CARD, *NAMES)
 
 
 def fetch(source: Path | str) -> Path:
-    """The local path of a model, which is downloaded if it is a name and not in the cache yet.
+    """The local path of a model, which is downloaded if it is a name and not in the cache.
 
-    Names are a hub repository ("google/vit-base-patch16-224", "timm/...", with @REVISION if
-    wanted), a file of Google's bucket ("imagenet21k/ViT-B_16", or the whole name of an AugReg
-    checkpoint), or its address. Raises VitkitError.
+    A name is a hub repository ("google/vit-base-patch16-224", "timm/...", optionally with @REVISION), or a
+    file of Google's bucket ("imagenet21k/ViT-B_16", the whole name of an AugReg checkpoint, or its
+    address). Raises VitkitError.
     """
     if Path(source).exists():
         return Path(source)
@@ -62,7 +61,7 @@ def fetch(source: Path | str) -> Path:
 
 
 def google_name(name: str) -> str | None:
-    """The name of one of Google's files as "BUCKET/FILE.npz"; None if it is no such name."""
+    """The name of one of Google's files as "BUCKET/FILE.npz"; None for any other name."""
     if AUGREG.fullmatch(name):
         name = f"augreg/{name}"
     for address in (f"{ENDPOINT}/", "gs://vit_models/"):
@@ -74,8 +73,8 @@ def google_name(name: str) -> str | None:
 
 
 def from_google(name: str) -> Path:
-    """A file of Google's, from the cache or by download. Raises BadWeights if there is no such file,
-    Unavailable if it cannot be had now."""
+    """A file of Google's bucket, from the cache or downloaded. Raises BadWeights if there is no such file,
+    Unavailable if it cannot be downloaded now."""
     url = f"{ENDPOINT}/{name.replace('+', '%2B')}"
     try:
         return download(url, cache_dir() / "google" / name)
@@ -85,14 +84,14 @@ def from_google(name: str) -> Path:
 
 
 def license_of_download(path: Path) -> License | None:
-    """The licence of Google's repository, if this is one of its files in the cache; else None."""
+    """The licence of Google's repository for one of its files in the cache; otherwise None."""
     if not path.is_relative_to(cache_dir() / "google"):
         return None
     return License("apache-2.0", link="https://github.com/google-research/vision_transformer")
 
 
 def from_hub(name: str) -> Path:
-    """A snapshot of a hub repository, from the cache if there is no network."""
+    """A snapshot of a hub repository, from the cache if the network is unavailable."""
     hub = _hub(f"{name} is on the Hugging Face hub; to download it")
     repository, _, revision = name.partition("@")
 
@@ -111,17 +110,17 @@ def from_hub(name: str) -> Path:
     except hub.errors.LocalEntryNotFoundError as error:
         raise Unavailable(
             f"{name} is not on this machine, and the Hugging Face hub cannot be reached: "
-            f"{_first_line(error.__cause__ or error)}; give a run, a directory or a file of weights "
-            f"that is here{_where_to_get(repository)}"
+            f"{_first_line(error.__cause__ or error)}; give a local run, directory or file of weights"
+            f"{_where_to_get(repository)}"
         ) from error
     except (hub.errors.HfHubHTTPError, hub.errors.HFValidationError, OSError) as error:
         raise BadWeights(
-            f"{name} is neither a local path nor a model that the hub gives: {_first_line(error)}"
+            f"{name} is neither a local path nor a model on the hub: {_first_line(error)}"
         ) from error
 
 
 def _where_to_get(name: str) -> str:
-    """ "; or get it from ADDRESS" for the name of published weights, with the files and their size."""
+    """ "; or get it from ADDRESS", with files and size, for published weights; otherwise ""."""
     row = published_called(name)
     if row is None:
         return ""
@@ -130,12 +129,12 @@ def _where_to_get(name: str) -> str:
         size = f" ({row.megabytes:,} MB)"
     return (
         f"; or get config.json and model.safetensors{size} from {row.where} on another machine, and "
-        "give the directory that they are in"
+        "give the directory that contains them"
     )
 
 
 def _hub(purpose: str) -> ModuleType:
-    """The client of the hub. Raises VitkitError, which says how to install it."""
+    """The client of the hub. Raises VitkitError, with the command that installs it."""
     try:
         import huggingface_hub.errors
     except ImportError:
@@ -144,13 +143,13 @@ def _hub(purpose: str) -> ModuleType:
 
 
 def hub_host() -> str:
-    """The hub's machine, with its port if one is given: HF_ENDPOINT's, if that is set."""
+    """The host of the hub, with its port if there is one; HF_ENDPOINT sets it."""
     address = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
     return address.rpartition("://")[2].partition("/")[0]
 
 
 def hub_answers() -> bool:
-    """Whether the hub can be reached: within two seconds, or through a proxy, which is not tried."""
+    """Whether the hub can be reached within two seconds; a proxy is assumed to work, and not tried."""
     if os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0"):
         return False
     if "https" in getproxies():
@@ -164,9 +163,9 @@ def hub_answers() -> bool:
 
 
 def upload(folder: Path, name: str, private: bool = False) -> str:
-    """Upload a model directory to the Hugging Face hub; returns its address. The repository is
-    created if it does not exist. Only the files of a model directory are uploaded. Raises
-    VitkitError if the hub refuses, and says how to log in.
+    """Upload a model directory to the Hugging Face hub; returns its address. The repository is created if
+    it does not exist. Only the files of a model directory are uploaded. Raises VitkitError, with the
+    command to log in, if the hub refuses.
     """
     hub = _hub("to upload to the Hugging Face hub")
     errors = hub.errors
@@ -182,9 +181,9 @@ def upload(folder: Path, name: str, private: bool = False) -> str:
         )
     except refusals as error:
         raise Unavailable(
-            f"the hub did not take {name}: {_first_line(error)}; to log in: hf auth login"
+            f"the hub refused {name}: {_first_line(error)}; to log in: hf auth login"
         ) from error
-    # Whatever the hub's HTTP client raises: errors of its own, and before the hub's 1.0 an OSError
+    # Exceptions of the hub's HTTP client: its own, and an OSError before version 1.0 of the hub
     except (OSError, *errors.HfHubHTTPError.__bases__) as error:
         raise Unavailable(
             f"the Hugging Face hub cannot be reached: {_first_line(error)}"
@@ -193,7 +192,7 @@ def upload(folder: Path, name: str, private: bool = False) -> str:
 
 
 def paths_in(folder: Path) -> list[str]:
-    """The paths of this machine in text files that would be uploaded, each as "FILE holds PATH"."""
+    """Paths of this machine in text files that would be uploaded, each as "FILE holds PATH"."""
     found = []
     for name in (*DESCRIPTIONS, CARD):
         if (folder / name).is_file():

@@ -1,4 +1,4 @@
-"""NumPy's archives (.npz), as Google publishes its weights: arrays of numbers, nothing unpickled."""
+"""NumPy's archives (.npz), in which Google publishes weights: arrays of numbers, never unpickled."""
 
 import math
 import struct
@@ -15,25 +15,25 @@ from torch import Tensor
 from vitkit.system.errors import BadWeights
 from vitkit.weights.files.content import DAMAGE, Lazy, Tensors, check_content, fill, read_comment
 
-# What NumPy writes. Python unpacks more, and raises errors for them that no other file has; some take
-# gigabytes before the first byte
+# The methods that NumPy writes. Python supports others, with other exceptions; some need gigabytes of
+# memory for the first byte
 COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 
 class Member(NamedTuple):
-    """An array of an archive, not read yet."""
+    """An array in an archive that has not been read yet."""
 
     name: str
     start: int
-    """Bytes of the .npy header before the numbers."""
+    """Length of the .npy header before the values, in bytes."""
     shape: tuple[int, ...]
     dtype: np.dtype
     fortran: bool
-    """Whether neighbours along the first axis, not the last, are neighbours in memory."""
+    """Whether values are stored in Fortran order."""
 
 
 def is_npz(file: Path) -> bool:
-    """Whether a ZIP archive holds arrays and nothing else. Raises VitkitError for a damaged one."""
+    """Whether a ZIP archive contains only arrays. Raises VitkitError for a damaged one."""
     try:
         with zipfile.ZipFile(file) as archive:
             names = archive.namelist()
@@ -47,21 +47,21 @@ def is_npz(file: Path) -> bool:
 def read_npz(file: Path) -> tuple[Tensors, dict]:
     """The arrays, and the description of the model in the archive's comment ({} without one).
 
-    bfloat16 may be stored as two raw bytes. Raises VitkitError, before memory is taken, if the file
-    does not contain weights.
+    bfloat16 may be stored as two raw bytes. Raises VitkitError, before large memory is allocated, if the
+    file does not contain weights.
     """
     description = read_comment(file)
     try:
-        # Open until the last array is forgotten: its list of hundreds is not read for each of them
+        # It stays open while its arrays exist, so its list of members is not read again for each array
         archive = zipfile.ZipFile(file)
         try:
             tensors = _tensors(archive, file.stat().st_size)
         except DAMAGE:
-            archive.close()  # whoever keeps the error may replace the file, also on Windows
+            archive.close()  # so that the file can be replaced, also on Windows
             raise
     except DAMAGE as error:
         reason = str(error) or type(error).__name__
-        # Shortened: it may quote a name, and a harmful file's names may be of any length
+        # Truncated, because it may quote a name, and names in a malicious file may have any length
         raise BadWeights(f"{file} cannot be loaded: {reason[:500]}") from error
     return tensors, description
 
@@ -82,10 +82,10 @@ def _tensors(archive: zipfile.ZipFile, size: int) -> Tensors:
 
 
 def _member(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Member:
-    """What the header of an array says, checked against its size."""
+    """Read the header of an array, and check it against the array's size."""
     if entry.compress_type not in COMPRESSIONS:
         raise BadWeights(
-            f"{entry.filename} is compressed by a method of ZIP, number {entry.compress_type}, that NumPy "
+            f"{entry.filename} is compressed by ZIP method {entry.compress_type}, which NumPy "
             "does not write; save the arrays again with numpy.savez"
         )
     with archive.open(entry) as opened:
@@ -98,13 +98,13 @@ def _member(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Member:
         raise BadWeights(f"{entry.filename} holds {dtype}, which are not numbers")
     if math.prod(shape) * dtype.itemsize != entry.file_size - start:
         raise BadWeights(
-            f"{entry.filename} says that its shape is {shape}, but holds {entry.file_size} bytes"
+            f"{entry.filename} has the shape {shape} by its header, but holds {entry.file_size} bytes"
         )
     return Member(entry.filename, start, shape, dtype, fortran)
 
 
 def _header(opened) -> tuple[tuple[int, ...], np.dtype, bool]:
-    """Shape, dtype and whether it is in Fortran order."""
+    """Shape, dtype and whether the array is in Fortran order."""
     version = npy.read_magic(opened)
     readers = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
     if version not in readers:
@@ -116,7 +116,7 @@ def _header(opened) -> tuple[tuple[int, ...], np.dtype, bool]:
 
 
 def _read(archive: zipfile.ZipFile, member: Member) -> Tensor:
-    """The numbers of an array, as a tensor."""
+    """Read an array as a tensor."""
     # Its bytes
     buffer = bytearray(math.prod(member.shape) * member.dtype.itemsize)
     try:
@@ -125,10 +125,10 @@ def _read(archive: zipfile.ZipFile, member: Member) -> Tensor:
             if not fill(memoryview(buffer), opened) or opened.read(1):
                 raise BadWeights(f"{member.name} is cut short")
     except DAMAGE as error:
-        archive.close()  # whoever keeps the error may replace the file, also on Windows
+        archive.close()  # so that the file can be replaced, also on Windows
         raise BadWeights(f"{error}; download it again") from error
 
-    # As an array; bfloat16, which NumPy does not have, by way of integers
+    # As an array; bfloat16, which NumPy does not have, as integers at first
     bfloat16 = member.dtype.kind == "V"
     dtype = member.dtype
     if bfloat16:

@@ -1,7 +1,7 @@
-"""PyTorch's own files (.pth, .pt, .bin), read by its restricted unpickler: nothing in them runs.
+"""PyTorch's own files (.pth, .pt, .bin), read by its restricted unpickler: nothing in them is executed.
 
-torch maps the records of an archive from the disk and believes them: it takes compressed numbers for
-numbers, and compares no checksum. So they are checked here before.
+torch maps the records of an archive from the disk without checks: it would read compressed data as
+values, and compares no checksums. So records are checked here first.
 """
 
 import argparse
@@ -21,31 +21,31 @@ from vitkit.system.console.text import printable, printable_name, some
 from vitkit.system.errors import BadWeights
 from vitkit.weights.files.content import DAMAGE, Lazy, Parts, check_content
 
-MOST_VALUES = 10_000  # of a dictionary that a message describes
-DEEPEST = 8  # dictionaries within dictionaries, of which one may hold itself
-# What an optimiser keeps: some have a tensor for each parameter, by the parameters' names
+MOST_VALUES = 10_000  # of a dictionary that are searched for an error message
+DEEPEST = 8  # nested dictionaries, one of which may contain itself
+# Names of an optimiser's states, which may have a tensor for each parameter, under the parameter's name
 OPTIMISERS = re.compile(
     r"(?i)opt|optims?|.*optimi[sz]er.*|.*sched.*|.*scaler.*|grads?|gradients?"
     r"|(max_)?exp_(avg|inf)(_\w+)?|(square|grad|acc)_(avg|delta)|momentum_buffers?|moments?(_\w+)?|adam_\w+"
 )
-# Where trainers write the name of the architecture, and what they call it there
+# Keys under which trainers store the architecture: of the settings, and of the name in them
 SETTINGS = ("args", "config", "cfg", "hyper_parameters", "hparams")
 ARCHITECTURE = ("arch", "model", "model_name")
 LONGEST_NAME = 200  # characters of an architecture's name
-HEADER = 30  # bytes before a record's name; the last four are the lengths of what follows
+HEADER = 30  # bytes before a record's name; the last four are the lengths of the name and the extra field
 ENCRYPTED = 1  # bit of a record's flags
-# How a pickle spells bytearray(n), which torch's restricted unpickler calls: n bytes of memory for
-# ten bytes of file. No file of weights has one.
+# A pickled call of bytearray(n), which torch's restricted unpickler executes: n bytes of memory for ten
+# bytes of file. No file of weights contains one.
 BYTEARRAY = b"\nbytearray\n"
 SAVE = "save the model's state dict alone: torch.save(model.state_dict(), FILE)"
 
 
-# What stands beside the weights in checkpoints of people's own training, and is not read: where a
-# pickle names one of these, an `_Unread` is made, so none of their code runs.
+# Objects beside the weights in users' checkpoints, which are not read. A pickle that names one of these
+# gets an `_Unread` instead, so none of their code is executed.
 
 
 class _Unread:
-    """In place of an object that says nothing about weights, such as a path or the best accuracy."""
+    """Replaces an object that is not a weight, such as a path or the best accuracy."""
 
     def __init__(self, *arguments: object):
         pass
@@ -55,11 +55,11 @@ class _Unread:
 
 
 class _UnreadArray(_Unread):
-    """In place of an array of NumPy: weights have to be tensors."""
+    """Replaces an array of NumPy, because weights must be tensors."""
 
 
 class _UnreadDtype(_Unread):
-    """In place of a dtype of NumPy: that of numbers, times or texts, never of objects."""
+    """Replaces a dtype of NumPy: one of numbers, times or text, but never of objects."""
 
     def __init__(self, name: str, *arguments: object):
         if not isinstance(name, str) or not DTYPES.fullmatch(name):
@@ -69,7 +69,7 @@ class _UnreadDtype(_Unread):
 
 
 def _plain_dict(factory: object = None) -> dict:
-    """In place of a defaultdict, which is filled afterwards."""
+    """Replaces a defaultdict, which the unpickler fills afterwards."""
     return {}
 
 
@@ -93,8 +93,8 @@ ALLOWED: list[Callable | tuple[Callable, str]] = [
 
 
 def read_pickle(file: Path) -> tuple[Parts, str]:
-    """Every state dict in a file but those of optimisers, outer ones first; and what the file calls the
-    architecture, "" if it does not say. Raises VitkitError if there is no state dict."""
+    """Every state dict in a file except those of optimisers, outer ones first; and the file's name of the
+    architecture, "" if there is none. Raises VitkitError if there is no state dict."""
     checkpoint = _unpickle(file)
     parts = {}
     try:
@@ -104,7 +104,7 @@ def read_pickle(file: Path) -> tuple[Parts, str]:
                 if isinstance(value, Tensor):
                     dtype = str(value.dtype).removeprefix("torch.")
                     _check_storage(printable_name(str(name)), value)
-                    # detach: a checkpoint may hold a Parameter, or a tensor that wants a gradient
+                    # detach, because a checkpoint may contain parameters and other tensors that require gradients
                     tensors[str(name)] = Lazy(tuple(value.shape), dtype, read=value.detach)
             parts[keys] = tensors
             content = sum(lazy.nbytes for lazy in tensors.values())
@@ -112,13 +112,15 @@ def read_pickle(file: Path) -> tuple[Parts, str]:
     except DAMAGE as error:
         raise BadWeights(f"{file} cannot be loaded: {error}") from error
     if not parts:
-        raise BadWeights(f"{file} cannot be loaded: it holds {_described(checkpoint)}; {SAVE}")
+        raise BadWeights(
+            f"{file} cannot be loaded: it holds {_describe_content(checkpoint)}; {SAVE}"
+        )
     return parts, _architecture(checkpoint)
 
 
 def _architecture(checkpoint: object) -> str:
-    """The name of the architecture, as trainers write it: timm's {"arch": ..., "args": Namespace(model=...)},
-    or among the settings of others."""
+    """The name of the architecture, as in timm's {"arch": ..., "args": Namespace(model=...)} or in the
+    settings of other trainers."""
     if not isinstance(checkpoint, dict):
         return ""
     places = [checkpoint]
@@ -137,8 +139,8 @@ def _architecture(checkpoint: object) -> str:
 
 
 def _state_dicts(checkpoint: object) -> Iterator[tuple[tuple[str, ...], dict]]:
-    """Every dictionary with a tensor in it, and the keys that lead to it; outer ones first. Lists are
-    not looked into."""
+    """Every dictionary that contains a tensor, and the keys that lead to it; outer ones first. Lists are
+    not searched."""
     level: list[tuple[tuple[str, ...], object]] = [((), checkpoint)]
     seen = set()
     for _ in range(DEEPEST):
@@ -155,8 +157,8 @@ def _state_dicts(checkpoint: object) -> Iterator[tuple[tuple[str, ...], dict]]:
         level = inner
 
 
-def _described(checkpoint: object) -> str:
-    """What a file holds that has no state dict in it, for a message."""
+def _describe_content(checkpoint: object) -> str:
+    """The contents of a file without a state dict, for an error message."""
     if not isinstance(checkpoint, dict):
         return f"a {type(checkpoint).__name__}, no dictionary of tensors by name"
     level = [checkpoint]
@@ -166,12 +168,12 @@ def _described(checkpoint: object) -> str:
             return "NumPy arrays, not tensors (torch.from_numpy makes one of each)"
         level = [value for value in values if isinstance(value, dict)]
     keys = some([printable_name(str(key)) for key in checkpoint])
-    return f"a dictionary without a model's tensors ({keys}){_not_looked_into(checkpoint)}"
+    return f"a dictionary without a model's tensors ({keys}){_place_of_tensors(checkpoint)}"
 
 
-def _not_looked_into(checkpoint: dict) -> str:
-    """Where tensors are that no state dict was looked for in, as the rest of a sentence; "" if there are
-    none."""
+def _place_of_tensors(checkpoint: dict) -> str:
+    """Where there are tensors that were not searched for state dicts, as the end of a sentence; "" if there
+    are none."""
     level: list[tuple[str, object]] = [("", checkpoint)]
     seen = set()
     for depth in range(2 * DEEPEST):
@@ -189,25 +191,25 @@ def _not_looked_into(checkpoint: dict) -> str:
                 reason = reason or "in a list"
             if depth >= DEEPEST:
                 reason = reason or f"more than {DEEPEST} dictionaries deep"
-            inner += [(reason or _why_not(key), each) for key, each in children]
+            inner += [(reason or _reason_skipped(key), each) for key, each in children]
         level = inner
     return ""
 
 
-def _why_not(key: object) -> str:
-    """Why what is under this key was not looked into; "" if it was."""
+def _reason_skipped(key: object) -> str:
+    """The reason why the value of a key was not searched; "" if it was."""
     called = printable_name(str(key))
     if not isinstance(key, str):
-        return f"under {called}, which is no text"
+        return f"under {called}, which is not a string"
     if OPTIMISERS.fullmatch(key):
         return f"under {called}, which is the name of an optimiser's state"
     return ""
 
 
 def _unpickle(file: Path) -> object:
-    """What a file holds. Raises VitkitError if it is damaged or holds more than tensors and values."""
+    """Unpickle a file. Raises VitkitError if it is damaged or contains more than tensors and values."""
     try:
-        # Whatever torch warns of becomes our own sentence below
+        # Warnings of torch are replaced by the error messages below
         with (
             torch.serialization.safe_globals(ALLOWED),
             warnings.catch_warnings(action="ignore"),
@@ -229,7 +231,7 @@ def _unpickle(file: Path) -> object:
 
 
 def _load(file: Path) -> object:
-    """torch.load, mapped from the disk; except the format before PyTorch 1.6, which cannot be."""
+    """torch.load, mapped from the disk, except in the format before PyTorch 1.6, which cannot be mapped."""
     if zipfile.is_zipfile(file):
         _check_records(file)
     else:
@@ -243,8 +245,8 @@ def _load(file: Path) -> object:
 
 
 def _check_storage(name: str, tensor: Tensor) -> None:
-    """Raises VitkitError for a tensor whose numbers are not all in the file: expanded, with a stride
-    of 0, a few bytes may claim to be any number of them."""
+    """Raises VitkitError for a tensor that is larger than its storage in the file: with a stride of 0, an
+    expanded tensor of a few bytes may have any size."""
     if tensor.layout != torch.strided or tensor.device.type != "cpu" or tensor.is_quantized:
         raise BadWeights(
             f"{name} is a {tensor.layout} tensor on {tensor.device}, not plain numbers"
@@ -252,16 +254,16 @@ def _check_storage(name: str, tensor: Tensor) -> None:
     stored = tensor.untyped_storage().nbytes()
     if tensor.nbytes > stored:
         raise BadWeights(
-            f"{name} has the shape {tuple(tensor.shape)}, and the file holds {stored:,} bytes of "
+            f"{name} has the shape {tuple(tensor.shape)}, but the file holds {stored:,} bytes of "
             "it; save it again after .contiguous()"
         )
 
 
 def _check_records(file: Path) -> None:
-    """Raises VitkitError for an archive whose records are compressed, damaged or there twice.
+    """Raises VitkitError for an archive with records that are compressed, damaged or duplicate.
 
-    Every byte is read for it. Archives without any checksum are believed, for torch can be told to
-    write none.
+    Every byte is read for the checksums. An archive without any checksums is accepted, because torch can
+    be configured to write none.
     """
     with zipfile.ZipFile(file) as archive:
         records = archive.infolist()
@@ -269,20 +271,20 @@ def _check_records(file: Path) -> None:
             raise BadWeights("it holds two records of the same name")
         if any(record.filename.endswith("/constants.pkl") for record in records):
             raise BadWeights(
-                "it is a program of TorchScript, and vitkit runs none; save its weights: "
+                "it is a TorchScript program, and vitkit runs none; save its weights: "
                 "torch.save(torch.jit.load(FILE).state_dict(), OTHER_FILE)"
             )
         for record in records:
             if record.compress_type != zipfile.ZIP_STORED or record.flag_bits & ENCRYPTED:
                 raise BadWeights(
                     f"its record {printable_name(record.filename)} is compressed or encrypted, and PyTorch "
-                    "would take that for the numbers themselves; save it again with torch.save"
+                    "would read that as the values themselves; save it again with torch.save"
                 )
         has_checksums = any(record.CRC for record in records)
         damaged = archive.testzip() if has_checksums else None
         if damaged:
             raise BadWeights(
-                f"its record {printable_name(damaged)} is damaged: its checksum is another; download it again"
+                f"its record {printable_name(damaged)} is damaged: its checksum differs; download it again"
             )
         for record in records:
             if record.filename.endswith(".pkl"):
@@ -290,7 +292,7 @@ def _check_records(file: Path) -> None:
 
 
 def _bytes_of(file: Path, record: zipfile.ZipInfo) -> bytes:
-    """The bytes of a record that is not compressed, whatever its checksum."""
+    """The bytes of an uncompressed record, whatever its checksum."""
     with file.open("rb") as opened:
         opened.seek(record.header_offset)
         header = opened.read(HEADER)
@@ -300,6 +302,6 @@ def _bytes_of(file: Path, record: zipfile.ZipInfo) -> bytes:
 
 
 def _check_pickle(data: bytes) -> None:
-    """Raises VitkitError for a pickle that takes more memory than it has bytes."""
+    """Raises VitkitError for a pickle that takes more memory than its size."""
     if BYTEARRAY in data:
-        raise BadWeights("it holds the Python object bytearray, which is no part of a model")
+        raise BadWeights("it holds the Python object bytearray, which is not part of a model")

@@ -1,4 +1,4 @@
-"""safetensors: tensors mapped from the disk; vitkit's description of the model is in the header."""
+"""safetensors: tensors mapped from the disk, with vitkit's description of the model in the header."""
 
 import json
 from functools import partial
@@ -17,16 +17,16 @@ DTYPES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float6
 
 
 def read_safetensors(file: Path) -> tuple[Tensors, dict]:
-    """The tensors, mapped and not copied, and the description of the model in the header ({}
-    without one).
+    """The tensors, mapped and not copied, and the description of the model in the header ({} without
+    one).
 
-    Raises SafetensorError for a damaged file, VitkitError for a description that is none, and for a
-    file that a download or a clone fetched instead.
+    Raises SafetensorError for a damaged file, VitkitError for a malformed description, and for a file
+    that is something else, fetched by a failed download or clone.
     """
     if instead := what_came_instead(file):
         raise BadWeights(f"{file} is {instead}")
 
-    # The library checks the header; `handle` stays open for as long as a tensor may be read
+    # The library checks the header. `handle` stays open while tensors may be read
     handle = safe_open(file, "pt")
     offsets = _offsets(file)
     tensors = {}
@@ -53,10 +53,10 @@ def read_safetensors(file: Path) -> tuple[Tensors, dict]:
 
 
 def _offsets(file: Path) -> dict[str, int]:
-    """Where the numbers of each tensor begin, in bytes from the start of a file.
+    """The offset of each tensor's values in the file, in bytes.
 
-    The library does not tell, and `_read_into` needs it. A file is 8 bytes with the length of the
-    header, the header, and the numbers, in which the header's offsets count from 0.
+    The library does not expose it, but `_read_into` needs it. A file consists of 8 bytes with the length
+    of the header, the header, and the values. The offsets in the header are relative to the values.
     """
     with file.open("rb") as start:
         length = int.from_bytes(start.read(8), "little")
@@ -77,7 +77,7 @@ def _read_into(file: Path, begin: int, tensor: Tensor) -> None:
 def write_safetensors(
     file: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | None = None
 ) -> None:
-    """Write a safetensors file. Raises OSError, also where the library has an error of its own."""
+    """Write a safetensors file. Raises OSError, also in place of the library's own errors."""
     try:
         save_file(tensors, file, metadata={"format": "pt", **(metadata or {})})
     except SafetensorError as error:
@@ -87,12 +87,12 @@ def write_safetensors(
 
 
 def _sort_metadata(file: Path) -> None:
-    """Sort the header's metadata: the library's order changes, and equal models are equal files."""
+    """Sort the header's metadata, so that equal models are equal files; the library's order varies."""
     with file.open("r+b") as opened:
         length = int.from_bytes(opened.read(8), "little")
         header = parse_json(opened.read(length))
         header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
         text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-        if len(text) <= length:  # the library may escape less
+        if len(text) <= length:  # it may be longer, as the library may escape less
             opened.seek(8)
             opened.write(text.ljust(length))

@@ -1,4 +1,4 @@
-"""The table of formats, vitkit's own first, and how to choose one: by a file's tensors, or by name."""
+"""The table of formats, vitkit's own first, and the choice of one: by a file's tensors, or by name."""
 
 from vitkit.models import ModelConfig, called
 from vitkit.models.construction import blueprint
@@ -19,25 +19,27 @@ from vitkit.weights.formats.timm import vit as timm_vit
 from vitkit.weights.hints import Hints
 from vitkit.weights.rules import Rule, rule
 
-# vitkit's own names, for every architecture that it has. Shapes alone do not tell what such a model
-# computes, so these files always carry a description.
+# The native format stores tensors of every architecture under vitkit's own names. The shapes alone do not
+# determine the model, so these files always contain a description.
 
-# The first weights of a Vision Transformer or hybrid, of a ResNet, and of LeNet.
+# The first weights of a Vision Transformer or hybrid, of a ResNet, and of LeNet
 FIRST = ("stem.project.weight", "root.conv.weight", "blocks.0.conv.weight")
 
 
 def _describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
+    """Raises VitkitError: a model of this format is described by its own description or not at all."""
     raise BadWeights(
         "it has vitkit's names but lacks the description that vitkit writes into its config.json"
     )
 
 
 def _rules(config: ModelConfig) -> list[Rule]:
-    """Every tensor under its own name."""
+    """Rules that keep every tensor under its own name."""
     return [rule(name, name) for name in blueprint(config).state_dict()]
 
 
 def _directory(classifier: Classifier) -> dict[str, dict]:
+    """The JSON files of a model directory."""
     return {
         "config.json": {"model_type": "vitkit"},
         "preprocessor_config.json": processor_json(classifier.preprocessing),
@@ -63,9 +65,9 @@ FORMATS: tuple[Format, ...] = (
     VIT.format(),
     DINOV2.format(),
     DINOV3.format(),
-    NAFLEX.format(),  # before the towers that are fed images, whose names it has too
+    NAFLEX.format(),  # before the towers for whole images, which have the same names
     TOWERS.format(),
-    google_vit.FORMAT,  # before google's ResNets, whose names hybrids have too
+    google_vit.FORMAT,  # before Google's ResNets, whose names hybrids have too
     google_resnets.FORMAT,
     timm_vit.FORMAT,
     timm_resnets.FORMAT,
@@ -74,19 +76,19 @@ FORMATS: tuple[Format, ...] = (
 
 
 def names() -> list[str]:
-    """The formats' names, each once: a format has an entry for each kind of model."""
+    """The names of the formats without repetitions: a format may have several entries."""
     return list(dict.fromkeys(format.name for format in FORMATS))
 
 
 def recognise(tensors: Tensors) -> Format | None:
-    """The format whose names these tensors have; None if there is none."""
+    """The first format that recognises these tensors; None if there is none."""
     return next((format for format in FORMATS if format.recognises(tensors)), None)
 
 
 def format_of(name: str, config: ModelConfig, rule: str = "square") -> Format | None:
-    """The format of this name, for this kind of model; None if it stores no such models. Of several one
-    whose library prepares images by the `rule` of a Preprocessing, and that can express the model, or
-    lacks least for it."""
+    """The format with this name for this kind of model; None if it stores no such models. Among several,
+    the one whose library prepares images by the `rule` of a Preprocessing and that can express the most
+    of the model."""
     matching = [format for format in FORMATS if format.name == name and config.kind in format.kinds]
 
     def lack(format: Format) -> tuple[bool, int]:
@@ -96,7 +98,7 @@ def format_of(name: str, config: ModelConfig, rule: str = "square") -> Format | 
 
 
 def formats_for(config: ModelConfig, rule: str = "square") -> list[Format]:
-    """The formats that can express all of a model, and prepare images by the `rule`."""
+    """The formats that can express all of a model and whose libraries prepare images by the `rule`."""
     return [
         format
         for format in FORMATS
@@ -105,12 +107,12 @@ def formats_for(config: ModelConfig, rule: str = "square") -> list[Format]:
 
 
 def cannot(name: str, config: ModelConfig, rule: str = "square") -> list[str]:
-    """The parts of a model, whose images are prepared by the `rule`, that the format of this name
-    cannot express."""
+    """The parts of a model, with images prepared by the `rule`, that the format with this name cannot
+    express."""
     format = format_of(name, config, rule)
     if format is None:
         return [f"a {config.title} ({called(config)})"]
     missing = list(format.cannot(config))
     if rule not in format.images:
-        missing.append("images at their own proportions")
+        missing.append("images in their own aspect ratios")
     return missing

@@ -1,7 +1,8 @@
-"""What all formats of Vision Transformers share: one walk from the patches to the head, as a table of
-rules, and as the settings that the shapes tell.
+"""Common code of all formats of Vision Transformers: the parts from the patches to the head, as a table of
+rules, and the settings that follow from shapes.
 
-A format says how it spells the parts (`PartNames`), and how its library keeps their numbers (`ArrayStorage`).
+A format defines the names of the parts (`PartNames`) and the storage of its library's arrays
+(`ArrayStorage`).
 """
 
 import re
@@ -31,16 +32,16 @@ from vitkit.weights.rules import (
 )
 
 Ends = tuple[str, str]
-"""How the names of a layer's weight and bias end."""
+"""Ends of the names of a layer's weight and bias."""
 
 
 class BlockNames(NamedTuple):
-    """How a format spells the layers of an encoder's block, or of attention pooling."""
+    """Names of the layers in an encoder's block, or in attention pooling."""
 
     prefix: str
-    """What every name begins with; {i} is the block's number."""
+    """Prefix of every name; {i} represents the block's number."""
     qkv: tuple[str, ...]
-    """One layer; or queries, keys and values; or queries, and keys and values together."""
+    """Names of one layer; of queries, keys and values; or of queries, and keys and values together."""
     out: str
     norm: str
     """The norm before the MLP."""
@@ -53,14 +54,14 @@ class BlockNames(NamedTuple):
     scales: tuple[str, str] = ("", "")
     """The factors of LayerScale."""
     gated: tuple[tuple[str, ...], str] | None = None
-    """What `expand` and `contract` are in a SwiGLU, where they have other names: the gate and what it
-    multiplies may be two layers."""
+    """Names of `expand` and `contract` in a SwiGLU, if they differ. The gate and the layer that it
+    multiplies may be separate."""
     qkv_ends: Ends | None = None
-    """The ends of qkv's names, where they are not the library's usual ones."""
+    """Ends of the names in `qkv`, if they are not the library's usual ones."""
 
 
 class PartNames(NamedTuple):
-    """How a format spells the parts of a Vision Transformer; "" for those that it does not have."""
+    """Names of the parts of a Vision Transformer; "" for a part that the format does not have."""
 
     patches: str
     positions: str
@@ -71,33 +72,35 @@ class PartNames(NamedTuple):
     embedding_norm: str = ""
     probe: str = ""
     pool: BlockNames | None = None
-    """Attention pooling."""
+    """The layers of attention pooling."""
     representation: str = ""
     head: str = ""
     distilled: tuple[str, str] = ("", "")
-    """The heads of class token and distillation token."""
+    """The heads on the class token and on the distillation token."""
 
 
 class ArrayStorage(NamedTuple):
-    """How a library keeps the numbers of its layers."""
+    """Storage of the arrays of a library's layers."""
 
     ends: Ends
     norm_ends: Ends
     convolution: Transform
     dense: Transform
     qkv: Callable[[int, int], tuple[Transform, Transform]]
-    """Heads, layers -> how weights and biases become those of one layer."""
+    """(number of heads, number of layers) -> transforms of weights and biases to those of one layer."""
     out: Callable[[int], Transform]
-    """Heads -> how the projection after attention becomes ours."""
+    """Number of heads -> transform of the projection after attention."""
     cls: Transform = SAME
 
 
 def _torch_qkv(heads: int, layers: int) -> tuple[Transform, Transform]:
+    """Transforms of queries, keys and values in PyTorch."""
     joined = {1: SAME, 2: QUERY_AND_REST, 3: THREE}[layers]
     return joined, joined
 
 
 def _flax_qkv(heads: int, layers: int) -> tuple[Transform, Transform]:
+    """Transforms of queries, keys and values in flax."""
     return flax_qkv(heads), flax_qkv_bias(heads)
 
 
@@ -122,9 +125,9 @@ FLAX = ArrayStorage(
 def encoder_rules(
     config: ViTConfig, names: PartNames, arrays: ArrayStorage = PYTORCH, positions: Transform = SAME
 ) -> list[Rule]:
-    """The rules of a Vision Transformer, of a hybrid without its ResNet. `positions` turns their table of
-    positions into ours."""
-    # Patches; CLIP projects them without a bias
+    """The rules of a Vision Transformer; of a hybrid without its ResNet. positions: transform of the
+    library's position table to vitkit's."""
+    # Patches. CLIP projects them without a bias
     table = layer("stem.project", names.patches, arrays.convolution, arrays.ends)
     if config.embedding_norm and not config.stem:
         table = table[:1]
@@ -157,7 +160,7 @@ def encoder_rules(
 
 
 def _block_rules(config: ViTConfig, block: BlockNames, arrays: ArrayStorage) -> list[Rule]:
-    """The rules of a block, with {i} for its number."""
+    """The rules of a block, with {i} in place of its number."""
     qkv_weight, qkv_bias, *out = _attention_rules("blocks.{i}.attention", config, block, arrays)
     table = _norm("blocks.{i}.norm1", block.prefix + block.first_norm, config, arrays)
     table.append(qkv_weight)
@@ -179,7 +182,7 @@ def _block_rules(config: ViTConfig, block: BlockNames, arrays: ArrayStorage) -> 
 def _pool_rules(config: ViTConfig, names: PartNames, arrays: ArrayStorage) -> list[Rule]:
     """The rules of attention pooling, whose query is a parameter."""
     pool = names.pool
-    assert pool is not None  # a format without it refuses such a model
+    assert pool is not None  # formats without attention pooling refuse such a model
     return [
         rule("pool.probe", names.probe),
         *_attention_rules("pool.attention", config, pool, arrays),
@@ -211,6 +214,7 @@ def _attention_rules(
 def _mlp_rules(
     ours: str, block: BlockNames, arrays: ArrayStorage, gated: bool = False
 ) -> list[Rule]:
+    """The rules of an MLP, or of a SwiGLU if `gated`."""
     expand: tuple[str, ...] = (block.expand,)
     contract = block.contract
     if gated and block.gated:
@@ -228,7 +232,7 @@ def _mlp_rules(
 def _joined(
     ours: str, theirs: Sequence[str], transforms: tuple[Transform, Transform], ends: Ends
 ) -> list[Rule]:
-    """The two rules of a layer that is one or several of theirs."""
+    """The two rules of a layer that consists of one or several layers of the library."""
     table = []
     for kind, end, transform in zip(("weight", "bias"), ends, transforms, strict=True):
         parts = [name + end for name in theirs]
@@ -237,13 +241,13 @@ def _joined(
 
 
 def settings_of(tensors: Tensors, names: PartNames, arrays: ArrayStorage = PYTORCH) -> dict:
-    """The settings of a ViTConfig that shapes tell, whatever library has written them; of a hybrid the
-    channels are those of its ResNet's feature map. Raises VitkitError for shapes that make no model."""
+    """The settings of a ViTConfig that follow from shapes, for any library. The channels of a hybrid are
+    those of its ResNet's feature map. Raises VitkitError for shapes that are not those of a model."""
     weight, bias = arrays.ends
     norm_weight, _ = arrays.norm_ends
     block = names.block
 
-    # As PyTorch has them: (D, C, h, w) and (D, M)
+    # Shapes in PyTorch's order: (D, C, h, w) and (D, M)
     kernel = torch.empty(shape_of(tensors, names.patches + weight, 4), device="meta")
     width, channels, *patch = arrays.convolution.read(kernel).shape
     first = block.prefix.replace("{i}", "0")
@@ -272,6 +276,6 @@ def settings_of(tensors: Tensors, names: PartNames, arrays: ArrayStorage = PYTOR
 
 
 def _is_without_bias(tensors: Tensors, norm: str, arrays: ArrayStorage) -> bool:
-    """Whether a norm has a factor alone, as an RMSNorm has."""
+    """Whether a norm has a weight without a bias, like an RMSNorm."""
     weight, bias = arrays.norm_ends
     return norm + weight in tensors and norm + bias not in tensors

@@ -1,7 +1,8 @@
-"""A format of model files: one frozen value, which loading, converting, the proof and the card read.
+"""A format of model files: a frozen value that is read by loading, conversion, the comparison with other
+libraries and the model card.
 
 A new format is a file in this folder that ends in such a value, and a line in `formats/__init__.py`.
-Below the value is what formats say of models: which parts their library does not have, and what it
+The functions below the value help formats to describe which parts their library lacks, and what it
 computes differently.
 """
 
@@ -27,7 +28,7 @@ from vitkit.weights.rules import Rule
 AnyConfig = TypeVar("AnyConfig", bound=ModelConfig)
 
 CROPS = ("square", "shorter")
-"""The rules of a Preprocessing whose images have one size."""
+"""Rules of a Preprocessing whose images have one size."""
 
 
 class Tidied(NamedTuple):
@@ -37,84 +38,80 @@ class Tidied(NamedTuple):
     notes: tuple[str, ...] = ()
     """What was left out, one sentence each."""
     layout: str = ""
-    """Which of the format's spellings the file has, in the format's own words; "" if it has only
-    one. It is kept as origin["layout"] of the Classifier, so that `Format.spell` can write the file
-    as it was."""
+    """The file's spelling among those of the format, in the format's own notation; "" if there is only
+    one. It becomes origin["layout"] of the Classifier, so that `Format.spell` can restore it."""
     pretraining: Mapping[str, Lazy] = MappingProxyType({})
-    """What pre-training added to the model, under the names of vitkit's learner."""
+    """Tensors that pre-training added to the model, under the names of vitkit's learner."""
     passed_by: tuple[str, ...] = ()
-    """Tensors of the encoder that its classifier passes by, as its library computes it; they are left
-    out."""
+    """Tensors of the encoder that its library's classifier does not read. They are left out."""
 
 
 class Elsewhere(NamedTuple):
-    """A written model as another library computes it."""
+    """A saved model as another library computes it."""
 
     library: str
-    """What computes it, for people: "timm 1.0.31". Google's code is JAX's, so there it is vitkit with
-    Google's arithmetic, and this says so."""
+    """Name of the library, for people: "timm 1.0.31". Google's code needs JAX, so vitkit computes with
+    the constants of Google's code instead, and this states so."""
     model: nn.Module
-    """(B, C, H, W) normalised -> what vitkit's model returns."""
+    """Normalised images (B, C, H, W) -> the output that vitkit's model returns."""
 
 
 @dataclass(frozen=True)
 class Format(Generic[AnyConfig]):
-    """How one library or code base stores some kinds of models."""
+    """The format in which a library or code base stores models of some kinds."""
 
     name: str
-    """What users call it. A format that spells kinds of models differently has a value for each,
-    all of the same name."""
+    """Name of the format for users. A format with different names for different kinds of models has
+    several values with this name."""
     kinds: tuple[str, ...]
-    """The kinds of configurations that it stores: "vit", "resnet", "lenet"."""
+    """Kinds of configurations that it stores: "vit", "resnet", "lenet"."""
     recognises: Callable[[Tensors], bool]
-    """Whether these tensors have its names. The first format that says so reads the file."""
+    """Whether tensors have the format's names. The first format that recognises a file reads it."""
     describe: Callable[[Opened, Tidied, Hints], Description]
-    """What the file says about its model. Raises VitkitError for what vitkit does not read."""
+    """The description of the model in a file. Raises VitkitError for a model that vitkit cannot read."""
     rules: Callable[[AnyConfig], list[Rule]]
-    """The table between its tensors and vitkit's."""
+    """The table of rules between its tensors and vitkit's."""
     contradictions: Callable[[Description, Opened], list[str]] = lambda described, opened: []
-    """The fields of the library's own config that say something else than vitkit's description
-    beside them: the library has changed the model since."""
+    """The fields of the library's own config that differ from vitkit's description beside them, because
+    the library has changed the model since."""
     tidy: Callable[[Tensors], Tidied] = Tidied
-    """A file's tensors under the names that the rules use: without the prefixes that training adds,
-    and without what no classifier reads."""
+    """Converts a file's tensors to the names that the rules use: without prefixes from training, and
+    without tensors that no classifier reads."""
     spell: Callable[[dict[str, Tensor], AnyConfig, str], dict[str, Tensor]] = (
         lambda tensors, config, layout: tensors
     )
-    """The way back from `tidy`, in the layout that it reported; "" is the format's usual one."""
+    """Inverts `tidy` for the layout that it reported; "" is the format's usual layout."""
     cannot: Callable[[AnyConfig], list[str]] = lambda config: []
-    """What of a model it cannot express."""
+    """The parts of a model that it cannot express."""
     differs: Callable[[AnyConfig], list[str]] = lambda config: []
-    """What its library would compute a little differently."""
+    """What its library would compute slightly differently."""
 
     images: tuple[str, ...] = CROPS
-    """The rules of a Preprocessing that its library has."""
+    """Rules of a Preprocessing that its library supports."""
     mask: str = ""
     """The end of the name of its mask embedding, if its models have one."""
     first: str = ""
-    """The name of the first weight: what comes before it in a file is a prefix of all names. Empty for
-    formats whose names have none, or whose `tidy` knows them."""
+    """Name of the first weight. In a file, text before it is a prefix of all names. Empty for formats
+    without prefixes, or whose `tidy` handles them."""
     head: str = ""
-    """The name of the head's layer, for formats in whose names people's own training is saved."""
+    """Name of the head's layer, for formats in whose names users' own checkpoints are saved."""
     endings: tuple[str, ...] = ()
-    """The endings of single files that hold a model; none if a model is always a directory."""
+    """Suffixes of single files that contain a model; empty if a model is always a directory."""
     directory: Callable[[Classifier], dict[str, dict]] | None = None
-    """The JSON files of a model directory, config.json among them; None if a model is always a
-    file."""
+    """The JSON files of a model directory, including config.json; None if a model is always a file."""
     library: str = ""
     """The package that opens a directory of this format, as the Hugging Face hub names it."""
     example: Callable[[AnyConfig], str] | None = None
     """Python that opens "DIRECTORY" with that library, for the model card."""
     example_of_states: Callable[[AnyConfig], str] | None = None
-    """Python that computes with that library what a head on several states answers, for the model card:
-    of the encoder alone in "ENCODER", and the head in "DIRECTORY"."""
+    """Python that computes the output of a head on several states with that library, for the model card:
+    with the encoder in "ENCODER", and the head in "DIRECTORY"."""
 
     open_elsewhere: Callable[[Classifier, Path], Elsewhere | None] | None = None
-    """A written model as its library opens it, for the proof. None if there is nothing to compare.
+    """Opens a saved model with its library, to compare it. Returns None if there is nothing to compare.
     Raises ImportError if the library is not installed."""
     pixels_elsewhere: Callable[[Path, Image.Image], Tensor] | None = None
-    """What the library makes of an image, (1, 3, h, w), by the preprocessing in a written
-    directory."""
+    """The library's preprocessing of an image, (1, 3, h, w), by the files of a saved directory."""
 
 
 def is_before(version: str, other: tuple[int, ...]) -> bool:
@@ -129,7 +126,7 @@ def has_end(tensors: Tensors, *ends: str) -> bool:
 
 
 def prefixes_of(tensors: Tensors, first: str) -> list[str]:
-    """What comes before the name `first`, as often as it is there, each once."""
+    """The prefixes before the name `first`, each once."""
     ends = [name for name in tensors if name == first or name.endswith(f".{first}")]
     return list(dict.fromkeys(name.removesuffix(first) for name in ends))
 
@@ -137,9 +134,11 @@ def prefixes_of(tensors: Tensors, first: str) -> list[str]:
 def without_prefix(
     tensors: Tensors, first: str, renamed: Mapping[str, str] = MappingProxyType({})
 ) -> Tensors:
-    """Tensors without what training, or a model around this one, put before every name: what comes
-    before the end `first` of one of them. `renamed`: patterns of names -> those that the rules use.
-    Raises VitkitError if two names become one."""
+    """Remove the prefix that training or an enclosing model added to every name: the text before `first`
+    in the name that ends in it. Raises VitkitError if two names become equal.
+
+    renamed: patterns of names -> the names that the rules use.
+    """
     prefix = next(iter(prefixes_of(tensors, first)), "")
     plain = {}
     for name, lazy in tensors.items():
@@ -148,17 +147,17 @@ def without_prefix(
             name = re.sub(theirs, ours, name)
         if name in plain:
             raise BadWeights(
-                f"two of its tensors have the name {printable_name(name)}, as vitkit reads names"
+                f"two of its tensors have the name {printable_name(name)} after prefixes are removed"
             )
         plain[name] = lazy
     return plain
 
 
-# What other libraries cannot express of a model, and what they would compute differently, in words
+# The parts of a model that other libraries cannot express or compute differently, as text
 
 
 def reasons(conditions: dict[str, object]) -> list[str]:
-    """The names whose condition is true."""
+    """The keys whose condition is true."""
     return [name for name, holds in conditions.items() if holds]
 
 
@@ -168,11 +167,11 @@ def beyond_vit(
     stems: bool = False,
     has: tuple[str, ...] = (),
 ) -> list[str]:
-    """The parts of a model that other libraries' plain Vision Transformer lacks, or, with `stems`,
-    their hybrid. `has` names the settings beyond the plain model that the library has.
+    """The parts of a model that other libraries' plain Vision Transformer lacks, or, with `stems`, their
+    hybrid. `has` names settings beyond the plain model that the library has.
 
-    Pooling is each format's own matter, and with it a norm after the pooling: a format that knows
-    the class token alone refuses both. None has patches that overlap.
+    Formats check pooling themselves, and a norm after the pooling: a format that supports only the class
+    token refuses both. No library has patches that overlap.
     """
     height, width = config.patches.size
     later = {
@@ -184,7 +183,7 @@ def beyond_vit(
         "rms_norm": ("RMSNorms in place of LayerNorms", config.rms_norm),
         "qk_norm": ("norms of queries and keys", config.qk_norm),
         "qkv_bias": ("queries, keys and values without biases", not config.qkv_bias),
-        "rectangles": (f"patches of {height} x {width}, no squares", height != width),
+        "rectangles": (f"patches of {height} x {width}, not square", height != width),
     }
     pool = config.pooling
     joins_states = pool.extends_class_token and pool.states > 1 and pool.name not in has
@@ -207,8 +206,8 @@ def beyond_vit(
 
 
 def beyond_bit(backbone: Backbone, *orders: str) -> list[str]:
-    """The parts of a ResNet that BiT's lacks. `orders` are those of norm and convolution in the
-    library."""
+    """The parts of a ResNet that BiT's lacks. `orders` are the library's orders of norm and
+    convolution."""
     return reasons(
         {
             f'a ResNet in the order "{backbone.order}"': backbone.order not in orders,
@@ -220,7 +219,7 @@ def beyond_bit(backbone: Backbone, *orders: str) -> list[str]:
 
 
 def another_gelu(config: ViTConfig, theirs: str) -> list[str]:
-    """A sentence if the GELU has another form ("erf" or "tanh") than theirs."""
+    """A sentence if the GELU has another form ("erf" or "tanh") than in the library."""
     if config.gelu == theirs:
         return []
     if config.gelu in ("relu", "silu"):
@@ -229,14 +228,14 @@ def another_gelu(config: ViTConfig, theirs: str) -> list[str]:
 
 
 def another_eps(config: ViTConfig, theirs: float = 1e-6) -> list[str]:
-    """A sentence if the LayerNorms' eps is not theirs, which the library fixes."""
+    """A sentence if the LayerNorms' eps differs from the library's fixed one."""
     if config.eps == theirs:
         return []
     return [f"eps: {config.eps:g} here, {theirs:g} there"]
 
 
 def another_dialect(backbone: Backbone | None, theirs: dict) -> list[str]:
-    """A sentence for each setting (padding, eps, ...) in which a ResNet differs from their dialect."""
+    """A sentence for each setting (padding, eps, ...) in which a ResNet differs from the library's."""
     if backbone is None:
         return []
     sentences = []

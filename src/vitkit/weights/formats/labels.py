@@ -1,4 +1,4 @@
-"""The names of a head's outputs, in the ways in which other libraries' files write them."""
+"""Names of a head's outputs, in the notations of other libraries' files."""
 
 import re
 from collections import Counter
@@ -8,24 +8,24 @@ from typing import Any
 from vitkit.system.console.text import some
 from vitkit.weights.outputs import counted_classes
 
-NUMBER = r"[0-9]{1,9}"  # of an output, as a text
+NUMBER = r"[0-9]{1,9}"  # of an output, as text
 
 
 def named_outputs(
     field: str, written: object, classes: int
 ) -> tuple[tuple[str, ...] | None, list[str]]:
-    """A name for every output, each once, and a note if that is not just what is written; None if
-    there are no names that can be read.
+    """A unique name for every output, and a note if names were changed; None if there are no readable
+    names.
 
-    `written` is the value of this field: a list of names, {number: name}, or {name: number}; the
-    numbers may begin at 1. An output without a name has its number, and a name of several outputs
-    gets their numbers. Names that Transformers makes up, LABEL_0 and so on, are none.
+    `written` is the value of this field: a list of names, {number: name}, or {name: number}. Numbers may
+    begin at 1. An output without a name gets its number, and equal names get their numbers appended.
+    Transformers' generated names, LABEL_0 and so on, do not count.
     """
     if not written or not classes:
         return None, []
     names = _by_number(written, names_first=field == "label2id")
     if names is None:
-        note = f"labels: numbers, because {field} does not say which output has which name"
+        note = f"labels: numbers, because {field} does not map outputs to names"
         return None, [note]
     names = {number: name for number, name in names.items() if name != f"LABEL_{number}"}
     if not names:
@@ -38,7 +38,7 @@ def named_outputs(
         remarks.append(f"{field} counts from 1, so its 1 names the first output")
     if max(names) >= classes:
         note = (
-            f"labels: numbers, because {field} names an output {max(names)}, and the head has "
+            f"labels: numbers, because {field} names an output {max(names)}, but the head has "
             f"{counted_classes(classes)}, counted from 0"
         )
         return None, [note]
@@ -47,14 +47,14 @@ def named_outputs(
     unnamed = [str(number) for number in range(classes) if number not in names]
     if unnamed:
         remarks.append(
-            f"{field} names {len(names):,} of {classes:,} outputs, and the others have their number "
+            f"{field} names {len(names):,} of {classes:,} outputs; the others have their number "
             f"({some(unnamed, 3)})"
         )
     counts = Counter(names.values())
     repeated = [name for name, count in counts.items() if count > 1]
     if repeated:
         remarks.append(
-            f"{field} has a name of several outputs, which get their number ({some(repeated, 3)})"
+            f"{field} has equal names for several outputs, which get their number ({some(repeated, 3)})"
         )
     labels = []
     for number in range(classes):
@@ -62,8 +62,8 @@ def named_outputs(
         if counts[label] > 1:
             label = f"{label} ({number})"
         labels.append(label)
-    if len(set(labels)) < classes:  # another class is called "3", or "crane (134)"
-        return None, [f"labels: numbers, because {field} does not tell its outputs apart"]
+    if len(set(labels)) < classes:  # another class is already named "3", or "crane (134)"
+        return None, [f"labels: numbers, because the names in {field} are not unique"]
     notes = []
     if remarks:
         notes = [f"labels: {'; '.join(remarks)}"]
@@ -71,8 +71,8 @@ def named_outputs(
 
 
 def _by_number(written: object, names_first: bool) -> dict[int, str] | None:
-    """The names by the number of the output; None if it is not said. A number of several names has
-    none. `names_first`: whether an object that can be read both ways is {name: number}."""
+    """The names by the number of the output; None if the value has another form. A number with several
+    names is left out. names_first: whether an ambiguous object is {name: number}."""
     pairs: list[tuple[int, Any]] | None = None
     if isinstance(written, list | tuple):
         pairs = list(enumerate(written))
@@ -95,7 +95,7 @@ def _by_number(written: object, names_first: bool) -> dict[int, str] | None:
 
 
 def _number(value: object) -> int | None:
-    """The number of an output, which JSON's keys have as a text; None for anything else."""
+    """The number of an output, which is text in keys of JSON; None for anything else."""
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return value
     if isinstance(value, str) and re.fullmatch(NUMBER, value):
@@ -104,7 +104,7 @@ def _number(value: object) -> int | None:
 
 
 def _name(value: object) -> str | None:
-    """A name as a text; None for what names nothing."""
+    """A name as text; None for a value that is not a name."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     return str(value) or None

@@ -1,6 +1,6 @@
-"""What all tables of ResNets and hybrids share: one walk through root, stages and units.
+"""Common code of all tables of ResNets and hybrids: their parts, from the root to the last unit.
 
-A format says how it spells their names (`ResNetNames`); the walk is the same for all.
+A format defines the names of the parts (`ResNetNames`).
 """
 
 from collections.abc import Sequence
@@ -15,10 +15,10 @@ from vitkit.weights.rules import CONVOLUTION, Rule, Transform, layer, rule
 
 
 class ResNetNames(NamedTuple):
-    """How a format spells the parts of a ResNet.
+    """Names of the parts of a ResNet in a format.
 
-    In the names {stage} and {unit} are numbers, and the convolution of a unit is {n} (1, 2, 3) or
-    {letter} (a, b, c).
+    In the names, {stage} and {unit} are replaced by numbers, and the convolution of a unit by {n}
+    (1, 2, 3) or {letter} (a, b, c).
     """
 
     root: str
@@ -27,18 +27,17 @@ class ResNetNames(NamedTuple):
     norm: str
     shortcut: str
     norm_ends: tuple[str, str]
-    """How the names of a norm's weight and bias end."""
+    """Ends of the names of a norm's weight and bias."""
     root_norm: str = ""
     shortcut_norm: str = ""
     last_norm: str = ""
-    """The norm before the head. Only ResNets v2 have it, which normalise before each
-    convolution."""
+    """The norm before the head. Only ResNets v2, which normalise before each convolution, have it."""
     prefix: str = ""
-    """What every name begins with."""
+    """Prefix of every name."""
     first_number: int = 1
-    """Number of the first stage, and of the first unit of each."""
+    """Number of the first stage, and of the first unit of each stage."""
     kernel_transform: Transform = CONVOLUTION
-    """How their kernels become PyTorch's."""
+    """Transform of its kernels to PyTorch's."""
 
     def unit_prefix(self, stage: int, unit: int) -> str:
         """The prefix of every name of a unit; stage and unit count from 0."""
@@ -47,7 +46,7 @@ class ResNetNames(NamedTuple):
 
 
 def backbone_rules(config: Backbone, ours: str, names: ResNetNames) -> list[Rule]:
-    """The table of a ResNet below its head; every name of ours begins with `ours`."""
+    """The rules of a ResNet without its head. `ours` is the prefix of vitkit's names."""
     # "post" (ResNet v1) normalises after each convolution, also after those of root and shortcut.
     # "pre" (ResNet v2) normalises before, so it needs a norm after the last unit instead.
     post = config.order == "post"
@@ -58,7 +57,7 @@ def backbone_rules(config: Backbone, ours: str, names: ResNetNames) -> list[Rule
     if post:
         table += layer(f"{ours}root.norm", names.prefix + names.root_norm, ends=names.norm_ends)
 
-    # Units: ours are numbered in a row, theirs in each stage
+    # Units: vitkit numbers them consecutively, the format within each stage
     block = 0
     for stage, units in enumerate(config.units):
         for unit in range(units):
@@ -80,7 +79,7 @@ def backbone_rules(config: Backbone, ours: str, names: ResNetNames) -> list[Rule
 def _unit_rules(
     ours: str, theirs: str, names: ResNetNames, shortcut: bool, shortcut_norm: bool
 ) -> list[Rule]:
-    """The table of a unit: three convolutions with a norm each, and in a stage's first a shortcut."""
+    """The rules of a unit: three convolutions, each with a norm, and in a stage's first unit a shortcut."""
     table = []
     for n, letter in enumerate("abc", 1):
         conv = theirs + names.conv.format(n=n, letter=letter)
@@ -103,13 +102,14 @@ def backbone_of(
 ) -> tuple[Backbone, int]:
     """The ResNet that the shapes describe, and the channels of its images.
 
-    `dialect` is what no shape tells: how the format's code pads, pools and standardises.
+    dialect: settings that do not follow from shapes: padding, pooling and standardisation in the
+        format's code.
     """
-    # Root, as PyTorch has it: (out, in, height, width)
+    # Root, with PyTorch's axes: (out, in, height, width)
     kernel = torch.empty(shape_of(tensors, names.prefix + names.root, 4), device="meta")
     outputs, inputs = names.kernel_transform.read(kernel).shape[:2]
 
-    # Units of each stage: as long as the next one has a first convolution
+    # Units of each stage: counted by their first convolutions
     first_conv = names.conv.format(n=1, letter="a")
     units: list[int] = []
     while names.unit_prefix(len(units), 0) + first_conv in tensors:
@@ -125,8 +125,8 @@ def backbone_of(
 def with_stem(
     settings: dict, tensors: Tensors, names: Sequence[ResNetNames], dialect: dict
 ) -> tuple[dict, Tiling]:
-    """The settings of a Vision Transformer with the ResNet below its patches, if there is one of these
-    names, and its patches in pixels."""
+    """The settings of a Vision Transformer, with the ResNet before its patches if there is one with these
+    names; and its patches in pixels."""
     tiling = Tiling(settings["patch"], settings["patch"])
     for spelling in names:
         if spelling.prefix + spelling.root in tensors:
@@ -136,8 +136,8 @@ def with_stem(
 
 
 def assumed_size(image: tuple[int, int] | None) -> tuple[tuple[int, int], list[str]]:
-    """The size of a ResNet's images if it is known, else 224 x 224 with a note that says so."""
+    """The size of a ResNet's images if it is known, otherwise 224 x 224 with a note."""
     if image:
         return image, []
-    note = "images: of 224 x 224 pixels; nothing in the file says so, and a ResNet takes any"
+    note = "images: of 224 x 224 pixels, which the file does not state; a ResNet takes any size"
     return (224, 224), [note]

@@ -1,6 +1,6 @@
-"""torchvision's Vision Transformers (vit_b_16 and its siblings), in the names of every version.
+"""torchvision's Vision Transformers (vit_b_16 and others), with the names of every version.
 
-Its code: torchvision/models/vision_transformer.py.
+torchvision's code: torchvision/models/vision_transformer.py.
 """
 
 from math import prod
@@ -39,7 +39,7 @@ NAMES = PartNames(
     block=BlockNames(
         prefix="encoder.layers.encoder_layer_{i}.",
         first_norm="ln_1",
-        # torch.nn.MultiheadAttention has q, k and v in one matrix, as vitkit has, under an odd name
+        # torch.nn.MultiheadAttention stores q, k and v in one matrix, as vitkit does, under an unusual name
         qkv=("self_attention.in_proj",),
         qkv_ends=("_weight", "_bias"),
         out="self_attention.out_proj",
@@ -51,36 +51,35 @@ NAMES = PartNames(
     representation="heads.pre_logits",
     head="heads.head",
 )
-# Version 1 of torchvision's MLPBlock named its layers, version 2 is a Sequential (as in
-# MLPBlock._load_from_state_dict). A pattern of the name in a file -> the name that the rules use.
+# Version 1 of torchvision's MLPBlock has names for its layers, version 2 is a Sequential (see
+# MLPBlock._load_from_state_dict). Pattern of a name in a file -> the name that the rules use.
 RENAMED = {r"\.mlp\.linear_1\.": ".mlp.0.", r"\.mlp\.linear_2\.": ".mlp.3."}
 
 
 def recognises(tensors: Tensors) -> bool:
-    """By the convolution that makes patches."""
+    """Recognise a model by the convolution that makes patches."""
     return has_end(tensors, PATCHES)
 
 
 def tidy(tensors: Tensors) -> Tidied:
-    """The newest names, without a prefix that training added."""
+    """Convert names to the newest version, without a prefix that training added."""
     return Tidied(without_prefix(tensors, PATCHES, RENAMED))
 
 
 def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
-    """The description from the shapes; the file does not describe the preprocessing."""
+    """The description that follows from the shapes; the file does not contain the preprocessing."""
     tensors = tidied.tensors
     settings = settings_of(tensors, NAMES)
     height, width = settings["patch"]
     positions = shape_of(tensors, NAMES.positions, 3)[1]
-    rows, columns = grid_of(
-        positions - 1, (height, width), hints.image or None
-    )  # the class token has one
+    # The class token has a position
+    rows, columns = grid_of(positions - 1, (height, width), hints.image or None)
     heads, heads_note = heads_of(settings["width"], settings["mlp"], hints.heads)
     config = ViTConfig(
         **settings,
         heads=heads,
         image=(rows * height, columns * width),
-        # What torchvision's code fixes
+        # Constants in torchvision's code
         gelu="erf",
         eps=1e-6,
         resample="torchvision",
@@ -92,9 +91,9 @@ def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
 
 
 def _usual_preprocessing(image: tuple[int, int]) -> tuple[Preprocessing, str]:
-    """The preprocessing of most of its models of this size, and the note about it.
+    """The preprocessing of most of torchvision's models of this size, and a note.
 
-    torchvision keeps it in its code (ViT_B_16_Weights and siblings), not in the files.
+    torchvision defines it in code (ViT_B_16_Weights and others), not in the files.
     """
     interpolation: Interpolation
     if image == (224, 224):
@@ -116,19 +115,19 @@ def _usual_preprocessing(image: tuple[int, int]) -> tuple[Preprocessing, str]:
 
 
 def rules(config: ViTConfig) -> list[Rule]:
-    """The names of torchvision's VisionTransformer, whose table has a row for every token."""
+    """The rules for torchvision's VisionTransformer, whose position table has a row for every token."""
     positions = position_table(config.prefix_rows, config.prefix, prod(config.grid))
     return encoder_rules(config, NAMES, positions=positions)
 
 
 def cannot(config: ViTConfig) -> list[str]:
-    """VisionTransformer reads the class token of square colour images, and nothing else."""
+    """VisionTransformer supports only the class token, and square colour images."""
     height, width = config.image
     return beyond_vit(config) + reasons(
         {
             f'pooling by "{config.pool}"': config.pool != "token",
             "registers": config.registers,
-            f"images of {height} x {width}, no square": height != width,
+            f"images of {height} x {width}, not square": height != width,
             f"images of {config.channels} channels": config.channels != 3,
             "a representation layer without a head": config.representation and not config.classes,
         }
@@ -136,17 +135,17 @@ def cannot(config: ViTConfig) -> list[str]:
 
 
 def differs(config: ViTConfig) -> list[str]:
-    """MLPBlock has nn.GELU, which is the erf form, and every LayerNorm eps 1e-6."""
+    """MLPBlock has nn.GELU, the erf form, and every LayerNorm has eps 1e-6."""
     return another_gelu(config, "erf") + another_eps(config)
 
 
 def open_elsewhere(classifier: Classifier, path: Path) -> Elsewhere:
-    """torchvision's model with the file's tensors, every one of them and no other."""
+    """torchvision's model with exactly the file's tensors."""
     from torchvision import __version__
     from torchvision.models import VisionTransformer
 
     config = classifier.model.config
-    assert isinstance(config, ViTConfig)  # as FORMAT.kinds has it
+    assert isinstance(config, ViTConfig)  # by FORMAT.kinds
     model = VisionTransformer(
         image_size=config.image[0],
         patch_size=config.patches.size[0],
@@ -154,7 +153,7 @@ def open_elsewhere(classifier: Classifier, path: Path) -> Elsewhere:
         num_heads=config.heads,
         hidden_dim=config.width,
         mlp_dim=config.mlp,
-        num_classes=config.classes or 1,  # of a head that is replaced below if there is none
+        num_classes=config.classes or 1,  # if there is no head, the new one is replaced below
         representation_size=config.representation or None,
     )
     if not config.classes:  # torchvision always makes a head

@@ -1,4 +1,4 @@
-"""A model in another library's format."""
+"""`vitkit convert`: write a model in another library's format."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vitkit.system.functions.steps import IMAGES, step
 from vitkit.system.functions.types import PathLike
 from vitkit.weights.adoption import headless as without_head
 from vitkit.weights.classifier import Classifier
-from vitkit.weights.destination import is_somebodys
+from vitkit.weights.destination import is_users_own
 from vitkit.weights.given import ModelLike, Overrides, hints_of
 from vitkit.weights.hints import Hints
 from vitkit.weights.licenses import license_text
@@ -29,26 +29,25 @@ NOT_COMPARED = {
     "timm": "timm is not installed; pip install timm",
     "torchvision": "torchvision is not installed; pip install torchvision",
 }
-"""Why there may be no other library's logits to compare a converted model with, by format; a format
-need not be here."""
+"""Format -> reason why a converted model was not compared with another library's logits."""
 
 
 @dataclass(frozen=True, repr=False)
 class Converted(MadeModel):
-    """A model in another format, with the proof that it is the same there."""
+    """A model in another format, and its comparison with the original."""
 
     source: str | Classifier
     """The model, as it was given."""
     format: str
     """The format that was written."""
     classifier: Classifier
-    """What was converted."""
+    """The model that was converted."""
     proof: Proof
     reading: LibraryReading | None = None
-    """How vitkit reads the source, compared with the reading of the library that wrote it; None where
-    nothing could be compared."""
+    """Comparison of vitkit's logits of the source with those of the library that wrote it; None if they
+    could not be compared."""
     overridden: bool = False
-    """Whether overrides made another model of the source."""
+    """Whether overrides changed the source's model."""
 
     @property
     def made(self) -> str:
@@ -61,12 +60,12 @@ class Converted(MadeModel):
         return self.proof.path
 
     def shown(self) -> Iterator[str]:
-        """The output: what was written, what was left out, and how much the logits differ."""
+        """The output: the file or directory, what was left out, and by how much logits differ."""
         proof = self.proof
         yield f"wrote {proof.path}; read back, every tensor is the same to the bit"
-        if proof.path.is_dir() and is_somebodys(proof.path / "README.md"):
+        if proof.path.is_dir() and is_users_own(proof.path / "README.md"):
             yield "kept README.md, which is your own: no model card was written"
-        # What of the model goes with it, and what does not
+        # Parts of the model that are included, and parts that are not
         classifier = self.classifier
         path = self.proof.path
         if classifier.license and classifier.license.text:

@@ -1,4 +1,4 @@
-"""A model directory on the Hugging Face hub."""
+"""`vitkit push`: upload a model directory to the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Pushed(Result):
     """A model on the hub."""
 
     name: str
-    """The repository."""
+    """Name of the repository."""
     folder: Path
-    """What was uploaded."""
+    """The directory that was uploaded."""
     address: str
     license: License
 
@@ -70,15 +70,15 @@ def push(
     if not (folder / "config.json").is_file():
         writing = step("convert", MODEL, DIRECTORY, to="huggingface")
         raise BadSettings(f"{given} is not a model directory; write one with {writing}")
-    classifier = load(folder)  # raises if it cannot be opened, before anything is sent
-    # The licence under which it may be uploaded; one that was given is written into its card
+    classifier = load(folder)  # raises if it cannot be opened, before anything is uploaded
+    # The licence under which it may be uploaded; the user's is written into the card
     stated = classifier.license
     if license:
         stated = chosen(stated, license.lower(), read_license(folder))
     shared = check_may_be_shared(stated, "recipe" in classifier.origin)
     if paths := paths_in(folder):
         raise BadSettings(
-            f"{paths[0]}, which is a path of this machine and would be uploaded; take it out of the "
+            f"{paths[0]}, which is a path of this machine and would be uploaded; remove it from the "
             "file"
         )
     if license:

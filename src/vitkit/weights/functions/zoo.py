@@ -1,4 +1,4 @@
-"""Every named model, and what it costs; and the published weights that there are to begin with."""
+"""`vitkit models`: every named model with its cost, and the published weights."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ class ModelList(Rows):
     """Named models, and the cost of each."""
 
     configs: dict[str, tuple[ModelConfig, ...]]
-    """By name: the model at each size."""
+    """Name -> the model at each image size."""
     image: tuple[int, ...]
     """Sides of the images in pixels."""
     epochs: float
-    """Length of the training that exaFLOPs are for."""
+    """Length of the training that exaFLOPs are computed for."""
     examples: float
     """Images in an epoch."""
 
     def rows(self) -> list[dict]:
-        """A row for each model and size: its tokens, and operations."""
+        """A row for each model and image size, with its tokens and operations."""
         images = self.epochs * self.examples
         rows = []
         for name, configs in self.configs.items():
@@ -70,7 +70,7 @@ class ModelList(Rows):
             table.add_row(name, *_columns(configs, self.epochs * self.examples))
         yield table
 
-        # What it means
+        # Explanation of the columns
         side = self.image[0]
         images = f"{self.epochs:g} epochs of {self.examples:,.0f} images at {side} x {side}"
         yield f"exaFLOPs: {images}."
@@ -87,12 +87,12 @@ class PublishedList(Rows):
     """Published weights that vitkit opens."""
 
     weights: tuple[Published, ...]
-    """A row for each, as the table has it."""
+    """A row of the table for each."""
     by_family: bool
-    """Whether it shows families, and not each of the weights."""
+    """Whether families are listed instead of individual weights."""
 
     def rows(self) -> list[dict]:
-        """A row for each of the weights: its name, what it is, and how good its authors say it is."""
+        """A row for each of the weights, with all of its fields."""
         return [
             {**vars(each), "address": each.where, "here": each.is_here} for each in self.weights
         ]
@@ -102,7 +102,7 @@ class PublishedList(Rows):
         if self.by_family:
             yield self._families()
             yield "top-1: on ImageNet, in percent, the best that is stated."
-            yield "MB: 10^6 bytes of a file; where nobody states it, four bytes a parameter."
+            yield "MB: 10^6 bytes of a file; if unknown, four bytes for each parameter."
             each = step("list_models", "dinov2", published=True)
             yield f"next: {each}, or any other NAME, lists each"
             return
@@ -110,7 +110,7 @@ class PublishedList(Rows):
             yield row.name
             yield f"    {description(row)}"
 
-        # Where that is from, and how to go on
+        # Sources, and the next command
         sources = sorted({each.source for each in self.weights} - {""})
         for source in sources:
             yield f"{source}: {SOURCES[source]}"
@@ -120,7 +120,7 @@ class PublishedList(Rows):
         yield f"next: {step('finetune', first.name, 'photos/')}"
 
     def _families(self) -> Table:
-        """Families in the order of the table."""
+        """A table of the families in the order of their first weights."""
         table = Table("family", "weights", "pixels", "MB", "top-1", "licence")
         for column in table.columns[1:5]:
             column.justify = "right"
@@ -177,7 +177,7 @@ def list_models(
     listed = []
     for name in names or NAMES:
         fitting = fnmatch.filter(NAMES, name)
-        if is_pattern(name) and not fitting:  # of timm's names, say
+        if is_pattern(name) and not fitting:  # a pattern of timm's names, for example
             return list_published(names)
         listed += fitting or [name]
     configs = {}
@@ -187,7 +187,7 @@ def list_models(
 
 
 def list_published(names: tuple[str, ...]) -> PublishedList:
-    """The published weights that any of these texts names. Raises VitkitError if none does."""
+    """The published weights that match any of these texts. Raises VitkitError if one matches none."""
     if not names:
         return PublishedList(all_published(), by_family=True)
     found: dict[str, Published] = {}
@@ -205,9 +205,8 @@ def list_published(names: tuple[str, ...]) -> PublishedList:
 
 
 def description(weights: Published) -> str:
-    """A description of weights, in a line: "ViT-S/14, 518 pixels; LVD-142M; 81.1 % (a linear probe,
-    DINOv2);
-    apache-2.0; 88 MB; here"."""
+    """A description of weights in a line: "ViT-S/14, 518 pixels; LVD-142M; 81.1 % (a linear probe,
+    DINOv2); apache-2.0; 88 MB; here"."""
     parts = [f"{weights.model}, {weights.pixels} pixels"]
     if weights.pretraining:
         parts.append(weights.pretraining)
@@ -223,7 +222,7 @@ def description(weights: Published) -> str:
 
 
 def _range(numbers: list[int]) -> str:
-    """The least and the most: "224 to 518"; "" of none."""
+    """The smallest and the largest number: "224 to 518"; "" without numbers."""
     if not numbers:
         return ""
     least = min(numbers)
@@ -234,7 +233,7 @@ def _range(numbers: list[int]) -> str:
 
 
 def _columns(sizes: tuple[ModelConfig, ...], images: float) -> list[str]:
-    """A model's row of the table, after its name. images: those of the training, over all epochs."""
+    """The cells of a model after its name. images: number of training images in all epochs."""
     columns = [f"{parameters(sizes[0]):,}"]
     for config in sizes:
         tokens, macs = cost(config)
@@ -244,13 +243,13 @@ def _columns(sizes: tuple[ModelConfig, ...], images: float) -> list[str]:
 
 
 def _at_side(name: str, side: int, classes: int) -> ModelConfig:
-    """A named model for square images of this side, or of the multiple of its patch just below."""
+    """A named model for square images of this side, rounded down to a multiple of its patch."""
     config = named(name, classes=classes)
     return config.resized(config.fitting((side, side)))
 
 
 def _number(value: float) -> str:
-    """With two decimals, or for thousands with none."""
+    """A number with two decimals, or from a thousand on without."""
     if value < 1000:
         return f"{value:,.2f}"
     return f"{value:,.0f}"

@@ -1,7 +1,7 @@
-"""How Google's .npz files spell the arrays of a Vision Transformer.
+"""The names of arrays of a Vision Transformer in Google's .npz files.
 
-There are several generations of code. Reading brings all names to the newest spelling, that of
-big_vision (`tidy_names`), and notes the file's own as a `Spelling`; writing goes back (`spelled`).
+There are several generations of code. `tidy_names` converts all names to the newest spelling, that of
+big_vision, and returns the file's own as a `Spelling`; `spelled` converts them back.
 """
 
 import re
@@ -16,44 +16,44 @@ from vitkit.system.errors import BadWeights
 from vitkit.weights.files.content import Lazy, Tensors
 from vitkit.weights.rules import gist
 
-# The position table: in big_vision, in its code before 2022, and in vit_jax, the paper's
-# (fix_old_checkpoints in big_vision's models/vision_transformer.py)
+# The name of the position table: in big_vision, in its code before 2022, and in vit_jax, the paper's
+# code (fix_old_checkpoints in big_vision's models/vision_transformer.py)
 TABLES = ("pos_embedding", "Transformer/pos_embedding", "Transformer/posembed_input/pos_embedding")
-# Of the image model: in a whole training state, beside a text tower (LiT, SigLIP), and by itself.
+# Prefixes of the image model: in a whole training state, beside a text tower (LiT, SigLIP), and alone
 PREFIXES = ("opt/target/", "params/img/", "params/")
-# Folders and arrays that may lie beside it: the optimiser's state; the clock of big_vision's
-# training; the text tower, and the temperature t and bias b of the contrastive loss (big_vision's
-# models/proj/image_text/two_towers.py).
+# Folders and arrays that may be stored beside the image model: the optimiser's state; the clock of
+# big_vision's training; the text tower, and the temperature t and bias b of the contrastive loss
+# (big_vision's models/proj/image_text/two_towers.py).
 BESIDE = ("opt", "chrono", "params/txt", "params/t", "params/b")
 GROUP_NORM = re.compile(
     r"(.*/)?(gn(\d|_root|_proj)|norm-pre-head|group_norm)/(scale|bias|gamma|beta)"
 )
-# flax numbers a block's unnamed layers: linen for each kind, its predecessor over all kinds. The
-# paper's files have the older numbers; vit_jax/checkpoint.py changes them too (convert_pre_linen).
-# Old -> new.
+# flax numbers a block's unnamed layers: linen per kind of layer, its predecessor across all kinds. The
+# paper's files have the older numbers; vit_jax/checkpoint.py converts them too (convert_pre_linen).
+# Old -> new
 PRE_LINEN = {
     "MultiHeadDotProductAttention_1": "MultiHeadDotProductAttention_0",
     "LayerNorm_2": "LayerNorm_1",
     "MlpBlock_3": "MlpBlock_0",
 }
 MAP_HEAD = ("probe", "LayerNorm_0/", "MlpBlock_0/", "MultiHeadDotProductAttention_0/")
-MOST_BLOCKS = 1000  # a file that claims more along an axis is refused; no published ViT has 100
+MOST_BLOCKS = 1000  # a larger number of blocks is refused; no published ViT has 100
 
 
 class Spelling(NamedTuple):
-    """How a file spells its arrays. The defaults are the paper's own code, vit_jax."""
+    """The spelling of a file's arrays. The defaults are those of the paper's own code, vit_jax."""
 
     prefix: str = ""
-    """What every name begins with."""
+    """Prefix of every name."""
     table: str = TABLES[2]
-    """The name of the position table."""
+    """Name of the position table."""
     pre_linen: bool = True
-    """A block's layers are numbered over all kinds: MlpBlock_3, not MlpBlock_0."""
+    """Whether a block's layers are numbered across all kinds: MlpBlock_3 instead of MlpBlock_0."""
     scan: bool = False
-    """All blocks are in one array, along its first axis (big_vision's scan=True)."""
+    """Whether one array contains all blocks, along its first axis (big_vision's scan=True)."""
     norms_4d: bool = True
-    """GroupNorms of a hybrid are stored as (1, 1, 1, C), as flax did before 0.3.6, not as (C,). Both
-    codes read either (_fix_groupnorm in vit_jax/checkpoint.py), so the older is what is written."""
+    """Whether GroupNorms of a hybrid are (1, 1, 1, C), as in flax before 0.3.6, instead of (C,). Both code
+    bases read either (_fix_groupnorm in vit_jax/checkpoint.py), so the older form is written."""
 
     def __str__(self) -> str:
         flags = {"pre-linen": self.pre_linen, "scan": self.scan, "wide": self.norms_4d}
@@ -62,7 +62,7 @@ class Spelling(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> "Spelling":
-        """The layout that `str` wrote."""
+        """Parse the text that `str` returns."""
         prefix, table, *words = text.split(" ")
         if prefix == "-":
             prefix = ""
@@ -80,8 +80,8 @@ BIG_VISION = Spelling("params/", TABLES[0], pre_linen=False)
 
 
 def tidy_names(tensors: Tensors) -> tuple[Tensors, list[str], Spelling]:
-    """The image model's tensors in the newest spelling, notes on what is left out, and the layout."""
-    # The image model alone
+    """The image model's tensors in the newest spelling, notes on what was left out, and the layout."""
+    # Only the image model
     prefixes = (prefix for prefix in PREFIXES if prefix + "embedding/kernel" in tensors)
     prefix = next(prefixes, "")
     tensors, notes = image_part(tensors, prefix)
@@ -93,7 +93,7 @@ def tidy_names(tensors: Tensors) -> tuple[Tensors, list[str], Spelling]:
         tensors = _unstacked(tensors)
 
     # The newest names
-    # While ViT-G was made, the MAP head had no folder of its own (big_vision's fix_old_checkpoints)
+    # Early checkpoints of ViT-G have the MAP head outside of a folder (big_vision's fix_old_checkpoints)
     if "probe" in tensors:
         for name in [name for name in tensors if name.startswith(MAP_HEAD)]:
             tensors[f"MAPHead_0/{name}"] = tensors.pop(name)
@@ -107,7 +107,7 @@ def tidy_names(tensors: Tensors) -> tuple[Tensors, list[str], Spelling]:
 
 
 def spelled(tensors: dict[str, Tensor], layout: Spelling, depth: int) -> dict[str, Tensor]:
-    """The way back from `tidy_names`: tensors of a model of `depth` blocks, in a layout."""
+    """Invert `tidy_names`: the tensors of a model with `depth` blocks in a layout."""
     if layout.scan:
         tensors = _stacked(tensors, depth)
     if layout.norms_4d:
@@ -116,7 +116,7 @@ def spelled(tensors: dict[str, Tensor], layout: Spelling, depth: int) -> dict[st
 
 
 def image_part(tensors: Tensors, prefix: str) -> tuple[Tensors, list[str]]:
-    """The arrays under a prefix, and a note on the others. Raises VitkitError for unknown ones."""
+    """The arrays with a prefix, and a note on the others. Raises VitkitError for unknown ones."""
     image = {}
     others = []
     for name, lazy in tensors.items():
@@ -136,7 +136,7 @@ def image_part(tensors: Tensors, prefix: str) -> tuple[Tensors, list[str]]:
 
 
 def flat_norms(tensors: Tensors) -> tuple[Tensors, bool]:
-    """Tensors in which all GroupNorms are (C,), and whether any was (1, 1, 1, C)."""
+    """Tensors in which all GroupNorms are (C,), and whether any of them was (1, 1, 1, C)."""
     flat = {}
     for name, lazy in tensors.items():
         if GROUP_NORM.fullmatch(name) and lazy.shape[:-1] == (1, 1, 1):
@@ -145,11 +145,12 @@ def flat_norms(tensors: Tensors) -> tuple[Tensors, bool]:
 
 
 def _flattened(lazy: Lazy) -> Tensor:
+    """Read a tensor as a vector."""
     return lazy.read().flatten()
 
 
 def norms_to_4d(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The way back: tensors in which all GroupNorms are (1, 1, 1, C)."""
+    """Invert `flat_norms`: tensors in which all GroupNorms are (1, 1, 1, C)."""
     changed = {}
     for name, tensor in tensors.items():
         if GROUP_NORM.fullmatch(name):
@@ -158,7 +159,7 @@ def norms_to_4d(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _newer(name: str) -> str:
-    """The name of a block's layer as linen numbers it."""
+    """The name of a block's layer with linen's numbers."""
     if name.startswith("Transformer/encoderblock"):
         for old, new in PRE_LINEN.items():
             name = name.replace(f"/{old}/", f"/{new}/")
@@ -166,7 +167,7 @@ def _newer(name: str) -> str:
 
 
 def _spelled(name: str, layout: Spelling) -> str:
-    """A name of the newest spelling in a layout, without its prefix."""
+    """A name of the newest spelling in a layout, without the prefix."""
     if name == TABLES[0]:
         return layout.table
     if layout.pre_linen and name.startswith("Transformer/encoderblock"):
@@ -176,7 +177,7 @@ def _spelled(name: str, layout: Spelling) -> str:
 
 
 def _unstacked(tensors: Tensors) -> Tensors:
-    """Arrays that hold all blocks along their first axis, as one array for each block."""
+    """Split arrays that contain all blocks along their first axis into one array for each block."""
     unstacked = {}
     for name, lazy in tensors.items():
         match = re.fullmatch(r"Transformer/encoderblock/(.+)", name)
@@ -185,7 +186,7 @@ def _unstacked(tensors: Tensors) -> Tensors:
             continue
         if not lazy.shape or lazy.shape[0] > MOST_BLOCKS:
             raise BadWeights(f"{name} {lazy.shape} should have the blocks along its first axis")
-        whole = cache(lazy.read)  # read once, for all blocks
+        whole = cache(lazy.read)  # reads the array once for all blocks
         for i in range(lazy.shape[0]):
             block = Lazy(lazy.shape[1:], lazy.dtype, partial(_block_of, whole, i))
             unstacked[f"Transformer/encoderblock_{i}/{match[1]}"] = block
@@ -193,11 +194,12 @@ def _unstacked(tensors: Tensors) -> Tensors:
 
 
 def _block_of(whole: Callable[[], Tensor], i: int) -> Tensor:
+    """Read the part of block i in an array of all blocks."""
     return whole()[i]
 
 
 def _stacked(tensors: dict[str, Tensor], depth: int) -> dict[str, Tensor]:
-    """The way back: one array for all blocks of each layer."""
+    """Invert `_unstacked`: one array of all blocks for each layer."""
     stacked = {}
     first = "Transformer/encoderblock_0/"
     for name, tensor in tensors.items():

@@ -1,8 +1,8 @@
 """Google's .npz files of ResNets, from three code bases.
 
-The published BiT (google-research/big_transfer), and big_vision's models/bit.py (ResNet v1) and
-models/bit_paper.py (ResNet v2). Each has names of its own, and with the names goes the dialect: how
-it pads and standardises.
+They are the published BiT (google-research/big_transfer), and big_vision's models/bit.py (ResNet v1) and
+models/bit_paper.py (ResNet v2). Each has its own names, and its own dialect of padding and
+standardisation.
 """
 
 import re
@@ -40,7 +40,7 @@ BIG_TRANSFER_NAMES = ResNetNames(
     last_norm="group_norm",
 )
 HEAD_KERNEL = "head/conv2d/kernel"  # BiT's head is a 1 x 1 convolution
-# big_transfer's code is TensorFlow's, which may number layers of one kind: standardized_conv2d_1
+# big_transfer is TensorFlow code, which may number layers of one kind: standardized_conv2d_1
 NUMBERED = re.compile(r"(standardized_conv2d|group_norm|conv2d)_\d+(?=/)")
 
 
@@ -49,13 +49,13 @@ class Code(NamedTuple):
 
     names: ResNetNames
     order: Literal["post", "pre"]
-    """Where it normalises: "post" or "pre"."""
+    """Order of norm and convolution: "post" or "pre"."""
     dialect: dict
-    """How it pads and standardises."""
+    """Settings of padding and standardisation."""
     head: str
-    """What the names of its head begin with."""
+    """Prefix of the names of the head."""
     prefix: str
-    """What its files put before every name."""
+    """Prefix of every name in its files."""
     norms_4d: bool
     """Whether its files store GroupNorms as (1, 1, 1, C)."""
 
@@ -71,13 +71,13 @@ CODES = (BIG_TRANSFER, BIG_VISION_BIT_PAPER, BIG_VISION_BIT)
 
 
 def recognises(tensors: Tensors) -> bool:
-    """By the root. Hybrids have it too, so google/vit.py is asked first."""
+    """Recognise a ResNet by its root. Hybrids have it too, so google/vit.py comes first."""
     names = (_without_number(name) for name in tensors)
     return any(name.endswith((ROOT, BIG_TRANSFER_NAMES.root)) for name in names)
 
 
 def _without_number(name: str) -> str:
-    """The name of an array as the published files of big_transfer have it."""
+    """The name of an array as in the published files of big_transfer."""
     return NUMBERED.sub(r"\1", name)
 
 
@@ -88,8 +88,8 @@ def tidy(tensors: Tensors) -> Tidied:
         raise BadWeights("it has two arrays of the same layer, whose names differ by a number")
     tensors = unnumbered
 
-    # The prefix is what comes before the root convolution's name. One of the names ends in another:
-    # the longest that fits
+    # The prefix is the text before the name of the root convolution. One of these names ends in another,
+    # so the longest that matches is used
     roots = sorted((code.names.root for code in CODES), key=len, reverse=True)
     name = next(name for name in tensors if name.endswith(tuple(roots)))
     root = next(root for root in roots if name.endswith(root))
@@ -102,7 +102,7 @@ def tidy(tensors: Tensors) -> Tidied:
         kernel = tensors[HEAD_KERNEL]
         tensors[HEAD_KERNEL] = Lazy(kernel.shape[2:], kernel.dtype, lambda: kernel.read()[0, 0])
 
-    # "resnet/ wide": the prefix, or "-" without one, and whether norms were (1, 1, 1, C)
+    # "resnet/ wide": the prefix, or "-" without one; "wide" if norms were (1, 1, 1, C)
     layout = prefix or "-"
     if norms_4d:
         layout += " wide"
@@ -110,8 +110,8 @@ def tidy(tensors: Tensors) -> Tidied:
 
 
 def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
-    """The description from names and shapes; images are square, from -1 to 1, as in BiT's own
-    evaluation."""
+    """The description that follows from names and shapes. Images are square, with pixels from -1 to 1, as
+    in BiT's own evaluation."""
     tensors = tidied.tensors
     code = next(code for code in CODES if code.names.root in tensors)
     backbone, channels = backbone_of(tensors, code.names, code.order, code.dialect)
@@ -130,14 +130,14 @@ def nearest(config: Backbone) -> Code:
     """The code base whose arithmetic is closest to a model's."""
     if config.order == "post":
         return BIG_VISION_BIT
-    # The two ResNets v2 have the same arithmetic but for the border of the max-pooling
+    # The two ResNets v2 differ only in the border of the max-pooling
     if config.pool == "even":
         return BIG_VISION_BIT_PAPER
     return BIG_TRANSFER
 
 
 def rules(config: ResNetConfig) -> list[Rule]:
-    """The table of rules, in the spelling of the nearest code base."""
+    """The table of rules, with the names of the nearest code base."""
     code = nearest(config.backbone)
     table = backbone_rules(config.backbone, "", code.names)
     if config.classes:
@@ -146,7 +146,7 @@ def rules(config: ResNetConfig) -> list[Rule]:
 
 
 def spell(tensors: dict[str, Tensor], config: ResNetConfig, layout: str) -> dict[str, Tensor]:
-    """Tensors in a layout (see `tidy`); without one, as the nearest code base has them."""
+    """Tensors in a layout (see `tidy`); without one, with the names of the nearest code base."""
     code = nearest(config.backbone)
     prefix = code.prefix
     norms_4d = code.norms_4d
@@ -162,20 +162,20 @@ def spell(tensors: dict[str, Tensor], config: ResNetConfig, layout: str) -> dict
 
 
 def cannot(config: ResNetConfig) -> list[str]:
-    """Why a model cannot be written, if it cannot: all of Google's code has GroupNorm and standardised
+    """The parts of a model that Google's code lacks: all of its ResNets have GroupNorm and standardised
     kernels."""
     return beyond_bit(config.backbone, "post", "pre")
 
 
 def differs(config: ResNetConfig) -> list[str]:
-    """Its paddings, epsilons and divisors are those of the nearest code base (see DIALECTS)."""
+    """The paddings, epsilons and divisors that differ from the nearest code base (see DIALECTS)."""
     return another_dialect(config.backbone, nearest(config.backbone).dialect)
 
 
 def open_elsewhere(classifier: Classifier, path: Path) -> Elsewhere | None:
-    """The weights with the arithmetic of Google's code; None if that is vitkit's."""
+    """The weights with the arithmetic of Google's code; None if that is vitkit's too."""
     config = classifier.model.config
-    assert isinstance(config, ResNetConfig)  # as FORMAT.kinds has it
+    assert isinstance(config, ResNetConfig)  # by FORMAT.kinds
     if not differs(config):
         return None
     backbone = replace(config.backbone, **nearest(config.backbone).dialect)

@@ -1,8 +1,8 @@
 """Google's .npz files of Vision Transformers and hybrids.
 
-From google-research/vision_transformer (the paper's, AugReg, SAM, fine-tuned ones) and big_vision.
-They hold the same arrays under several spellings (names.py); the rules here use that of
-big_vision's models/vision_transformer.py.
+They come from google-research/vision_transformer (the paper's, AugReg, SAM, fine-tuned ones) and
+big_vision, and contain the same arrays with different spellings (names.py). The rules here use the
+spelling of big_vision's models/vision_transformer.py.
 """
 
 from dataclasses import replace
@@ -52,7 +52,7 @@ ATTENTION = "MultiHeadDotProductAttention_0"
 EXPAND = "MlpBlock_0/Dense_0"
 CONTRACT = "MlpBlock_0/Dense_1"
 QKV = tuple(f"{ATTENTION}/{part}" for part in ("query", "key", "value"))
-# In big_vision's spelling
+# Names in big_vision's spelling
 NAMES = PartNames(
     patches="embedding",
     cls="cls",
@@ -82,7 +82,7 @@ NAMES = PartNames(
 
 
 def recognises(tensors: Tensors) -> bool:
-    """By the convolution that makes patches, which both code bases call "embedding"."""
+    """Recognise a model by the convolution that makes patches, "embedding" in both code bases."""
     return has_end(tensors, "embedding/kernel")
 
 
@@ -93,15 +93,15 @@ def tidy(tensors: Tensors) -> Tidied:
 
 
 def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
-    """The description from the shapes, and the constants of Google's code: mean and deviation 0.5,
-    tanh GELU, eps 1e-6."""
+    """The description that follows from the shapes and the constants of Google's code: mean and deviation
+    0.5, tanh GELU, eps 1e-6."""
     tensors = tidied.tensors
 
     settings = settings_of(tensors, NAMES, FLAX)
     settings, tiling = with_stem(settings, tensors, (VIT_JAX_NAMES,), DIALECTS["google"])
     grid, positions, positions_note = _positions(tidied, tiling.size, hints.image or None)
 
-    # flax keeps the heads apart, (D, H, E), so their number is known
+    # flax stores the heads separately, (D, H, E), so their number is known
     heads = shape_of(tensors, f"Transformer/encoderblock_0/{QKV[0]}/kernel", 3)[1]
     pool, pool_note = _pool(tensors)
     if hints.pool:
@@ -118,20 +118,20 @@ def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
     )
     labels, labels_note = usual_labels(config.classes)
     notes = (*positions_note, *pool_note, *labels_note)
-    # As Transformers prepares images for these weights. Google's own evaluation resized without
-    # antialiasing (tf.image.resize in vit_jax/input_pipeline.py)
+    # Transformers' preprocessing for these weights. Google's own evaluation resized without antialiasing
+    # (tf.image.resize in vit_jax/input_pipeline.py)
     preprocessing = Preprocessing(size=config.image)
     return Description(config, preprocessing, labels, notes)
 
 
 def _pool(tensors: Tensors) -> tuple[PoolName, list[str]]:
-    """What the head reads, by the parameters that there are; and a note if it is a guess."""
+    """The pooling that follows from the parameters, and a note if it is ambiguous."""
     if "MAPHead_0/probe" in tensors:
         return "map", []
     if "cls" in tensors:
         return "token", []
     note = (
-        'pooling: the mean of the patches; the file does not tell it from pool_type "0", the first '
+        'pooling: the mean of the patches; the file does not distinguish it from pool_type "0", the first '
         "patch (`pool='corner'`)"
     )
     return "gap", [note]
@@ -140,21 +140,21 @@ def _pool(tensors: Tensors) -> tuple[PoolName, list[str]]:
 def _positions(
     tidied: Tidied, patch: Grid, image: tuple[int, int] | None
 ) -> tuple[Grid, dict, list[str]]:
-    """The grid of patches, the settings of a ViTConfig about positions, and notes."""
+    """The grid of patches, the settings of a ViTConfig on positions, and notes."""
     tensors = tidied.tensors
 
-    # big_vision's sincos2d positions are computed, so no file has them
+    # big_vision's sincos2d positions are computed, so files do not contain them
     if "pos_embedding" not in tensors:
         height, width = image or (224, 224)
         grid = (height // patch[0], width // patch[1])
         note = "positions: none in the file, so big_vision's fixed sines and cosines"
         if not image:
-            note += ", for 224 x 224 pixels, which nothing in the file says (otherwise: `image`)"
+            note += ", for 224 x 224 pixels, which the file does not state (otherwise: `image`)"
         return grid, {"positions": "sincos"}, [note]
 
-    # The paper's code puts the class token in front and then adds the table, so it has a row; that is
-    # known by the table's name. big_vision adds the table first (models/vision_transformer.py), but has files from
-    # before that too, so there the number of rows decides
+    # The paper's code adds the table after the class token, which therefore has a row; it is recognised by
+    # the table's name. big_vision adds the table before (models/vision_transformer.py), but also has older
+    # files, so there the number of rows decides
     rows = shape_of(tensors, "pos_embedding", 3)[1]
     tokens: tuple[int, ...] = (int("cls" in tensors),)
     of_big_vision = Spelling.parse(tidied.layout).table != ORIGINAL.table
@@ -173,8 +173,8 @@ def rules(config: ViTConfig) -> list[Rule]:
 
 
 def spell(tensors: dict[str, Tensor], config: ViTConfig, layout: str) -> dict[str, Tensor]:
-    """Tensors with the names of a layout. Without one, in that of the paper's code, which both
-    code bases read, if it can express the model; else in big_vision's."""
+    """Tensors in a layout. Without one, in that of the paper's code, which both code bases read, if it can
+    express the model; otherwise in big_vision's."""
     if layout:
         return spelled(tensors, Spelling.parse(layout), config.depth)
     every_token_has_a_position = (
@@ -186,9 +186,9 @@ def spell(tensors: dict[str, Tensor], config: ViTConfig, layout: str) -> dict[st
 
 
 def cannot(config: ViTConfig) -> list[str]:
-    """Its ViT (models_vit.py in vit_jax, models/vision_transformer.py in big_vision) has one class token at most,
-    and reads it if there is one: registers are refused, for example."""
-    # Without pooling ("none") the head answers for every token, the class token too
+    """The parts of a model that Google's ViT lacks (models_vit.py in vit_jax, models/vision_transformer.py in
+    big_vision). It has at most one class token, and reads it if there is one, so it has no registers."""
+    # Without pooling ("none") the head has an output for every token, including the class token
     is_read = config.pooling.extends_class_token or not config.pools
     unread_token = config.prefix and not is_read
     return beyond_vit(config, ("learned", "sincos"), stems=True, has=("rectangles",)) + reasons(
@@ -201,15 +201,16 @@ def cannot(config: ViTConfig) -> list[str]:
 
 
 def differs(config: ViTConfig) -> list[str]:
-    """flax.linen.gelu has the tanh form, flax.linen.LayerNorm eps 1e-6, and the ResNet its dialect."""
+    """The settings that differ from flax: tanh form of the GELU, eps 1e-6 of LayerNorm, the ResNet's
+    dialect."""
     dialect = another_dialect(config.stem, DIALECTS["google"])
     return another_gelu(config, "tanh") + another_eps(config) + dialect
 
 
 def open_elsewhere(classifier: Classifier, path: Path) -> Elsewhere | None:
-    """The weights with the arithmetic of Google's code; None if that is vitkit's."""
+    """The weights with the arithmetic of Google's code; None if that is vitkit's too."""
     config = classifier.model.config
-    assert isinstance(config, ViTConfig)  # as FORMAT.kinds has it
+    assert isinstance(config, ViTConfig)  # by FORMAT.kinds
     if not differs(config):
         return None
     stem = config.stem
@@ -219,10 +220,10 @@ def open_elsewhere(classifier: Classifier, path: Path) -> Elsewhere | None:
 
 
 def as_google_computes(classifier: Classifier, config: ModelConfig) -> Elsewhere:
-    """The classifier's weights in a model of the configuration that Google's code has.
+    """The classifier's weights in a model with the configuration of Google's code.
 
-    Google's code is written in JAX, which vitkit does not need, and its arithmetic is fixed. So vitkit
-    itself computes as it does.
+    Google's code needs JAX, which vitkit does not require, and its arithmetic is fixed. So vitkit itself
+    computes with the constants of Google's code.
     """
     model = rebuilt(classifier.model, config)
     return Elsewhere("the same weights with the arithmetic of Google's code", model)

@@ -1,7 +1,7 @@
-"""config.json of Transformers: what it says of a Vision Transformer, and what is written there.
+"""Read and write config.json of Transformers for a Vision Transformer.
 
-`json` is that file's object. Transformers leaves out what equals the default of a model's class, so a
-field that is absent has that default.
+`json` is the object in that file. Transformers omits fields that equal the default of a model's class, so
+an absent field has that default.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ GELU = {
     "silu": "silu",
     "swish": "silu",
 }
-HIDDEN_ACT = {  # the way back
+HIDDEN_ACT = {  # form of the GELU -> hidden_act
     "erf": "gelu",
     "tanh": "gelu_pytorch_tanh",
     "quick": "quick_gelu",
@@ -45,7 +45,7 @@ CLASSIFIERS = ("classifier", "cls_classifier", "distillation_classifier")
 
 
 def read_fields(json: dict, fields: Mapping[str, tuple[str, object]]) -> dict:
-    """The settings of a ViTConfig that a config.json says."""
+    """The settings of a ViTConfig in a config.json."""
     settings = {ours: json.get(theirs, usual) for ours, (theirs, usual) in fields.items()}
     if "gelu" in settings:
         settings["gelu"] = gelu_of(settings["gelu"])
@@ -53,7 +53,7 @@ def read_fields(json: dict, fields: Mapping[str, tuple[str, object]]) -> dict:
 
 
 def write_fields(config: ViTConfig, fields: Mapping[str, tuple[str, object]]) -> dict:
-    """The way back."""
+    """Invert `read_fields`: the fields of a config.json."""
     spelled = {
         "gelu": HIDDEN_ACT[config.gelu],
         "image": sides_in_json(config.image),
@@ -75,12 +75,12 @@ def gelu_of(act: object) -> str:
 
 
 def about_images(json: dict) -> dict:
-    """config.json of two towers as if it were of the one that reads images."""
+    """The fields of a config.json with two towers that describe the vision tower."""
     return {**(json.get("vision_config") or {}), **json}
 
 
 def objective_of(json: dict) -> dict | None:
-    """The pre-training settings of a ViT-MAE, as vitkit's MaskedAutoencoder; None for other
+    """The settings of a ViT-MAE's pre-training as those of vitkit's MaskedAutoencoder; None for other
     models."""
     if json.get("model_type") != "vit_mae":
         return None
@@ -93,16 +93,16 @@ def objective_of(json: dict) -> dict | None:
 
 
 def changed_fields(ours: dict, theirs: dict) -> list[str]:
-    """The fields of a config.json, `theirs`, that are not as vitkit would write them for the model
+    """The fields of a config.json, `theirs`, that differ from those that vitkit would write for the model
     that it described, `ours`.
 
-    Transformers keeps fields that it does not know. So whoever edits or fine-tunes a model that
-    vitkit wrote saves vitkit's description with it, out of date. Fields that are absent contradict
-    nothing. Any other value does, names of classes too: whoever wrote it did so after vitkit.
+    Transformers keeps fields that it does not know. So if a model that vitkit wrote is edited or
+    fine-tuned, it is saved with vitkit's outdated description. Any different value, also of class names,
+    was written after vitkit. Absent fields are no contradiction.
     """
     ours = about_images(ours)
     theirs = about_images(theirs)
-    unread = ("label2id", "vision_config")  # which say id2label, and what is beside them, again
+    unread = ("label2id", "vision_config")  # redundant with id2label, and with the fields beside it
     return [
         name
         for name, value in ours.items()
@@ -114,13 +114,13 @@ def changed_fields(ours: dict, theirs: dict) -> list[str]:
 
 
 def classifiers_in(tensors: Tensors) -> list[str]:
-    """The names of the layers that give logits: none, one, or a distilled model's two."""
+    """The names of the layers that compute logits: none, one, or two of a distilled model."""
     return [name for name in CLASSIFIERS if f"{name}.weight" in tensors]
 
 
 def labels_of(json: dict, classes: int) -> tuple[tuple[str, ...] | None, list[str]]:
-    """The names in id2label, or without any there in label2id, and a note about how they were read;
-    None if there are none: then classes are numbered."""
+    """The names in id2label, or else in label2id, and a note on how they were read; None if there are
+    none, so that classes are numbered."""
     for field in ("id2label", "label2id"):
         labels, notes = named_outputs(field, json.get(field), classes)
         if labels or notes:
@@ -129,10 +129,10 @@ def labels_of(json: dict, classes: int) -> tuple[tuple[str, ...] | None, list[st
 
 
 def activation_of(json: dict, classes: int) -> tuple[Activation, list[str]]:
-    """The activation that its problem_type means, and a note if that is unknown.
+    """The activation for its problem_type, and a note if that is unknown.
 
-    Without a problem_type, Transformers' own rule: one output is a regression, several are a choice
-    of one class (ForSequenceClassificationLoss in loss_utils.py).
+    Without a problem_type, Transformers' own rule applies: one output is a regression, several are classes
+    that exclude each other (ForSequenceClassificationLoss in loss_utils.py).
     """
     problem = json.get("problem_type")
     if not problem and classes == 1:
@@ -144,13 +144,13 @@ def activation_of(json: dict, classes: int) -> tuple[Activation, list[str]]:
             return activation, []
     note = (
         f"its problem_type is {problem!r}, which vitkit does not know; "
-        f"taken as {PROBLEMS['softmax']}"
+        f"read as {PROBLEMS['softmax']}"
     )
     return "softmax", [note]
 
 
 def classes_json(labels: tuple[str, ...], activation: Activation) -> dict:
-    """The fields of config.json about the classes of a head."""
+    """The fields of config.json for the classes of a head."""
     return {
         "id2label": {str(i): name for i, name in enumerate(labels)},
         "label2id": {name: i for i, name in enumerate(labels)},

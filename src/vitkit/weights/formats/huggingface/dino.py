@@ -20,7 +20,7 @@ SCALES = ("layer_scale1.lambda1", "layer_scale2.lambda1")
 
 
 def _with_joined_gates(tensors: Tensors) -> Tidied:
-    """The gate and what it multiplies are one layer in files of version 4, two in those of 5."""
+    """Join the gate and the layer that it multiplies: one layer in files of version 4, two in version 5."""
     tidied = dict(tensors)
     for name in tensors:
         up = name.replace("gate", "up")
@@ -31,7 +31,7 @@ def _with_joined_gates(tensors: Tensors) -> Tidied:
 
 
 def _dinov2_settings(json: dict, tensors: Tensors) -> dict:
-    """The width of the MLP, which config.json gives as a ratio, is read from the tensors."""
+    """The settings that follow from tensors; config.json has the width of the MLP only as a ratio."""
     swiglu = "encoder.layer.0.mlp.weights_out.weight" in tensors
     contract = "weights_out" if swiglu else "fc2"
     settings: dict = {
@@ -41,14 +41,14 @@ def _dinov2_settings(json: dict, tensors: Tensors) -> dict:
     if "classifier.weight" in tensors:
         settings["pool"] = "token-gap"
     if "embeddings.register_tokens" in tensors:
-        settings["prefix_positions"] = 1  # the class token's; registers have none
+        settings["prefix_positions"] = 1  # for the class token; registers have no position
     if json.get("model_type") == "dinov2_with_registers":
-        settings["resample"] = "timm"  # with antialiasing, which the code without registers has not
+        settings["resample"] = "timm"  # with antialiasing, unlike the code without registers
     return settings
 
 
 def _mlp_ratio(config: ViTConfig) -> int | None:
-    """The whole number of which Transformers makes the width of the MLP; None if there is none."""
+    """The integer from which Transformers computes the width of the MLP; None if there is none."""
     for ratio in range(1, 17):
         hidden = config.width * ratio
         if config.swiglu:
@@ -59,6 +59,7 @@ def _mlp_ratio(config: ViTConfig) -> int | None:
 
 
 def _dinov2_fields(config: ViTConfig) -> dict:
+    """Fields of config.json beyond DINOV2_FIELDS."""
     fields = {
         "mlp_ratio": _mlp_ratio(config),
         "qkv_bias": config.qkv_bias,
@@ -70,23 +71,26 @@ def _dinov2_fields(config: ViTConfig) -> dict:
 
 
 def _dinov2_class(config: ViTConfig) -> tuple[str, str]:
+    """See `Family.class_of`."""
     if config.registers:
         return "dinov2_with_registers", "Dinov2WithRegisters"
     return "dinov2", "Dinov2"
 
 
 def _dinov2_pools(config: ViTConfig) -> tuple[str, ...]:
+    """See `Family.pools`."""
     if config.classes:
         return ("token-gap",)
     return ("token",)
 
 
 def _dinov2_lacks(config: ViTConfig) -> dict[str, object]:
+    """See `Family.cannot`."""
     height, width = config.image
     return {
         "positions of other tokens than class token and patches": config.prefix_rows != 1,
         f"an MLP of {config.mlp}": _mlp_ratio(config) is None,
-        f"images of {height} x {width}, no square": height != width,
+        f"images of {height} x {width}, not square": height != width,
     }
 
 
@@ -143,14 +147,14 @@ DINOV2 = Family(
 
 
 def _with_all_biases(tensors: Tensors) -> Tidied:
-    """Its other layers may lack theirs too (mlp_bias: false)."""
+    """Add missing biases of other layers too (mlp_bias: false)."""
     layers = ("o_proj", "gate_proj", "up_proj", "down_proj")
     tensors, notes = with_biases(tensors, layers)
     return Tidied(tensors, tuple(notes))
 
 
 def _dinov3_settings(json: dict, tensors: Tensors) -> dict:
-    """Raises VitkitError for positions or an MLP that vitkit does not have."""
+    """The settings of DINOv3's positions and MLP. Raises VitkitError for those that vitkit lacks."""
     theta = json.get("rope_theta", 100.0)
     if theta != 100:
         raise BadWeights(f"its rope_theta is {theta}; vitkit's positions of DINOv3 have 100")
@@ -163,6 +167,7 @@ def _dinov3_settings(json: dict, tensors: Tensors) -> dict:
 
 
 def _dinov3_fields(config: ViTConfig) -> dict:
+    """Fields of config.json beyond DINOV3_FIELDS."""
     hidden_act = HIDDEN_ACT[config.gelu]
     if config.swiglu:
         hidden_act = "silu"

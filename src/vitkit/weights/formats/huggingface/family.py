@@ -1,5 +1,5 @@
-"""What all families of Transformers' Vision Transformers share: one walk from a file's names and its
-config.json to a model, and back. Each family is a table of its own (vit.py, dino.py, towers.py).
+"""Common code of all families of Transformers' Vision Transformers: from a file's names and config.json to
+a model, and back. Each family is a table of its own (vit.py, dino.py, towers.py).
 
 Names are written as in Transformers 4, which later versions read too.
 """
@@ -53,70 +53,69 @@ MASK = "embeddings.mask_token"
 
 @dataclass(frozen=True)
 class Family:
-    """The specifics of one family: its names, its description, and its limits."""
+    """The properties of one family: its names, its settings, and its limits."""
 
     title: str
-    """Whose names they are, for people: "DINOv2"."""
+    """Name of the family for people: "DINOv2"."""
     types: tuple[str, ...]
-    """The model_type of each model that vitkit reads."""
+    """model_type of each model that vitkit reads."""
     class_of: Callable[[ViTConfig], tuple[str, str]]
-    """A model's model_type, and its classes in Transformers: "ViT" of ViTForImageClassification."""
+    """A model's model_type, and the prefix of its classes: "ViT" in ViTForImageClassification."""
     recognises: Callable[[Tensors], bool]
     names: PartNames
-    """The names of the encoder, without the prefix that it has in a larger model."""
+    """Names of the encoder, without its prefix in a larger model."""
     fields: Mapping[str, tuple[str, object]]
-    """Setting of a ViTConfig -> its field in config.json, and what Transformers takes if that is
-    absent."""
+    """Setting of a ViTConfig -> its field in config.json, and Transformers' default for it."""
     pools: Callable[[ViTConfig], tuple[str, ...]]
-    """What the heads of such models may read."""
+    """Poolings that such models may have."""
     settings: Callable[[dict, Tensors], dict]
-    """The settings that only the tensors tell, or fields that are no setting's. Raises VitkitError for
-    what vitkit does not have."""
+    """Settings that follow from the tensors, or from fields without a corresponding setting. Raises
+    VitkitError for those that vitkit lacks."""
     more_fields: Callable[[ViTConfig], dict] = lambda config: {}
-    """The way back: fields of config.json that are no setting's."""
+    """Inverts `settings`: fields of config.json without a corresponding setting."""
     has: tuple[str, ...] = ()
-    """What its models may have beyond the plain one, in the words of `beyond_vit`."""
+    """Parts that its models may have beyond the plain one, by their names in `beyond_vit`."""
     cannot: Callable[[ViTConfig], dict[str, object]] = lambda config: {}
-    """What else it cannot express, and whether a model has that."""
+    """Further parts that it cannot express: text -> whether a model has the part."""
     tidy: Callable[[Tensors], Tidied] = Tidied
-    """What is left to do when the names are those of `names`: parts that no classifier reads go, and
-    layers become one that are one of vitkit's."""
+    """Final changes to tensors with the names in `names`: removes parts that no classifier reads, and
+    joins layers that are one layer in vitkit."""
     check: Callable[[dict, Tidied], None] = lambda config, tidied: None
-    """Raises VitkitError for what config.json and the tensors say together."""
+    """Raises VitkitError for a combination of config.json and tensors that vitkit cannot read."""
     vision_json: Callable[[dict], dict] = lambda json: json
-    """The part of config.json that is about images."""
+    """The part of config.json that describes the vision model."""
     of_types: Mapping[str, dict] = field(default_factory=dict)
-    """By model type, the fields that mean something else than in `fields` where they are absent."""
+    """model_type -> defaults of fields that differ from those in `fields`."""
     renamed: Mapping[str, str] = field(default_factory=dict)
-    """Patterns of other names in files -> those of `names`. Transformers 5 has new ones in memory, and
-    still writes the old ones."""
+    """Patterns of other names in files -> the names in `names`. Transformers 5 has new names in memory,
+    but still writes the old ones."""
     positions: str = "learned"
     position_table: Callable[[ViTConfig], Transform] = lambda config: SAME
     arrays: Callable[[ViTConfig], ArrayStorage] = lambda config: PYTORCH
     prefix: str = ""
-    """What is before the encoder's names in a written file. Without it, the model_type is before those of
-    a classifier's."""
+    """Prefix of the encoder's names in a written file. If empty, names of a classifier's encoder begin with
+    the model_type."""
     classifier_nests: str = ""
-    """The field of a classifier's config.json that holds what is about images, if it has its own."""
+    """The field of a classifier's config.json that contains the description of the encoder, if any."""
     images: tuple[str, ...] = CROPS
-    """As Format's."""
+    """See `Format.images`."""
     given: Callable[[Tensor, ViTConfig], dict[str, Tensor]] = lambda images, config: {
         "pixel_values": images
     }
-    """Normalised images (B, C, h, w) as the arguments of its class."""
+    """Converts normalised images (B, C, h, w) to the arguments of its class."""
     image_of: Callable[[dict[str, Tensor]], Tensor] = lambda batch: batch["pixel_values"]
-    """What an image processor makes of an image -> (1, 3, h, w)."""
+    """Converts the output of an image processor to an image (1, 3, h, w)."""
     mask_axes: int = 0
-    """Axes of the mask embedding that its class has; 0 if it has none."""
+    """Number of axes of its class's mask embedding; 0 if it has none."""
     always_registers: bool = False
-    """Whether a model without registers has a tensor of none, (1, 0, D)."""
+    """Whether a model without registers has an empty tensor of them, (1, 0, D)."""
     pooler_is_optional: bool = False
-    """Whether a model without a head may have a pooler, or none."""
+    """Whether a model without a head may have a pooler or not."""
     cuts_rest: bool = False
-    """Whether its models do not look at pixels that are less than a patch."""
+    """Whether its models ignore pixels at the border that do not fill a patch."""
 
     def format(self) -> Format:
-        """This family in the table of formats."""
+        """The format of this family, for the table of formats."""
         mask = ""
         if self.mask_axes:
             mask = MASK
@@ -144,7 +143,7 @@ class Family:
     # Reading
 
     def _tidy(self, tensors: Tensors) -> Tidied:
-        """The encoder's names as in Transformers 4, and beside it what pre-training added."""
+        """Convert names to those of Transformers 4, and separate tensors that pre-training added."""
         tensors = without_prefix(tensors, f"{self.names.patches}.weight", self.renamed)
         mask, mask_note = mask_of(tensors.pop(MASK, None))
         registers = tensors.get(self.names.registers)
@@ -160,17 +159,18 @@ class Family:
         return tidied._replace(tensors=tensors, notes=notes, pretraining=pretraining)
 
     def _describe(self, opened: Opened, tidied: Tidied, hints: Hints) -> Description:
-        """What the JSON files say, and what only tensors tell. Shapes are checked when those are read."""
+        """The description that follows from the JSON files and the tensors. Shapes are checked when tensors
+        are read."""
         model_type = opened.config.get("model_type")
         if not opened.config:
             raise BadWeights(
-                f"it has the names of {self.title} and no config.json, which says what it computes; "
-                "name the file pytorch_model.bin, or model.safetensors, and put the config.json of "
+                f"it has the names of {self.title} but no config.json, which defines what it computes; "
+                "name the file pytorch_model.bin or model.safetensors, and put the config.json of "
                 "the model that it began with beside it"
             )
         if model_type not in self.types:
             raise BadWeights(
-                f"it has the names of {self.title} and a config.json of type {str(model_type)[:100]!r}; "
+                f"it has the names of {self.title} but a config.json of type {str(model_type)[:100]!r}; "
                 f"vitkit reads {', '.join(self.types)}"
             )
 
@@ -208,6 +208,7 @@ class Family:
         )
 
     def _rules(self, config: ViTConfig) -> list[Rule]:
+        """See `Format.rules`."""
         return encoder_rules(config, self.names, self.arrays(config), self.position_table(config))
 
     # Writing
@@ -215,8 +216,8 @@ class Family:
     def _spell(
         self, tensors: dict[str, Tensor], config: ViTConfig, layout: str
     ) -> dict[str, Tensor]:
-        """The names of Transformers' class, its mask embedding, of zeros as new ones are, and its
-        registers if it has none."""
+        """Add the prefix of Transformers' class, an untrained mask embedding of zeros, and an empty tensor of
+        registers if its class expects one."""
         if self.mask_axes:
             shape = [1] * (self.mask_axes - 1) + [config.width]
             tensors = {**tensors, MASK: torch.zeros(shape)}
@@ -233,6 +234,7 @@ class Family:
         return spelled
 
     def _cannot(self, config: ViTConfig) -> list[str]:
+        """See `Format.cannot`."""
         beyond = beyond_vit(config, (self.positions,), has=self.has)
         return beyond + reasons(
             {
@@ -246,7 +248,7 @@ class Family:
         )
 
     def architecture(self, config: ViTConfig) -> str:
-        """The class of Transformers that computes a model."""
+        """The class of Transformers for a model."""
         _, family = self.class_of(config)
         if not config.classes:
             return f"{family}Model"
@@ -271,24 +273,25 @@ class Family:
         return values
 
     def _contradictions(self, described: Description, opened: Opened) -> list[str]:
-        """The fields of config.json that say something else than vitkit's description."""
+        """The fields of config.json that differ from vitkit's description."""
         config = described.config
-        assert isinstance(config, ViTConfig)  # as `kinds` has it
+        assert isinstance(config, ViTConfig)  # by `kinds`
         ours = self.config_json(config, described.labels or (), described.activation)
         return changed_fields(ours, opened.config)
 
     def _directory(self, classifier: Classifier) -> dict[str, dict]:
+        """See `Format.directory`."""
         config = classifier.model.config
-        assert isinstance(config, ViTConfig)  # as `kinds` has it
+        assert isinstance(config, ViTConfig)  # by `kinds`
         return {
             "config.json": self.config_json(config, classifier.labels, classifier.activation),
             "preprocessor_config.json": processor_json(classifier.preprocessing),
         }
 
     def _open_elsewhere(self, classifier: Classifier, path: Path) -> Elsewhere:
-        """The class that the directory's config.json names."""
+        """Open the class that the directory's config.json names."""
         config = classifier.model.config
-        assert isinstance(config, ViTConfig)  # as `kinds` has it
+        assert isinstance(config, ViTConfig)  # by `kinds`
         answer = "pooler"
         arguments = {}
         if config.classes:
@@ -307,14 +310,14 @@ class Family:
         return Elsewhere(library, _Answer(model, compute))
 
     def _pixels_elsewhere(self, path: Path, image: Image.Image) -> Tensor:
-        """What the image processor of a written directory makes of an image, (1, 3, h, w)."""
+        """An image (1, 3, h, w) prepared by the image processor of a saved directory."""
         from transformers import AutoImageProcessor
 
         processor = AutoImageProcessor.from_pretrained(path, local_files_only=True)
         return self.image_of(processor(image, return_tensors="pt"))
 
 
-# Biases that a file leaves out (qkv_bias: false)
+# Biases that a file omits (qkv_bias: false)
 
 
 def _have_biases(tensors: Tensors, names: PartNames) -> bool:
@@ -323,7 +326,7 @@ def _have_biases(tensors: Tensors, names: PartNames) -> bool:
 
 
 def with_biases(tensors: Tensors, layers: Sequence[str]) -> tuple[Tensors, list[str]]:
-    """Tensors in which all these layers have a bias, zeros if the file has none; and a note of that."""
+    """Add biases of zeros to those of these layers that have none, with a note."""
     ends = tuple(f".{layer}.weight" for layer in layers)
     missing = {}
     for name, lazy in tensors.items():
@@ -333,15 +336,15 @@ def with_biases(tensors: Tensors, layers: Sequence[str]) -> tuple[Tensors, list[
     notes = []
     if missing:
         notes.append(
-            f"biases: {len(missing)} are not in the file, such as {min(missing)}, so zeros"
+            f"biases: {len(missing)} are not in the file, such as {min(missing)}, so zeros are used"
         )
     return tensors | missing, notes
 
 
-# A written model as Transformers itself opens it: for the proof, and for the model card
+# Opening a saved model with Transformers, for the comparison and for the model card
 
 
-ANSWERS = {  # (B, K) or (B, D) out of the record that a model of Transformers returns
+ANSWERS = {  # output of a model of Transformers -> (B, K) or (B, D)
     "logits": lambda record: record.logits,
     "pooler": lambda record: record.pooler_output,
     "class token": lambda record: record.last_hidden_state[:, 0],
@@ -350,7 +353,7 @@ ANSWERS = {  # (B, K) or (B, D) out of the record that a model of Transformers r
 
 
 class _Answer(nn.Module):
-    """A model of Transformers that takes images and returns a tensor, as vitkit's do."""
+    """A model of Transformers that maps images to a tensor, like vitkit's models."""
 
     def __init__(self, model: nn.Module, compute: Callable[[Tensor], Tensor]):
         super().__init__()
@@ -364,17 +367,17 @@ class _Answer(nn.Module):
 def _open_in_transformers(
     path: Path, architecture: str, arguments: dict[str, Any]
 ) -> tuple[str, nn.Module]:
-    """A class of Transformers, opened from a written directory by Transformers itself, and what that is
-    called. Raises ImportError without Transformers."""
+    """Open a saved directory with a class of Transformers; returns the library's name and the model.
+    Raises ImportError without Transformers."""
     import transformers
     from transformers.utils import logging
 
     kind = getattr(transformers, architecture)
     bars = logging.is_progress_bar_enabled()
     verbosity = logging.get_verbosity()
-    logging.disable_progress_bar()  # of a second's work, among our own sentences
-    logging.set_verbosity_error()  # as of a text tower that nobody reads
-    dtype = "dtype"  # of the file, unless another is asked for
+    logging.disable_progress_bar()  # loading takes a second
+    logging.set_verbosity_error()  # such as warnings of an unread text tower
+    dtype = "dtype"  # name of the argument; by default, the dtype is the file's
     if is_before(transformers.__version__, (4, 56)):
         dtype = "torch_dtype"
     arguments = {**arguments, dtype: torch.float32}
@@ -388,7 +391,7 @@ def _open_in_transformers(
 
 
 def _example(config: ViTConfig) -> str:
-    """How to open a directory with Transformers."""
+    """Python that opens a directory with Transformers."""
     kind = "AutoModelForImageClassification" if config.classes else "AutoModel"
     return f"""\
 from transformers import AutoImageProcessor, {kind}

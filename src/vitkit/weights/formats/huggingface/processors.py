@@ -1,10 +1,9 @@
-"""Hugging Face's image processors (preprocessor_config.json) as a Preprocessing, and the way back.
+"""Convert Hugging Face's image processors (preprocessor_config.json) to a Preprocessing and back.
 
-`json` is that file's object. A field that it leaves out has the default of the processor's class
-(`DEFAULTS`), and so has one that is null, except those that null turns off (OFF_IF_NULL). A class
-that is not in that table may do anything with pixels, so it is refused, as is every field that
-changes pixels in a way that no Preprocessing has: other pixels give other answers, and nothing else
-would show it.
+`json` is the object in that file. An absent field has the default of the processor's class (`DEFAULTS`),
+and so has a null field, unless null turns it off (OFF_IF_NULL). A class that is not in that table may
+change pixels in any way, so it is refused, as is every field that changes pixels in a way that a
+Preprocessing cannot. Otherwise the model would get other pixels without any error.
 """
 
 import re
@@ -18,7 +17,7 @@ from vitkit.system.errors import BadWeights
 from vitkit.weights.formats.shapes import IMAGENET, STATISTICS, ChannelStatistics
 from vitkit.weights.hints import MOST_TOKENS
 
-# Pillow's number for an interpolation, or its name -> ours, and back.
+# Pillow's number or name of an interpolation -> vitkit's name; and the number of each name
 RESAMPLE = {2: "bilinear", 3: "bicubic", "bilinear": "bilinear", "bicubic": "bicubic"}
 NUMBER = {"bilinear": 2, "bicubic": 3}
 
@@ -28,9 +27,9 @@ def _in_json(statistics: ChannelStatistics) -> dict:
     return {"image_mean": list(statistics["mean"]), "image_std": list(statistics["std"])}
 
 
-# The attributes of each class in Transformers 5 (image_processing_vit.py and its siblings), under the
-# names that they have in the file. `default_to_square`: a size of one number is both sides', not
-# the shorter one's.
+# Attributes of each class in Transformers 5 (image_processing_vit.py and others), with their names in the
+# file. default_to_square: whether a size given as one number is that of both sides instead of the
+# shorter side.
 HALF = _in_json(STATISTICS["half"])
 OPENAI = _in_json(STATISTICS["clip"])
 COLOURS = _in_json(IMAGENET)
@@ -46,18 +45,21 @@ EVERY_CLASS = {
 
 
 def _square(side: int) -> dict:
+    """A square size in the notation of the file."""
     return {"height": side, "width": side}
 
 
 def _crop(side: int) -> dict:
+    """Fields of a centre crop to a square."""
     return {"do_center_crop": True, "crop_size": _square(side)}
 
 
-def _shorter(side: int) -> dict:
+def _shorter_edge(side: int) -> dict:
+    """Fields of a resize of the shorter side."""
     return {"size": {"shortest_edge": side}, "default_to_square": False}
 
 
-BIT = {**_shorter(224), **_crop(224), "resample": 3, **OPENAI}
+BIT = {**_shorter_edge(224), **_crop(224), "resample": 3, **OPENAI}
 DEFAULTS = {
     "ViT": {"size": _square(224), "resample": 2, **HALF},
     "DeiT": {"size": _square(256), **_crop(224), "resample": 3, **HALF},
@@ -70,15 +72,15 @@ DEFAULTS = {
     "Siglip2": {"patch_size": 16, "max_num_patches": 256, "resample": 2, **HALF},
     "DINOv3ViT": {"size": _square(224), "resample": 2, **COLOURS},
     "Pvt": {"size": _square(224), "resample": 3, **COLOURS},
-    "MobileNetV1": {**_shorter(256), **_crop(224), "resample": 2, **HALF},
-    "MobileNetV2": {**_shorter(256), **_crop(224), "resample": 2, **HALF},
+    "MobileNetV1": {**_shorter_edge(256), **_crop(224), "resample": 2, **HALF},
+    "MobileNetV2": {**_shorter_edge(256), **_crop(224), "resample": 2, **HALF},
     "Segformer": {"size": _square(512), "resample": 2, **COLOURS},
     "OwlViT": {"size": _square(768), "crop_size": _square(768), "resample": 3, **OPENAI},
-    # The side is resized to more than `size` says (`_zoomed`)
-    "ConvNext": {**_shorter(384), "crop_pct": 224 / 256, "resample": 3, **HALF},
-    "Levit": {**_shorter(224), **_crop(224), "resample": 3, **COLOURS},
-    "PoolFormer": {**_shorter(224), **_crop(224), "crop_pct": 0.9, "resample": 3, **COLOURS},
-    # What they do with colours is refused (REFUSED)
+    # These resize to more than `size` (`_resize_of_class`)
+    "ConvNext": {**_shorter_edge(384), "crop_pct": 224 / 256, "resample": 3, **HALF},
+    "Levit": {**_shorter_edge(224), **_crop(224), "resample": 3, **COLOURS},
+    "PoolFormer": {**_shorter_edge(224), **_crop(224), "crop_pct": 0.9, "resample": 3, **COLOURS},
+    # These change colours, which is refused (REFUSED)
     "EfficientNet": {
         "size": _square(346),
         "crop_size": _square(289),
@@ -88,14 +90,14 @@ DEFAULTS = {
         **HALF,
     },
     "MobileViT": {
-        **_shorter(224),
+        **_shorter_edge(224),
         **_crop(256),
         "do_flip_channel_order": True,
         "resample": 3,
         **HALF,
     },
 }
-# Of a class, the fields that no Preprocessing has, unless they are false; and what they do
+# By class: fields that are refused unless they are false, because no Preprocessing has their effect
 REFUSED = {
     "CLIP": {"use_square_size": "sets another size than the file's"},
     "EfficientNet": {
@@ -104,7 +106,7 @@ REFUSED = {
     },
     "MobileViT": {"do_flip_channel_order": "turns red, green, blue into blue, green, red"},
 }
-# What a class never does, whatever its file says
+# By class: what it never does, whatever the file contains
 NO_PADDING = {"do_pad": False}
 NEVER_DONE = {
     "Beit": NO_PADDING,
@@ -115,7 +117,7 @@ NEVER_DONE = {
     "MobileViT": {**NO_PADDING, "do_normalize": False},
     "Segformer": {**NO_PADDING, "do_center_crop": False},
 }
-# Fields that Transformers takes as off if they are null, whatever the class's default is
+# Fields that null turns off in Transformers, whatever the class's default is
 OFF_IF_NULL = (
     "do_resize",
     "do_center_crop",
@@ -127,7 +129,7 @@ OFF_IF_NULL = (
     "rescale_offset",
     "crop_pct",
 )
-# Of a file without a class, or of no file at all, by the type of the model
+# model_type -> class, for a file without a class, or no file
 FAMILIES = {
     "deit": "DeiT",
     "dinov2": "Bit",
@@ -143,7 +145,7 @@ FAMILIES = {
 
 
 def sides_in_json(size: tuple[int, int]) -> int | list[int]:
-    """One number for a square, else height and width."""
+    """A number for a square, otherwise [height, width]."""
     height, width = size
     if height == width:
         return height
@@ -151,12 +153,12 @@ def sides_in_json(size: tuple[int, int]) -> int | list[int]:
 
 
 def processor_json(preprocessing: Preprocessing) -> dict:
-    """preprocessor_config.json of a processor that does the same; all of them resize with antialiasing."""
+    """preprocessor_config.json of an equivalent processor. All processors resize with antialiasing."""
     height, width = preprocessing.size
     crops = True
     side = preprocessing.resize or max(height, width)
     sizes: dict
-    if preprocessing.rule == "naflex":  # whole, at its own proportions
+    if preprocessing.rule == "naflex":  # the whole image in its own aspect ratio
         processor = "Siglip2ImageProcessor"
         sizes = {
             "patch_size": sides_in_json(preprocessing.patch),
@@ -169,7 +171,7 @@ def processor_json(preprocessing: Preprocessing) -> dict:
     elif preprocessing.resize:  # to a square, then a crop
         processor = "DeiTImageProcessor"
         sizes = {"size": {"height": side, "width": side}}
-    else:  # to the size of the model, whatever the image's proportions
+    else:  # to the model's size, whatever the image's aspect ratio
         processor = "ViTImageProcessor"
         sizes = {"size": {"height": height, "width": width}}
         crops = False
@@ -194,14 +196,14 @@ def processor_json(preprocessing: Preprocessing) -> dict:
 def preprocessing_of(
     json: dict, image: tuple[int, int], model_type: str, patch: int = 16
 ) -> tuple[Preprocessing, list[str]]:
-    """The preprocessing of an image processor, and notes about assumptions. `image` and `patch`
-    are the model's.
+    """The preprocessing of an image processor, and notes on assumptions. `image` and `patch` are the
+    model's.
 
-    Without a processor, what models of this type usually have. Raises VitkitError for what no
-    Preprocessing does.
+    Without a processor, the usual preprocessing of the model_type is used. Raises VitkitError for one that
+    a Preprocessing cannot express.
     """
     if not json:
-        note = f"preprocessing: no preprocessor_config.json, so {model_type}'s usual one"
+        note = f"preprocessing: no preprocessor_config.json, so {model_type}'s usual one is used"
         return _usual(image, model_type, patch), [note]
     family, json = _with_defaults(json, model_type)
     notes: list[str] = []
@@ -220,7 +222,7 @@ def preprocessing_of(
         sentence = "the processor does not resize; images are made"
         notes.append(f"preprocessing: {sentence} {size[0]} x {size[1]} here")
 
-    # The size before a crop; 0 if there is none
+    # The size before a crop; 0 without a crop
     resize = 0
     if rule == "shorter":
         resize = max(resized)
@@ -229,14 +231,14 @@ def preprocessing_of(
         _check_crop(json, rule, resized, crop)
     if rule == "shorter" and crop is None:
         notes.append(
-            "preprocessing: the processor leaves images their proportions; "
+            "preprocessing: the processor keeps the aspect ratio of images; "
             f"vitkit crops the centre of {size[0]} x {size[1]}"
         )
     return Preprocessing(size, rule, resize, **values), notes
 
 
 def _usual(image: tuple[int, int], model_type: str, patch: int) -> Preprocessing:
-    """The preprocessing that the published models of a type have."""
+    """The preprocessing of the published models of a type."""
     family = FAMILIES.get(model_type)
     if family == "Siglip2":
         return Preprocessing(image, "naflex", patch=(patch, patch))
@@ -245,7 +247,7 @@ def _usual(image: tuple[int, int], model_type: str, patch: int) -> Preprocessing
     if family == "Siglip":
         return Preprocessing(image, interpolation="bicubic")
     if model_type.startswith("dinov2"):
-        # Their tables are for 518 pixels, their published accuracies of 224, cut from 256
+        # Their position tables are for 518 pixels; published accuracies were measured with 224, cut from 256
         size = (min(image[0], 224), min(image[1], 224))
         resize = round(max(size) * 256 / 224)
         return Preprocessing(size, "shorter", resize, "bicubic", **IMAGENET)
@@ -255,13 +257,13 @@ def _usual(image: tuple[int, int], model_type: str, patch: int) -> Preprocessing
 
 
 def _with_defaults(json: dict, model_type: str) -> tuple[str, dict]:
-    """The class, and all fields, absent ones as the class has them.
+    """The class, and all fields, with the defaults of the class.
 
-    Raises VitkitError for a class that vitkit does not know, and for a field of its class that
-    changes pixels as no Preprocessing does.
+    Raises VitkitError for an unknown class, and for a field of its class that changes pixels in a way that
+    a Preprocessing cannot.
     """
-    # ViTImageProcessor, ViTImageProcessorFast, ViTFeatureExtractor: the same class of three times.
-    # A file without a class gets that of its model (image_processing_auto.py)
+    # ViTImageProcessor, ViTImageProcessorFast and ViTFeatureExtractor are versions of one class. A file
+    # without a class has the class of its model (image_processing_auto.py)
     usual = FAMILIES.get(model_type, "ViT") + "ImageProcessor"
     name = str(json.get("image_processor_type") or json.get("feature_extractor_type") or usual)
     family = re.sub(r"(ImageProcessor|FeatureExtractor)(Fast|Pil)?$", "", name)
@@ -281,7 +283,7 @@ def _with_defaults(json: dict, model_type: str) -> tuple[str, dict]:
 
 
 def _unknown_class(name: str, json: dict) -> str:
-    """A sentence about a class whose code vitkit does not know, and its own fields."""
+    """The error message for an unknown class, which names the class and its own fields."""
     known = {"image_processor_type", "feature_extractor_type", "processor_class", "crop_size"}
     known |= EVERY_CLASS.keys() | DEFAULTS["Beit"].keys() | DEFAULTS["Siglip2"].keys()
     known |= {"do_convert_rgb", "data_format", "input_data_format", "auto_map"}
@@ -290,20 +292,20 @@ def _unknown_class(name: str, json: dict) -> str:
     if own:
         beside = f", with {some([printable_name(field) for field in own])}"
     return (
-        f"its preprocessor's image_processor_type is {name[:100]!r}{beside}, and vitkit does not know what "
-        "that does with pixels; if it prepares images as one of "
-        f"{', '.join(f'{family}ImageProcessor' for family in DEFAULTS)} does, name that one in "
+        f"its preprocessor's image_processor_type is {name[:100]!r}{beside}, but vitkit does not know what "
+        "that does with pixels; if it prepares images like one of "
+        f"{', '.join(f'{family}ImageProcessor' for family in DEFAULTS)}, name that one in "
         "preprocessor_config.json"
     )
 
 
 def _size_of_patches(json: dict, patch: int) -> tuple[int, int]:
-    """The size that has as many patches as an image at its own proportions may have. Raises VitkitError
-    for other patches than the model's, and for a number that no image can have."""
+    """The size with the largest number of patches of an image in its own aspect ratio. Raises VitkitError
+    for other patches than the model's, and for an invalid number."""
     if json["patch_size"] != patch:
         raise BadWeights(
-            f"its preprocessor's patch_size is {json['patch_size']}, and the model's is {patch}; "
-            "they must be the same"
+            f"its preprocessor's patch_size is {json['patch_size']}, but the model's is {patch}; "
+            "they must be equal"
         )
     most = json["max_num_patches"]
     if not 1 <= most <= MOST_TOKENS:
@@ -315,21 +317,21 @@ def _size_of_patches(json: dict, patch: int) -> tuple[int, int]:
 
 
 def _geometry(family: str, json: dict) -> tuple[Rule, tuple[int, int], tuple[int, int] | None]:
-    """The rule of the resize, its (height, width), and those of the crop after it, or None."""
+    """The rule of the resize, its (height, width), and the size of the crop after it, or None."""
     size = json["size"]
     rule: Rule = "square"
     if (isinstance(size, dict) and "shortest_edge" in size) or (
         isinstance(size, int) and not json["default_to_square"]
     ):
         rule = "shorter"
-    rule, resized, crop = _zoomed(family, json, rule, _pair("size", size))
+    rule, resized, crop = _resize_of_class(family, json, rule, _pair("size", size))
     if not json["do_center_crop"]:
         return rule, resized, crop
     if "crop_size" not in json:
         raise BadWeights("its preprocessor crops the centre, but has no crop_size")
     if not json["do_resize"]:
         raise BadWeights(
-            "its preprocessor's do_resize is false and its do_center_crop true, so the model sees a "
+            "its preprocessor's do_resize is false but its do_center_crop true, so the model sees a "
             "part of an image at its own scale; vitkit resizes before a crop"
         )
     crop_size = _pair("crop_size", json["crop_size"])
@@ -341,17 +343,17 @@ def _geometry(family: str, json: dict) -> tuple[Rule, tuple[int, int], tuple[int
     return rule, resized, crop_size
 
 
-def _zoomed(
+def _resize_of_class(
     family: str, json: dict, rule: Rule, size: tuple[int, int]
 ) -> tuple[Rule, tuple[int, int], tuple[int, int] | None]:
-    """What a class makes of its `size`: the rule, the (height, width) of the resize, and those of a
-    crop that belongs to it, or None. Most classes resize to the size itself."""
+    """The meaning of `size` for a class: the rule, the (height, width) of the resize, and the size of a
+    crop, or None. Most classes resize to `size` itself."""
     if family == "Levit" and rule == "shorter":
         side = int(256 / 224 * size[0])
         return rule, (side, side), None
     if family == "PoolFormer" and json["crop_pct"] is not None:
         height, width = (int(side / _crop_pct(json)) for side in size)
-        if height == width:  # both sides, too, mean the shorter one
+        if height == width:  # equal numbers mean the shorter side too
             rule = "shorter"
         return rule, (height, width), None
     if family == "ConvNext":
@@ -368,7 +370,7 @@ def _zoomed(
 
 
 def _crop_pct(json: dict) -> float:
-    """The part of an image's side that a crop leaves."""
+    """The part of an image's side that remains after a crop."""
     value = json["crop_pct"]
     if not _is_number(value) or not 0 < value <= 1:
         raise BadWeights(f"its preprocessor's crop_pct is {value!r}; it is a number from 0 to 1")
@@ -376,7 +378,7 @@ def _crop_pct(json: dict) -> float:
 
 
 def _check_crop(json: dict, rule: str, resized: tuple[int, int], crop: tuple[int, int]) -> None:
-    """Raises VitkitError for a crop that no Preprocessing has."""
+    """Raises VitkitError for a crop that a Preprocessing cannot express."""
     if rule == "square" and resized[0] != resized[1]:
         raise BadWeights(
             f"its preprocessor resizes to {resized[0]} x {resized[1]} before a crop; "
@@ -384,26 +386,26 @@ def _check_crop(json: dict, rule: str, resized: tuple[int, int], crop: tuple[int
         )
     if max(crop) > resized[0]:
         raise BadWeights(
-            f"its preprocessor's crop_size is {json['crop_size']!r}, more than the {resized[0]} pixels "
+            f"its preprocessor's crop_size is {json['crop_size']!r}, larger than the {resized[0]} pixels "
             "that it resizes to, so it adds a black border; vitkit does not"
         )
 
 
 def _check_padding(json: dict, size: tuple[int, int]) -> None:
-    """Raises VitkitError for a border around an image of this (height, width). Without a pad_size
-    images are padded to the largest of a batch, which here all have one size."""
+    """Raises VitkitError if an image of this (height, width) would be padded. Without a pad_size, images are
+    padded to the largest of a batch, but here all have the same size."""
     if not json["do_pad"] or "pad_size" not in json:
         return
     if _pair("pad_size", json["pad_size"]) != size:
         raise BadWeights(
             f"its preprocessor's do_pad is {json['do_pad']!r} and its pad_size {json['pad_size']!r}, so "
-            f"images of {size[0]} x {size[1]} get a border; vitkit does not pad"
+            f"images of {size[0]} x {size[1]} are padded; vitkit does not pad"
         )
 
 
 def _pair(field: str, size: Any) -> tuple[int, int]:
-    """(height, width), in whichever way it is written. Raises VitkitError for what is no size, and for
-    another kind of size."""
+    """(height, width) from any notation. Raises VitkitError for an invalid size, and for a notation that is
+    not supported for this field."""
     pair = size
     if isinstance(size, dict) and size.keys() == {"height", "width"}:
         pair = (size["height"], size["width"])
@@ -415,14 +417,14 @@ def _pair(field: str, size: Any) -> tuple[int, int]:
     if not is_pair or not all(isinstance(side, int) and side > 0 for side in pair):
         raise BadWeights(
             f"its preprocessor's {field} is {size!r}; vitkit reads pixels: a number, height and width, "
-            "or of size the shortest_edge alone"
+            "or, for size, only the shortest_edge"
         )
     height, width = pair
     return height, width
 
 
 def _values(family: str, json: dict) -> dict:
-    """How pixels are resized and normalised, as settings of a Preprocessing."""
+    """Interpolation, mean and standard deviation, as settings of a Preprocessing."""
     resample = json["resample"]
     if not isinstance(resample, int | str) or resample not in RESAMPLE:
         raise BadWeights(
@@ -430,18 +432,18 @@ def _values(family: str, json: dict) -> dict:
             "vitkit knows 2 (bilinear) and 3 (bicubic)"
         )
     interpolation = RESAMPLE[resample]
-    # Cubic curves leave the range of the pixels. Others cut that off, as bytes have no room for it
+    # Bicubic interpolation may exceed the range of the pixels. Bytes are clipped to it, floats are not
     if family == "DINOv3ViT" and interpolation == "bicubic" and json["do_rescale"]:
         raise BadWeights(
-            f"its preprocessor's resample is {resample!r}, and a DINOv3ViTImageProcessor resizes numbers "
-            "of any range; vitkit resizes bytes, which is another bicubic image (2, bilinear, is the same)"
+            f"its preprocessor's resample is {resample!r}, and a DINOv3ViTImageProcessor resizes floats without "
+            "clipping; vitkit resizes bytes, which gives another bicubic image (2, bilinear, is equal)"
         )
     mean, std = _statistics(json)
     return {"interpolation": interpolation, "mean": mean, "std": std}
 
 
 def _statistics(json: dict) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation on the scale from 0 to 1.
+    """Mean and standard deviation for levels from 0 to 1.
 
     A processor may multiply pixels by another factor f than 1 / 255 before it subtracts the mean:
 
@@ -463,7 +465,7 @@ def _statistics(json: dict) -> tuple[tuple[float, ...], tuple[float, ...]]:
     if len(std) == 1:
         std = std * channels
     scale = 255 * factor
-    if abs(scale - 1) < 1e-6:  # 1 / 255, rounded: the published numbers stay as they are
+    if abs(scale - 1) < 1e-6:  # 1 / 255, rounded: published numbers are not changed
         scale = 1.0
     scaled_mean = tuple(value / scale for value in mean)
     scaled_std = tuple(value / scale for value in std)
@@ -471,7 +473,7 @@ def _statistics(json: dict) -> tuple[tuple[float, ...], tuple[float, ...]]:
 
 
 def _of_channels(json: dict, field: str) -> list[float]:
-    """A mean or a standard deviation of each channel; one number is that of red, green and blue."""
+    """A mean or a standard deviation for each channel; a single number applies to red, green and blue."""
     values = json[field]
     if _is_number(values):
         return [values] * 3
@@ -483,7 +485,7 @@ def _of_channels(json: dict, field: str) -> list[float]:
 
 
 def _is_number(value: object) -> bool:
-    """Whether this is a finite number, and not true or false."""
+    """Whether a value is a finite number, and not a boolean."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return isfinite(value)

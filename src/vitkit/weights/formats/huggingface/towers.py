@@ -1,10 +1,10 @@
-"""The vision towers of Hugging Face's CLIP, SigLIP and SigLIP 2: of one fixed size of images, which is
-called SigLIP, and for images at their own proportions (NaFlex).
+"""The vision towers of Hugging Face's CLIP, SigLIP and SigLIP 2: those for one size of images, whose type
+is SigLIP, and those for images in their own aspect ratios (NaFlex).
 
-Transformers' code: modeling_clip.py, modeling_siglip.py and modeling_siglip2.py, whose encoders are the
-same. CLIP has a class token and a norm before the first block, SigLIP a MAP head. NaFlex takes lists of
-patches, which a dense layer projects, and a mask where images have fewer than others of their batch; here
-images of one grid are computed together, so there is nothing to mask.
+Transformers' code: modeling_clip.py, modeling_siglip.py and modeling_siglip2.py, whose encoders are
+equal. CLIP has a class token and a norm before the first block, SigLIP a MAP head. NaFlex takes lists of
+patches, which a dense layer projects, and a mask for images with fewer patches than others of their
+batch. Here images with equal grids are computed together, so no mask is needed.
 """
 
 from math import isqrt, prod
@@ -22,16 +22,16 @@ from vitkit.weights.formats.huggingface.family import Family
 from vitkit.weights.formats.huggingface.vit import SIZES
 from vitkit.weights.rules import TABLE, VECTOR, gist, listed_patches
 
-# What lies beside the vision tower, and what an old file has that is no weight
+# Names of tensors beside the vision tower, and of one in old files that is not a weight
 BESIDE = ("text_model.", "text_projection.", "visual_projection.", "logit_scale", "logit_bias")
 INDICES = "embeddings.position_ids"
-# What Transformers takes for CLIP where it differs from SigLIP
+# Transformers' defaults for CLIP where they differ from SigLIP's
 CLIPS_DEFAULTS = {"patch_size": 32, "hidden_act": "quick_gelu", "layer_norm_eps": 1e-5}
 CLIPS_CLASS_TOKEN = "embeddings.class_embedding"
 
 
 def _tower_alone(tensors: Tensors) -> Tidied:
-    """Without a text tower, and without a MAP head that the classifier does not read."""
+    """Remove a text tower, and a MAP head that the classifier does not read."""
     tidied = {}
     beside = []
     for name, lazy in tensors.items():
@@ -41,9 +41,11 @@ def _tower_alone(tensors: Tensors) -> Tidied:
             tidied[name] = lazy
     notes = []
     if beside:
-        notes.append(f"left out: {len(beside)} tensors beside the vision tower, as {min(beside)}")
+        notes.append(
+            f"left out: {len(beside)} tensors beside the vision tower, such as {min(beside)}"
+        )
 
-    # SiglipForImageClassification, and that of SigLIP 2, reads the mean, and keeps a MAP head that nobody reads
+    # SiglipForImageClassification, also of SigLIP 2, reads the mean, but contains an unused MAP head
     unread = [name for name in tidied if name.startswith("head.")]
     passed_by: tuple[str, ...] = ()
     if unread and "classifier.weight" in tidied:
@@ -56,35 +58,35 @@ def _tower_alone(tensors: Tensors) -> Tidied:
         name in tidied for name in ("head.probe", "classifier.weight", CLIPS_CLASS_TOKEN)
     )
     if not has_pool:
-        notes.append("pooling: there is no MAP head in the file, so the mean of the patches")
+        notes.append("pooling: the file has no MAP head, so the mean of the patches is used")
     return Tidied(tidied, tuple(notes), passed_by=passed_by)
 
 
 def _check_classifier(config: dict, tidied: Tidied) -> None:
-    """Raises VitkitError for a classifier and a MAP head of which config.json does not say that they are
-    Transformers' own: somebody's class may read either output."""
+    """Raises VitkitError for a classifier and a MAP head, unless config.json names Transformers' own class:
+    a user's class may read either output."""
     architectures = config.get("architectures")
     if tidied.passed_by and "ForImageClassification" not in str(architectures):
         raise BadWeights(
-            f"it has a classifier and a MAP head, config.json calls it {str(architectures)[:100]}, and "
-            "nothing says which output the classifier reads; if it is the mean of the patches, save the "
+            f"it has a classifier and a MAP head, and its class is {str(architectures)[:100]} by config.json, so "
+            "it is unknown which output the classifier reads; if it is the mean of the patches, save the "
             "file again without the MAP head. To read the encoder without the classifier: `part='encoder'`"
         )
 
 
 def _vision_json(json: dict) -> dict:
-    """The part about the vision tower."""
+    """The part of config.json that describes the vision tower."""
     vision = json.get("vision_config") or json
     return {**vision, "model_type": json["model_type"]}
 
 
 def _settings(json: dict, tensors: Tensors) -> dict:
-    """What CLIP and SigLIP differ in, and the image that whole patches cover."""
+    """The settings in which CLIP and SigLIP differ, and the image size that whole patches cover."""
     is_clip = json["model_type"].startswith("clip")
     if is_clip and "classifier.weight" in tensors:
         raise BadWeights(
-            "it is a CLIPForImageClassification, whose classifier reads the mean of states that no "
-            "norm has seen; vitkit's models have a norm there. Its vision tower alone can be read"
+            "it is a CLIPForImageClassification, whose classifier reads the mean of states without a "
+            "norm; vitkit's models have a norm there. Only its vision tower can be read"
         )
     pool = "gap"
     if is_clip:
@@ -102,35 +104,38 @@ def _settings(json: dict, tensors: Tensors) -> dict:
 
 
 def _square_patch(json: dict) -> int:
+    """The side of the patches. Raises VitkitError if they are not square."""
     patch = as_side(json.get("patch_size", 16))
     if not isinstance(patch, int):
         raise BadWeights(
-            f"its patch_size is {json['patch_size']!r}; Transformers' class of this model takes squares alone"
+            f"its patch_size is {json['patch_size']!r}; Transformers' class of this model supports only squares"
         )
     return patch
 
 
 def _class_of(config: ViTConfig) -> tuple[str, str]:
+    """See `Family.class_of`."""
     if config.embedding_norm:
         return "clip_vision_model", "CLIPVision"
     return "siglip_vision_model", "SiglipVision"
 
 
 def _pools(config: ViTConfig) -> tuple[str, ...]:
+    """See `Family.pools`."""
     if config.embedding_norm:
         return ("token",)
     return ("map",)
 
 
 def _lacks(config: ViTConfig) -> dict[str, object]:
-    """Neither has a head of classes."""
+    """See `Family.cannot`. Neither CLIP nor SigLIP has a head of classes."""
     height, width = config.image
     return {
         "a head": config.classes,
         "a class token": config.has_class_token and not config.embedding_norm,
         "registers": config.registers,
         "tokens without a position": config.prefix_rows != config.prefix,
-        f"images of {height} x {width}, no square": height != width,
+        f"images of {height} x {width}, not square": height != width,
     }
 
 
@@ -143,7 +148,7 @@ BLOCK = BlockNames(
     expand="mlp.fc1",
     contract="mlp.fc2",
 )
-# torch.nn.MultiheadAttention has q, k and v in one matrix, as vitkit has, under an odd name
+# torch.nn.MultiheadAttention stores q, k and v in one matrix, as vitkit does, under an unusual name
 POOL = BlockNames(
     prefix="head.",
     qkv=("attention.in_proj",),
@@ -199,7 +204,7 @@ PATCHES = f"{NAMES.patches}.weight"
 
 
 def _naflex_settings(json: dict, tensors: Tensors) -> dict:
-    """The image that its square table of positions is for. Raises VitkitError if that is no square."""
+    """The settings that follow from the square table of positions. Raises VitkitError if it is not square."""
     patch = _square_patch(json)
     patches = json.get("num_patches", 256)
     side = isqrt(max(patches, 0))
@@ -214,35 +219,38 @@ def _naflex_settings(json: dict, tensors: Tensors) -> dict:
 
 
 def _naflex_fields(config: ViTConfig) -> dict:
-    """Its classifier reads the mean, and needs no MAP head."""
+    """Fields of config.json beyond FIELDS. Its classifier reads the mean, and needs no MAP head."""
     return {"num_patches": prod(config.grid), "vision_use_head": config.pool == "map"}
 
 
 def _naflex_class(config: ViTConfig) -> tuple[str, str]:
+    """See `Family.class_of`."""
     if config.classes:
         return "siglip2", "Siglip2"
     return "siglip2_vision_model", "Siglip2Vision"
 
 
 def _naflex_pools(config: ViTConfig) -> tuple[str, ...]:
+    """See `Family.pools`."""
     if config.classes:
         return ("gap",)
     return ("map", "gap")
 
 
 def _naflex_lacks(config: ViTConfig) -> dict[str, object]:
+    """See `Family.cannot`."""
     rows, columns = config.grid
     return {
         "a class token": config.has_class_token,
         "registers": config.registers,
-        f"positions of {rows} x {columns} patches, no square": rows != columns,
+        f"positions of {rows} x {columns} patches, not square": rows != columns,
         f"positions that are resampled as {config.resample} does": config.resample != "siglip2",
     }
 
 
 def _as_lists(images: Tensor, config: ViTConfig) -> dict[str, Tensor]:
-    """Normalised images (B, C, h, w) -> what Transformers' class takes: lists of patches (B, N, P P C), no
-    patch of which is filled in, and the grid of each image."""
+    """Convert normalised images (B, C, h, w) to the arguments of Transformers' class: lists of patches
+    (B, N, P P C) without padding, and the grid of each image."""
     side, _ = config.patches.size
     patches = images.unfold(2, side, side).unfold(3, side, side)  # (B, C, rows, columns, P, P)
     rows, columns = patches.shape[2:4]
@@ -253,7 +261,7 @@ def _as_lists(images: Tensor, config: ViTConfig) -> dict[str, Tensor]:
 
 
 def _as_image(batch: dict[str, Tensor]) -> Tensor:
-    """The image, (1, 3, h, w), that Transformers' processor has made a list of patches of."""
+    """Convert the list of patches of Transformers' processor back to an image (1, 3, h, w)."""
     rows, columns = batch["spatial_shapes"][0].tolist()
     patches = batch["pixel_values"][:, : rows * columns]  # (1, N, P P 3)
     side = isqrt(patches.shape[2] // 3)

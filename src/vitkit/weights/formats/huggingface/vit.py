@@ -1,5 +1,5 @@
-"""Hugging Face's Vision Transformers: ViT, DeiT (distilled too), I-JEPA and the encoders of ViT-MAE
-and ViT-MSN.
+"""Hugging Face's Vision Transformers: ViT, DeiT (also distilled), I-JEPA and the encoders of ViT-MAE and
+ViT-MSN.
 
 Transformers' code: modeling_vit.py.
 """
@@ -17,8 +17,8 @@ from vitkit.weights.formats.shapes import shape_of
 from vitkit.weights.pretraining import decoder_of
 from vitkit.weights.rules import Transform, position_table
 
-# What the towers and DINO share with ViT. Setting of a ViTConfig -> its field of config.json, and what
-# Transformers takes if that is absent
+# Fields that ViT, the towers and DINO share. Setting of a ViTConfig -> its field in config.json, and
+# Transformers' default for it
 SIZES = {
     "width": ("hidden_size", 768),
     "depth": ("num_hidden_layers", 12),
@@ -33,7 +33,7 @@ DROPOUTS = {
     "dropout": ("hidden_dropout_prob", 0.0),
     "attention_dropout": ("attention_probs_dropout_prob", 0.0),
 }
-# The names of Transformers 5 -> those of 4
+# Patterns of names in Transformers 5 -> names in version 4
 NEWER_ATTENTION = {
     r"\.attention\.q_proj\.": ".attention.attention.query.",
     r"\.attention\.k_proj\.": ".attention.attention.key.",
@@ -45,8 +45,8 @@ PATCHES = "embeddings.patch_embeddings.projection"
 
 
 def _without_unread_parts(tensors: Tensors) -> Tidied:
-    """ViT-MAE's decoder is kept aside. Raises VitkitError for a classifier beside a pooler, which no class of
-    Transformers' has: that of somebody's own may read either output."""
+    """Separate ViT-MAE's decoder. Raises VitkitError for a classifier beside a pooler, which no class of
+    Transformers has: a user's class may read either output."""
     tidied = {}
     decoder = {}
     for name, lazy in tensors.items():
@@ -56,10 +56,10 @@ def _without_unread_parts(tensors: Tensors) -> Tidied:
             tidied[name] = lazy
     pretraining, notes = decoder_of(decoder)
     if decoder and not notes:
-        notes = [f"left out: decoder.{min(decoder)}, which predicts from no state of vitkit's"]
+        notes = [f"left out: decoder.{min(decoder)}, which does not read a state that vitkit has"]
     if "pooler.dense.weight" in tidied and classifiers_in(tidied):
         raise BadWeights(
-            "it has a classifier and a pooler, as no class of Transformers' has, and nothing says which "
+            "it has a classifier and a pooler, unlike any class of Transformers, so it is unknown which "
             "output the classifier reads; if it is the class token (last_hidden_state[:, 0]), save the "
             "file again without the pooler. To read the encoder without the classifier: `part='encoder'`"
         )
@@ -67,7 +67,7 @@ def _without_unread_parts(tensors: Tensors) -> Tidied:
 
 
 def _settings(json: dict, tensors: Tensors) -> dict:
-    """Whether there are a head, a second head and a pooler, which config.json does not tell reliably."""
+    """Whether there are a head, a second head and a pooler, for which config.json is not reliable."""
     classifiers = classifiers_in(tensors)
     classes = 0
     if classifiers:
@@ -102,6 +102,7 @@ def _representation(json: dict, tensors: Tensors) -> int:
 
 
 def _more_fields(config: ViTConfig) -> dict:
+    """Fields of config.json beyond those in `fields`."""
     fields: dict = {"qkv_bias": config.qkv_bias}
     if config.representation:
         fields["pooler_output_size"] = config.representation
@@ -109,7 +110,7 @@ def _more_fields(config: ViTConfig) -> dict:
 
 
 def _class_of(config: ViTConfig) -> tuple[str, str]:
-    """With a distillation token a DeiT, and without a class token an I-JEPA."""
+    """See `Family.class_of`: DeiT with a distillation token, I-JEPA without a class token."""
     if config.registers:
         return "deit", "DeiT"
     if not config.has_class_token:
@@ -118,12 +119,14 @@ def _class_of(config: ViTConfig) -> tuple[str, str]:
 
 
 def _pools(config: ViTConfig) -> tuple[str, ...]:
+    """See `Family.pools`."""
     if config.has_class_token:
         return ("token", "distilled")
     return ("gap",)
 
 
 def _lacks(config: ViTConfig) -> dict[str, object]:
+    """See `Family.cannot`."""
     return {
         "more than one register": config.registers > 1,
         "a register without a class token": config.registers and not config.has_class_token,
@@ -133,7 +136,7 @@ def _lacks(config: ViTConfig) -> dict[str, object]:
 
 
 def _position_table(config: ViTConfig) -> Transform:
-    """Transformers' table has a row for every token."""
+    """The transform of Transformers' position table, which has a row for every token."""
     return position_table(config.prefix_rows, config.prefix, prod(config.grid))
 
 

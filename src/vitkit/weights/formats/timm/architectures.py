@@ -1,5 +1,5 @@
-"""What the name of one of timm's architectures says of a model and no tensor tells: the number of heads, the
-activation, the positions; or that it is a model that vitkit does not read.
+"""Properties of timm's architectures by name that do not follow from tensors: the number of heads, the
+activation, the positions; or that vitkit cannot read the model.
 
 benchmarks/library_architectures.py wrote architectures.csv from timm's own functions, and compares
 each model that is read with timm's.
@@ -18,28 +18,29 @@ FILE = Path(__file__).with_name("architectures.csv")
 
 @dataclass(frozen=True)
 class Architecture:
-    """An architecture of timm's. The settings are those of a ViTConfig, "" and 0 where it is refused."""
+    """An architecture of timm. Settings are those of a ViTConfig; "" and 0 if it is refused."""
 
     name: str
     width: int = 0
     patch: int = 0
     class_token: bool = False
     heads: int = 0
-    """Of a model of this width."""
+    """Number of heads at this width."""
     gelu: str = ""
     eps: float = 0.0
     positions: str = ""
     trained_grid: int = 0
-    """The side of the grid that rotary positions were trained on, if they are scaled by it."""
+    """Side of the grid that rotary positions were trained on, if they are scaled by it."""
     branch_norm: str = ""
     pool: str = ""
-    """Unless config.json says another."""
+    """Pooling, unless config.json contains another."""
     refused: str = ""
-    """What it is, of a model that vitkit does not read."""
+    """Description of a model that vitkit cannot read."""
 
 
 @cache
 def _known() -> dict[str, Architecture]:
+    """Read the table of architectures, by name."""
     known = {}
     with FILE.open(newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
@@ -61,18 +62,17 @@ def _known() -> dict[str, Architecture]:
 
 
 def architecture_called(name: str) -> Architecture | None:
-    """The architecture of this name, with or without the tag of its weights behind a dot; None if timm had
-    none when the file was written, or if it resembles no Vision Transformer."""
+    """The architecture with this name, with or without the tag of its weights after a dot; None if timm had
+    none when the table was written, or if it does not resemble a Vision Transformer."""
     return _known().get(name.partition(".")[0])
 
 
 def check_architecture(json: dict) -> None:
-    """Raises VitkitError for a config.json that names an architecture of timm's that vitkit does not read,
-    whatever its tensors look like."""
+    """Raises VitkitError for a config.json with an architecture of timm that vitkit cannot read, whatever
+    its tensors are."""
     name = architecture_name(json)
     known = architecture_called(name)
     if known and known.refused:
         raise BadWeights(
-            f"its config.json says that it is timm's {name[:100]}, {known.refused}, which vitkit does not "
-            "read"
+            f"it is timm's {name[:100]} by its config.json, {known.refused}, which vitkit cannot read"
         )

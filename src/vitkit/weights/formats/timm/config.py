@@ -1,8 +1,7 @@
-"""The config.json of timm's repositories: what it says, what is written there, and the model that timm
-makes of it.
+"""The config.json of timm's repositories: reading and writing it, and opening a model with timm.
 
-`json` is that file's object, {} without one. What belongs to the weights is in its
-"pretrained_cfg"; timm's oldest repositories have those fields at the top (timm/models/_hub.py,
+`json` is the object in that file, {} without a file. Fields that belong to the weights are in its
+"pretrained_cfg"; timm's oldest repositories have them at the top level (timm/models/_hub.py,
 _parse_model_cfg).
 """
 
@@ -32,7 +31,7 @@ RULES: dict[str, Rule] = {
 }  # timm's crop_mode -> Preprocessing.rule
 CROP_MODES = {rule: mode for mode, rule in RULES.items()}
 INTERPOLATIONS: tuple[Interpolation, ...] = ("bilinear", "bicubic")
-# What timm takes for fields that are absent or null: resolve_data_config (timm/data/config.py)
+# timm's defaults for absent and null fields: resolve_data_config (timm/data/config.py)
 DEFAULTS: dict[str, Any] = {
     "crop_pct": 0.875,
     "crop_mode": "center",
@@ -47,31 +46,31 @@ GELU = {  # timm's act_layer -> the form of the GELU
     "silu": "silu",
     "swish": "silu",
 }
-ACTS = {form: act for act, form in GELU.items() if act != "swish"}  # the way back
+ACTS = {form: act for act, form in GELU.items() if act != "swish"}  # form of the GELU -> act_layer
 POOLS = {"token": "token", "gap": "avg", "map": "map", "none": ""}  # pool -> global_pool
 OPENS_DIRECTORIES = (1, 0, 26)  # the first version of timm that opens directories of safetensors
 ENDINGS = (".safetensors", ".pth", ".pt")
 
-NO_TABLE = ("none", "")  # values of pos_embed that mean no positions
-# Arguments of timm's functions, "model_args" in config.json: those that are read from there,
+NO_TABLE = ("none", "")  # values of pos_embed for no positions
+# Arguments of timm's functions, "model_args" in config.json. These are read from there:
 READ_ARGUMENTS = ("img_size", "num_heads", "act_layer", "init_values", "global_pool")
-# those that tensors tell,
+# These follow from tensors:
 SHAPES = (
     "patch_size", "in_chans", "num_classes", "embed_dim", "depth", "mlp_ratio", "qkv_bias", "class_token",
     "no_embed_class", "reg_tokens", "qk_norm", "num_reg_tokens", "pre_norm", "fc_norm", "use_fc_norm",
     "use_pre_transformer_norm", "swiglu_mlp", "swiglu_align_to",
 )  # fmt: skip
-# those that matter in training, or for images of another size alone,
+# These affect only training, or images of another size:
 TRAINING = (
     "drop_rate", "pos_drop_rate", "patch_drop_rate", "proj_drop_rate", "attn_drop_rate", "drop_path_rate",
     "weight_init", "fix_init", "head_init_scale", "dynamic_img_size", "dynamic_img_pad", "strict_img_size",
     "rope_shift_coords", "rope_jitter_coords", "rope_rescale_coords", "device", "dtype", "pretrained",
 )  # fmt: skip
-# and those that are read if they have one of these values.
+# These must have one of these values:
 USUAL = {
     "pos_embed": ("learn", *NO_TABLE),
     "norm_layer": ("layernorm", "rmsnorm"),
-    "pool_include_prefix": (True, False),  # which `_pool` refuses in its own words
+    "pool_include_prefix": (True, False),  # `_pool` refuses True with its own message
     "scale_attn_norm": (False,),
     "scale_mlp_norm": (False,),
     "final_norm": (True,),
@@ -80,7 +79,7 @@ USUAL = {
 
 
 def pretrained_cfg(json: dict) -> dict:
-    """The fields that belong to the weights; {} if it has none."""
+    """The fields that belong to the weights; {} if there are none."""
     if "pretrained_cfg" in json:
         return json["pretrained_cfg"] or {}
     if "architecture" in json:
@@ -89,27 +88,27 @@ def pretrained_cfg(json: dict) -> dict:
 
 
 def architecture_name(json: dict) -> str:
-    """The name of timm's function that makes the model; "" if it does not say."""
+    """The name of timm's function for the model; "" if there is none."""
     name = json.get("architecture") or pretrained_cfg(json).get("architecture")
     return str(name or "")
 
 
 def check_arguments(arguments: dict) -> None:
     """Raises VitkitError for an argument of timm's function that changes what the model computes and that
-    vitkit does not read."""
+    vitkit cannot read."""
     for name, value in arguments.items():
         if value is None or name in READ_ARGUMENTS or name in SHAPES or name in TRAINING:
             continue
         if name in USUAL and value in USUAL[name]:
             continue
         raise BadWeights(
-            f"its model_args says {name}: {repr(value)[:60]}, which vitkit does not read: it may change "
+            f"its model_args contain {name}: {repr(value)[:60]}, which vitkit cannot read: it may change "
             "what the model computes"
         )
 
 
 def input_size(json: dict) -> tuple[int, int] | None:
-    """(height, width) of the model's images; None if it does not say."""
+    """(height, width) of the model's images; None if the file does not contain it."""
     arguments = json.get("model_args") or {}
     size = arguments.get("img_size") or pretrained_cfg(json).get("input_size")
     if not isinstance(size, list):
@@ -122,10 +121,10 @@ def input_size(json: dict) -> tuple[int, int] | None:
 
 
 def labels_of(json: dict, classes: int) -> tuple[tuple[str, ...] | None, list[str]]:
-    """Its names of the classes, or the usual ones, with a note.
+    """The names of the classes in the file, or the usual ones, with a note.
 
-    "label_names" is a list, or an object if some outputs have no name; "labels" was its name in
-    timm's oldest repositories. "label_descriptions" are by these names, not by the outputs.
+    "label_names" is a list, or an object if some outputs have no name; its name was "labels" in timm's
+    oldest repositories. Keys of "label_descriptions" are these names, not outputs.
     """
     for fields in (json, pretrained_cfg(json)):
         for field in ("label_names", "labels"):
@@ -138,8 +137,8 @@ def labels_of(json: dict, classes: int) -> tuple[tuple[str, ...] | None, list[st
 def written_preprocessing(
     json: dict, image: tuple[int, int]
 ) -> tuple[Preprocessing, list[str]] | None:
-    """The preprocessing that it describes, and notes; None if it describes none. Raises VitkitError for
-    what no Preprocessing does."""
+    """The preprocessing in the file, and notes; None if there is none. Raises VitkitError for one that a
+    Preprocessing cannot express."""
     written = pretrained_cfg(json)
     if not written:
         return None
@@ -149,12 +148,12 @@ def written_preprocessing(
     crop_mode = values["crop_mode"]
     if crop_mode not in CROP_MODES.values():
         raise BadWeights(
-            f"its crop_mode is {crop_mode!r}; of timm's vitkit has {', '.join(CROP_MODES.values())}"
+            f"its crop_mode is {crop_mode!r}; vitkit supports timm's {', '.join(CROP_MODES.values())}"
         )
     interpolation = values["interpolation"]
     if interpolation not in INTERPOLATIONS:
         raise BadWeights(
-            f"its interpolation is {interpolation!r}; of timm's vitkit has {', '.join(INTERPOLATIONS)}"
+            f"its interpolation is {interpolation!r}; vitkit supports timm's {', '.join(INTERPOLATIONS)}"
         )
 
     # The size before the crop
@@ -162,7 +161,7 @@ def written_preprocessing(
     if not 0 < crop_pct <= 1:
         raise BadWeights(f"its crop_pct is {crop_pct}; it is a number from 0 to 1")
     resize = resize_from_crop_pct(crop_pct, size)
-    if crop_mode == "squash" and crop_pct >= 1:  # resized to `size` itself: there is no crop
+    if crop_mode == "squash" and crop_pct >= 1:  # resized to `size` itself, so there is no crop
         resize = 0
     elif size[0] != size[1]:
         height, width = (floor(side / crop_pct) for side in size)
@@ -182,12 +181,12 @@ def written_preprocessing(
     return preprocessing, notes
 
 
-# timm states the crop as a part of the resized image, vitkit the size of the resized image.
+# timm stores the crop as a part of the resized image, vitkit the size of the resized image.
 #
-# timm makes height / crop_pct x width / crop_pct of an image, or enough to cover that with the
-# image's own proportions (transforms_imagenet_eval in timm/data/transforms_factory.py). vitkit has
-# one number for both sides. So the two are the same for square sizes alone; for others vitkit's
-# number is that of the longer side.
+# timm resizes an image to height / crop_pct x width / crop_pct, or to cover that in the image's own
+# aspect ratio (transforms_imagenet_eval in timm/data/transforms_factory.py). vitkit has one number for
+# both sides, so the two are equivalent only for square sizes; for others vitkit's number is that of the
+# longer side.
 
 
 def resize_from_crop_pct(crop_pct: float, size: tuple[int, int]) -> int:
@@ -196,11 +195,11 @@ def resize_from_crop_pct(crop_pct: float, size: tuple[int, int]) -> int:
 
 
 def crop_pct_from_resize(resize: int, size: tuple[int, int]) -> float:
-    """The way back: a crop_pct of which `resize_from_crop_pct` makes exactly this number."""
+    """Invert `resize_from_crop_pct`: a crop_pct for which it returns exactly this number."""
     if not resize:
         return 1.0
     crop_pct = max(size) / resize
-    # Dividing by a rounded quotient may end just below `resize`, and is then rounded down
+    # Dividing by a rounded quotient may give a value just below `resize`, which would be rounded down
     if resize_from_crop_pct(crop_pct, size) < resize:
         crop_pct = nextafter(crop_pct, 0)
     return crop_pct
@@ -213,7 +212,7 @@ def config_json(
     architecture: dict,
     layers: dict,
 ) -> dict:
-    """The whole config.json. `layers` are those that timm wants to know of."""
+    """The complete config.json. layers: fields of pretrained_cfg with the names of special layers."""
     height, width = preprocessing.size
     crop_mode = CROP_MODES[preprocessing.rule]
     pretrained = {
@@ -227,8 +226,8 @@ def config_json(
         **layers,
     }
     if config.channels != 3:
-        # timm (1.0.20, for example) would adapt that layer to other channels than three, and draws it
-        # at random if it has them already
+        # timm (1.0.20, for example) would adapt that layer to other channels than three, and reinitialises
+        # it if it has them already
         del pretrained["first_conv"]
     json = {**architecture, "num_classes": config.classes, "pretrained_cfg": pretrained}
     if config.classes:
@@ -236,12 +235,12 @@ def config_json(
     return json
 
 
-# A written model as timm itself opens it: for the proof, and for the model card
+# Opening a saved model with timm, for the comparison and for the model card
 
 
 def open_in_timm(classifier: Classifier, path: Path, name: str, arguments: dict) -> Elsewhere:
-    """A directory as timm opens it, by its own config.json; of a file, which has none, timm's model of
-    this name and these arguments with exactly its tensors. Raises ImportError without timm."""
+    """Open a directory with timm by its config.json. For a file, which has none, create timm's model with
+    this name and these arguments, and load exactly its tensors. Raises ImportError without timm."""
     import timm
 
     library = f"timm {timm.__version__}"
@@ -257,7 +256,7 @@ def open_in_timm(classifier: Classifier, path: Path, name: str, arguments: dict)
 
 
 def pixels_in_timm(path: Path, image: Image.Image) -> Tensor:
-    """The image that timm prepares, (1, 3, h, w), by a written directory."""
+    """An image (1, 3, h, w) prepared by timm with the settings of a saved directory."""
     from timm.data import create_transform, resolve_data_config
 
     values = json_files.loads((path / "config.json").read_text("utf-8"))["pretrained_cfg"]
@@ -267,7 +266,7 @@ def pixels_in_timm(path: Path, image: Image.Image) -> Tensor:
 
 
 def example(config: ModelConfig) -> str:
-    """How to open a directory with timm."""
+    """Python that opens a directory with timm."""
     return """\
 import timm  # 1.0.26 or newer opens directories of safetensors
 
@@ -276,8 +275,8 @@ model = timm.create_model("local-dir:DIRECTORY", pretrained=True)
 
 
 def example_of_states(config: ViTConfig) -> str:
-    """How to compute the logits of a head that joins the states of several blocks, or parts of an image."""
-    read = [_in_python(part) for part in config.pooling.reads if not isinstance(part, Patch)]
+    """Python that computes the logits of a head on the states of several blocks or parts of an image."""
+    read = [_python_of(part) for part in config.pooling.reads if not isinstance(part, Patch)]
     parts = ""
     if "*parts" in " ".join(read):
         parts = f"""
@@ -315,8 +314,8 @@ with torch.inference_mode():
 """
 
 
-def _in_python(part: Token | Means) -> str:
-    """A part of a pooling, from timm's `token`, (B, T - N, D), and `patches`, (B, N, D)."""
+def _python_of(part: Token | Means) -> str:
+    """A part of a pooling in Python, from timm's `token`, (B, T - N, D), and `patches`, (B, N, D)."""
     if isinstance(part, Token):
         return f"token[:, {part.number}]"
     if part.sides == 1:

@@ -1,7 +1,7 @@
 """timm's names for Vision Transformers and hybrids, which DeiT, MAE, DINO and DINOv2 share.
 
-Files of the latter are often training checkpoints: their names have prefixes, and they hold more
-than the encoder.
+Files of DeiT, MAE, DINO and DINOv2 are often training checkpoints, with prefixes in the names and with
+further tensors.
 """
 
 import re
@@ -29,7 +29,7 @@ BLOCK = BlockNames(
     qk_norms=("attn.q_norm", "attn.k_norm"),
     scales=("ls1.gamma", "ls2.gamma"),
 )
-# AttentionPoolLatent, where q has a layer of its own, k and v one together
+# AttentionPoolLatent has a layer for q, and one for k and v
 POOL = BlockNames(
     prefix="attn_pool.",
     qkv=("q", "kv"),
@@ -52,28 +52,28 @@ NAMES = PartNames(
     head="head",
     distilled=("head", "head_dist"),  # VisionTransformerDistilled (timm/models/deit.py)
 )
-# What training needs and no classifier reads: MAE's decoder, and DINO's projection in place of a head. Of
-# projections beside a head weights/beside.py decides.
+# Tensors that only training needs: MAE's decoder, and DINO's projection in place of a head.
+# weights/beside.py decides about projections beside a head
 NOT_READ = re.compile(r"(.*\.)?(decoder_.*|mask_token|head\.(mlp|last_layer)\..*)")
-# Other models have the same names for most of their tensors. Where they differ -> what they are.
+# Names of other models, most of whose names are the same: pattern -> description
 OTHER_MODELS = {
     r"blocks\.\d+\.mlp\.norm\.": "a norm within the MLP (EVA-02)",
     r"blocks\.\d+\.attn\.norm\.": "a norm within attention",
     r".*relative_position_bias_table": "a table of biases for offsets (BEiT)",
     r"(.*\.)?embeds\.proj\.weight": (
-        "a list of patches as its input (NaFlexVit; of SigLIP 2's NaFlex, Hugging Face's files are read)"
+        "a list of patches as its input (NaFlexVit; for SigLIP 2's NaFlex, use Hugging Face's files)"
     ),
     r"patch_embed\.norm\.": "a norm of patches",
     r"patch_embed\.backbone\.(?!(stem\.)?(conv|norm)\.|stages\.)": "a stem that is not a BiT ResNet",
 }
-# The names of DINOv2's own SwiGLU, and of DeiT III's and DINOv3's LayerScale -> timm's
+# Names of DINOv2's SwiGLU, and of DeiT III's and DINOv3's LayerScale -> timm's names
 RENAMED = {
     r"(blocks\.\d+\.mlp\.)w12\.": r"\1fc1.",
     r"(blocks\.\d+\.mlp\.)w3\.": r"\1fc2.",
     r"(blocks\.\d+\.)gamma_([12])$": r"\1ls\2.gamma",
 }
 MAE = r"decoder_|mask_token$"
-REGISTERS = ("dist_token", "reg_token", "register_tokens")  # DeiT's, timm's, DINOv2's
+REGISTERS = ("dist_token", "reg_token", "register_tokens")  # of DeiT, timm and DINOv2
 RESNET = ResNetNames(
     prefix="patch_embed.backbone.",
     root="stem.conv.weight",
@@ -88,31 +88,31 @@ RESNET = ResNetNames(
     first_number=0,
     kernel_transform=SAME,
 )
-# The R + ViT of timm (vit_tiny_r_s16_p8_224) has a root without stages, and no "stem" in its names.
+# timm's R + ViT (vit_tiny_r_s16_p8_224) has a root without stages, and no "stem" in its names
 ROOT_ALONE = RESNET._replace(root="conv.weight", root_norm="norm")
 
 
 def recognises(tensors: Tensors) -> bool:
-    """Whether these are a Vision Transformer's names in this format."""
+    """Whether tensors have the names of a Vision Transformer in this format."""
     ends = (PATCHES, ".conv.weight")
     of_images = any(name.endswith(ends) and "patch_embed." in name for name in tensors)
     return of_images or has_end(tensors, "embeds.proj.weight")  # NaFlexVit, which `tidy` refuses
 
 
 def tidy(tensors: Tensors) -> Tidied:
-    """timm's names, whatever trained the model: without a prefix, with one name for registers, and
-    without what no classifier reads. Raises VitkitError for models of another architecture."""
+    """Convert names to timm's: without a prefix, with one name for registers, and without tensors that no
+    classifier reads. Raises VitkitError for models of another architecture."""
     tensors = without_prefix(tensors, PATCHES, RENAMED)
 
     # Other architectures
     for pattern, architecture in OTHER_MODELS.items():
         for name in tensors:
             if re.match(pattern, name):
-                raise BadWeights(f"it has {architecture}: {name}; vitkit does not read that")
+                raise BadWeights(f"it has {architecture}: {name}; vitkit cannot read that")
 
-    # What no classifier reads
+    # Tensors that no classifier reads
     not_read = [name for name in tensors if NOT_READ.fullmatch(name)]
-    if not_read and "head.mlp.0.weight" in tensors:  # DINO's projection head, all of it
+    if not_read and "head.mlp.0.weight" in tensors:  # all of DINO's projection head
         not_read = [name for name in tensors if name in not_read or name.startswith("head.")]
     pretraining, notes = mask_of(tensors.get("mask_token"))
     if any(name.startswith("decoder_") for name in not_read):
@@ -125,10 +125,10 @@ def tidy(tensors: Tensors) -> Tidied:
         notes.append(f"left out: {gist(left_out)}, which no classifier reads")
     tidied = {name: lazy for name, lazy in tensors.items() if name not in not_read}
 
-    # One tensor for what timm has in several, or leaves out
+    # Join layers that timm splits, and add biases that it omits
     tidied = _whole_layers(tidied)
 
-    # One name for registers. Of a model with two kinds, no rule will read the second.
+    # One name for registers. If a model has two kinds, no rule reads the second
     registers = next((name for name in REGISTERS if name in tidied), None)
     if registers:
         tidied["registers"] = tidied.pop(registers)
@@ -136,8 +136,8 @@ def tidy(tensors: Tensors) -> Tidied:
 
 
 def _whole_layers(tensors: Tensors) -> Tensors:
-    """Tensors in which the gate of a SwiGLU and what it multiplies are one layer, and so are the
-    biases of q and v, between which those of k are zeros (DINOv3, EVA)."""
+    """Join the gate of a SwiGLU and the layer that it multiplies, and the biases of q and v with zeros for
+    those of k (DINOv3, EVA)."""
     whole = dict(tensors)
     for name in tensors:
         if name.endswith((".mlp.fc1_g.weight", ".mlp.fc1_g.bias")):
@@ -152,7 +152,7 @@ def _whole_layers(tensors: Tensors) -> Tensors:
 
 
 def spell(tensors: dict[str, Tensor], config: ViTConfig, layout: str) -> dict[str, Tensor]:
-    """The rules' "registers" are DeiT's distillation token, or timm's registers."""
+    """Rename the rules' "registers" to DeiT's distillation token or timm's registers."""
     if "registers" not in tensors:
         return tensors
     name = "reg_token"

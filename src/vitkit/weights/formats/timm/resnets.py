@@ -37,12 +37,12 @@ from vitkit.weights.rules import Rule, Transform, layer
 NAMES = RESNET._replace(prefix="")
 # Its head is a 1 x 1 convolution: (K, D, 1, 1) -> (K, D)
 POINT = Transform(lambda kernel: kernel.flatten(1), lambda ours: (ours[..., None, None],))
-# (layers, width) of those that timm has.
+# (layers, width) of timm's models
 KNOWN = ((50, 1), (50, 3), (101, 1), (101, 3), (152, 2), (152, 4))
 
 
 def recognises(tensors: Tensors) -> bool:
-    """Whether these are a ResNetV2's names in this format."""
+    """Whether tensors have the names of a ResNetV2 in this format."""
     has_units = any("stages.0.blocks.0.conv1" in name for name in tensors)
     return has_units and has_end(tensors, NAMES.root)
 
@@ -53,11 +53,11 @@ def tidy(tensors: Tensors) -> Tidied:
 
 
 def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
-    """The description from the shapes, and from timm's own config.json if there is one."""
+    """The description that follows from the shapes, and from timm's own config.json if there is one."""
     tensors = tidied.tensors
     if "norm.running_mean" in tensors:
         raise BadWeights(
-            "it is a ResNetV2 with BatchNorm; of timm's ResNets vitkit reads BiT's (resnetv2_*_bit)"
+            "it is a ResNetV2 with BatchNorm; vitkit reads timm's BiT ResNets (resnetv2_*_bit)"
         )
     backbone, channels = backbone_of(tensors, NAMES, "pre", DIALECTS["timm_bit"])
     classes = length_of(tensors, "head.fc.bias")
@@ -90,7 +90,7 @@ def rules(config: ResNetConfig) -> list[Rule]:
 
 
 def cannot(config: ResNetConfig) -> list[str]:
-    """timm.create_model takes no other units or width than a name has: ResNet v2 in six sizes."""
+    """timm's names define units and width: there is a ResNet v2 in six sizes."""
     beyond = beyond_bit(config.backbone, "pre")
     sizes = [(UNITS[layers], width) for layers, width in KNOWN]
     if (config.backbone.units, config.backbone.width) not in sizes:
@@ -99,13 +99,13 @@ def cannot(config: ResNetConfig) -> list[str]:
 
 
 def differs(config: ResNetConfig) -> list[str]:
-    """What timm computes differently: its paddings, epsilons and divisors (StdConv2d in
+    """The paddings, epsilons and divisors that differ from timm's (StdConv2d in
     timm/layers/std_conv.py)."""
     return another_dialect(config.backbone, DIALECTS["timm_bit"])
 
 
 def architecture(config: ResNetConfig) -> tuple[str, dict]:
-    """timm's name for a model, and the arguments of `timm.create_model` that make it this one."""
+    """timm's name of a model, and the further arguments of `timm.create_model` for it."""
     layers = next(layers for layers, units in UNITS.items() if units == config.backbone.units)
     return f"resnetv2_{layers}x{config.backbone.width:g}_bit", {"in_chans": config.channels}
 
@@ -113,7 +113,7 @@ def architecture(config: ResNetConfig) -> tuple[str, dict]:
 def directory(classifier: Classifier) -> dict[str, dict]:
     """The JSON file of a model directory."""
     config = classifier.model.config
-    assert isinstance(config, ResNetConfig)  # as FORMAT.kinds has it
+    assert isinstance(config, ResNetConfig)  # by FORMAT.kinds
     name, arguments = architecture(config)
     model = {
         "architecture": name,
@@ -128,7 +128,7 @@ def directory(classifier: Classifier) -> dict[str, dict]:
 def open_elsewhere(classifier: Classifier, path: Path) -> Elsewhere:
     """The model as timm opens it."""
     config = classifier.model.config
-    assert isinstance(config, ResNetConfig)  # as above
+    assert isinstance(config, ResNetConfig)  # by FORMAT.kinds
     return open_in_timm(classifier, path, *architecture(config))
 
 

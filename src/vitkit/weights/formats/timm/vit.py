@@ -1,5 +1,5 @@
 """timm's Vision Transformers and hybrids (timm/models/vision_transformer.py and its hybrid): the table of
-their names, and what `timm.create_model` must be told to make a given one.
+their names, and the arguments of `timm.create_model` for a model.
 
 DeiT, MAE, DINO and DINOv2, as their authors publish them, have the same names.
 """
@@ -35,7 +35,7 @@ from vitkit.weights.formats.timm.names import NAMES, RESNET, ROOT_ALONE, recogni
 from vitkit.weights.formats.timm.names import PATCHES as FIRST
 from vitkit.weights.rules import INTERLEAVED_VECTOR, Rule, interleaved, position_table
 
-# (width, depth, mlp, heads) -> timm's word for that size.
+# (width, depth, mlp, heads) -> timm's name of that size
 SIZES = {
     (192, 12, 768, 3): "tiny",
     (384, 12, 1536, 6): "small",
@@ -45,7 +45,7 @@ SIZES = {
     (1408, 40, 6144, 16): "giant",
     (1664, 48, 8192, 16): "gigantic",
 }
-# The patches that each size has in timm's names.
+# Patches of each size in timm's names
 PATCHES = {
     "tiny": (16,),
     "small": (16, 32),
@@ -55,15 +55,14 @@ PATCHES = {
     "giant": (14,),
     "gigantic": (14,),
 }
-# Units of a hybrid's ResNet -> timm's word for it, and the sizes of Transformers that timm has on
-# it.
+# Units of a hybrid's ResNet -> timm's name of it, and the sizes of Transformers that timm combines with it
 HYBRIDS = {
     (): ("r_s16_p8", ("tiny",)),
     (2, 2, 2, 2): ("r26_s32", ("small", "base")),
     (3, 4, 9): ("r50_s16", ("base",)),
     (3, 4, 6, 3): ("r50_s32", ("large",)),
 }
-# Rotary positions that timm's code turns in pairs of neighbours
+# Rotary positions for which timm's code rotates pairs of adjacent elements
 INTERLEAVED = ("rotary-axial", "rotary-timm")
 
 
@@ -74,14 +73,14 @@ def rules(config: ViTConfig) -> list[Rule]:
         table += backbone_rules(config.stem, "stem.", stem_names(config.stem))
 
     # Before the patches come a class token and registers, config.prefix of them. timm's table has a row
-    # for each, or for none (no_embed_class, as DeiT III); VisionTransformerDistilled always for each. A
-    # model in which only some have a position (DINOv2) gets rows of zeros for the others.
+    # for each, or for none (no_embed_class, as in DeiT III); VisionTransformerDistilled's always for each.
+    # For a model in which only some have a position (DINOv2), the rows of the others are zeros.
     their_rows = config.prefix_rows
     if config.prefix_rows or config.pool == "distilled":
         their_rows = config.prefix
     positions = position_table(config.prefix_rows, their_rows, prod(config.grid))
 
-    # The norm is called otherwise after the pooling
+    # The name of the norm differs if it comes after the pooling
     names = NAMES
     if config.norm == "pooled":
         names = NAMES._replace(norm="fc_norm")
@@ -108,7 +107,7 @@ def stem_names(stem: Backbone) -> ResNetNames:
 
 
 def cannot(config: ViTConfig) -> list[str]:
-    """What timm cannot express: VisionTransformer has no layer between pooling and head, for
+    """The parts that timm cannot express; VisionTransformer has no layer between pooling and head, for
     example."""
     stem = config.stem
     other_stem = stem is not None and (stem.width != 1 or stem.units not in HYBRIDS)
@@ -121,7 +120,7 @@ def cannot(config: ViTConfig) -> list[str]:
     settled_by_name = [config.swiglu, config.branch_norm == "after", config.embedding_norm]
     return beyond + reasons(
         {
-            # Each of these comes with one of timm's names, and a model has one name
+            # Each of these is part of one of timm's names, and a model has one name
             "more than one of SwiGLU, norms after the branches, a norm before the blocks, a "
             "distillation head and a ResNet": (
                 sum([*settled_by_name, config.pool == "distilled", stem is not None]) > 1
@@ -148,7 +147,8 @@ def cannot(config: ViTConfig) -> list[str]:
 
 
 def differs(config: ViTConfig) -> list[str]:
-    """Its eps is 1e-6 (VisionTransformer.__init__), CLIP's 1e-5; its hybrids' ResNet has a dialect."""
+    """Settings that differ from timm's: eps is 1e-6 (VisionTransformer.__init__), 1e-5 for CLIP; the
+    hybrids' ResNet has a dialect."""
     theirs = 1e-6
     if config.embedding_norm:
         theirs = 1e-5
@@ -158,10 +158,10 @@ def differs(config: ViTConfig) -> list[str]:
 def directory(classifier: Classifier) -> dict[str, dict]:
     """config.json for the hub, and for `timm.create_model("local-dir:...")`."""
     config = classifier.model.config
-    assert isinstance(config, ViTConfig)  # as FORMAT.kinds has it
+    assert isinstance(config, ViTConfig)  # by FORMAT.kinds
     name, arguments = architecture(config)
     model = {"architecture": name, "num_features": config.width, "model_args": arguments}
-    # What timm wants to know for other channels, classes and sizes of images
+    # Fields that timm needs to change channels, classes and image size
     layers: dict = {
         "fixed_input_size": True,
         "pool_size": None,
@@ -178,7 +178,7 @@ def directory(classifier: Classifier) -> dict[str, dict]:
 
 
 def architecture(config: ViTConfig) -> tuple[str, dict]:
-    """timm's name for a model, and the arguments of `timm.create_model` that make it this one."""
+    """timm's name of a model, and the further arguments of `timm.create_model` for it."""
     arguments: dict = {
         "img_size": list(config.image),
         "patch_size": config.patch,
@@ -192,11 +192,11 @@ def architecture(config: ViTConfig) -> tuple[str, dict]:
     if isinstance(config.patch, tuple):
         arguments["patch_size"] = list(config.patch)
     if config.swiglu:
-        arguments["mlp_ratio"] *= 2  # the gate and what it multiplies are one layer
+        arguments["mlp_ratio"] *= 2  # the gate and the layer that it multiplies are one layer
     else:
         arguments["act_layer"] = ACTS[config.gelu]
-    # VisionTransformerDistilled has none of the arguments below. Of its name only the class counts:
-    # the size is in the arguments above
+    # VisionTransformerDistilled has none of the arguments below. Its name only selects the class; the
+    # size is in the arguments above
     if config.pool == "distilled":
         return "deit_base_distilled_patch16_224", arguments
     arguments["class_token"] = config.has_class_token
@@ -213,8 +213,8 @@ def architecture(config: ViTConfig) -> tuple[str, dict]:
 
 
 def _name(config: ViTConfig) -> str:
-    """The nearest of timm's names; the arguments say where the model differs from it. Some names stand
-    for what no argument in a config.json can say: a class of blocks, an eps."""
+    """The nearest of timm's names; the arguments contain the differences. Some names are needed for
+    properties without an argument in config.json: a class of blocks, an eps."""
     if config.swiglu:
         return "vit_giant_patch14_dinov2"
     if config.branch_norm == "after":
@@ -236,7 +236,7 @@ def _name(config: ViTConfig) -> str:
 def open_elsewhere(classifier: Classifier, path: Path) -> Elsewhere:
     """The model as timm opens it."""
     config = classifier.model.config
-    assert isinstance(config, ViTConfig)  # as above
+    assert isinstance(config, ViTConfig)  # by FORMAT.kinds
     return open_in_timm(classifier, path, *architecture(config))
 
 

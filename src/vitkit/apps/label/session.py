@@ -17,6 +17,7 @@ from typing import Literal
 import numpy as np
 
 from vitkit.apps.label.answers import (
+    LABELS,
     LONGEST,
     Answer,
     CurrentAnswers,
@@ -30,7 +31,6 @@ from vitkit.apps.label.photographs import PhotographFolder
 from vitkit.apps.label.questions import LOOKED_AT, GivenOut, Question, Questions
 from vitkit.system.console.text import printable
 from vitkit.system.errors import BadSettings
-from vitkit.training import LABELS
 
 MORE = 50  # number of labels whose expected gain is shown
 PHOTOGRAPHS = "photographs"  # in the session's directory: a link to the folder of the images
@@ -41,7 +41,7 @@ Decision = Literal["class", "leave out", "not sure"]
 
 
 @dataclass(frozen=True)
-class SittingProgress:
+class LabelProgress:
     """The progress of a labelling session."""
 
     photographs: int
@@ -66,7 +66,7 @@ class SittingProgress:
     without any."""
 
 
-class Sitting:
+class LabelSession:
     """The images, the answers and the choice of questions of one session."""
 
     def __init__(
@@ -293,7 +293,7 @@ class Sitting:
 
     # Progress
 
-    def progress(self) -> SittingProgress:
+    def progress(self) -> LabelProgress:
         """The progress, and the estimated accuracy on unlabelled images."""
         with self._lock:
             labels = self.answers.labels
@@ -303,7 +303,7 @@ class Sitting:
                 self._is_estimated = True
             count = len(self._photographs.names)
             answered = self._photographs.rows(self._questions.answered())
-            return SittingProgress(
+            return LabelProgress(
                 photographs=count,
                 seen=int(self._photographs.is_seen.sum()),
                 labelled=len(labels),

@@ -1,4 +1,4 @@
-"""Sittings without a page: which questions come, whose they are, and that every photograph is asked about once."""
+"""Sessions without a page: which questions come, whose they are, and that every photograph is asked about once."""
 
 import json
 
@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 from pictures import make_photographs
 
-from vitkit.apps.label.answers import JOURNAL
+from vitkit.apps.label.answers import JOURNAL, LABELS
 from vitkit.apps.label.questions import BETWEEN, GIVEN_OUT, RANDOM
 from vitkit.apps.label.saving import save_model, sort_into
-from vitkit.apps.label.sitting import Sitting
-from vitkit.training import LABELS
+from vitkit.apps.label.session import LabelSession
 
 CLASSES = ("cat", "dog", "bird")
 
@@ -27,32 +26,32 @@ def photographs(count=90, seed=0):
 @pytest.fixture
 def sat(tmp_path, clock):
     names, x, _ = photographs()
-    sitting = Sitting(names, tmp_path, clock=clock)
-    sitting.see(names, x)
-    return sitting
+    session = LabelSession(names, tmp_path, clock=clock)
+    session.see(names, x)
+    return session
 
 
-def right(sitting, question, by="a"):
+def right(session, question, by="a"):
     """Answer rightly."""
     _, _, class_of = photographs()
     if question.how == "screen":
         others = [name for name in question.photographs if class_of[name] != question.label]
-        return sitting.say(by, question.number, "class", others=others)
-    return sitting.say(by, question.number, "class", class_of[question.photographs[0]])
+        return session.say(by, question.number, "class", others=others)
+    return session.say(by, question.number, "class", class_of[question.photographs[0]])
 
 
 def test_features_stay_when_photographs_arrive(tmp_path):
     names, x, _ = photographs(3)
-    sitting = Sitting(names[:2], tmp_path)
-    sitting.see(names[:2], x[:2])
-    sitting.arrive(names)
-    sitting.see(names[2:], x[2:])
-    seen, features = sitting.features()
+    session = LabelSession(names[:2], tmp_path)
+    session.see(names[:2], x[:2])
+    session.arrive(names)
+    session.see(names[2:], x[2:])
+    seen, features = session.features()
     assert seen == names
     np.testing.assert_allclose(features, x, atol=0.01)
 
 
-def test_a_sitting_to_its_end(sat, tmp_path):
+def test_a_session_to_its_end(sat, tmp_path):
     _, _, class_of = photographs()
     kinds = []
     asked = []
@@ -74,7 +73,7 @@ def test_a_sitting_to_its_end(sat, tmp_path):
     assert all(kind == "random" for kind in alone[RANDOM - 1 :: RANDOM])
 
     # And all of it is there again
-    again = Sitting(list(class_of), tmp_path)
+    again = LabelSession(list(class_of), tmp_path)
     assert again.labels() == class_of
 
 
@@ -156,22 +155,22 @@ def test_left_out_and_not_sure(sat):
 
 def test_photographs_that_come_and_go(tmp_path):
     names, x, _ = photographs()
-    sitting = Sitting(names[:30], tmp_path)
-    question = sitting.ask("a")  # nothing is seen yet, and a person need not wait
-    right(sitting, question)
-    assert sitting.unseen()[0] == question.photographs[0]
-    sitting.see(names[:30], x[:30])
-    sitting.arrive(names)
-    assert sitting.progress().photographs == 90
-    assert sitting.unseen() == names[30:]
-    sitting.see(names[30:], x[30:])
-    gone = sitting.ask("a")
-    sitting.lose(gone.photographs[0], "it is not there any more")
-    assert sitting.ask("a").photographs != gone.photographs
-    assert sitting.unreadable() == {gone.photographs[0]: "it is not there any more"}
-    while (question := sitting.ask("a")) is not None:
-        right(sitting, question)
-    assert len(sitting.labels()) == 89
+    session = LabelSession(names[:30], tmp_path)
+    question = session.ask("a")  # nothing is seen yet, and a person need not wait
+    right(session, question)
+    assert session.unseen()[0] == question.photographs[0]
+    session.see(names[:30], x[:30])
+    session.arrive(names)
+    assert session.progress().photographs == 90
+    assert session.unseen() == names[30:]
+    session.see(names[30:], x[30:])
+    gone = session.ask("a")
+    session.lose(gone.photographs[0], "it is not there any more")
+    assert session.ask("a").photographs != gone.photographs
+    assert session.unreadable() == {gone.photographs[0]: "it is not there any more"}
+    while (question := session.ask("a")) is not None:
+        right(session, question)
+    assert len(session.labels()) == 89
 
 
 def test_classes(sat, tmp_path):
@@ -192,35 +191,35 @@ def test_classes(sat, tmp_path):
             sat.say("a", question.number, "class", label)
     with pytest.raises(ValueError, match="no class 'lion'"):
         sat.rename("a", "lion", "cat")
-    known = Sitting(["1.jpg"], tmp_path / JOURNAL / "..", classes=("fox", "cat"))
+    known = LabelSession(["1.jpg"], tmp_path / JOURNAL / "..", classes=("fox", "cat"))
     assert known.classes() == ["fox", "cat"]
 
 
 def test_it_says_how_good_the_model_is(tmp_path):
     names, x, class_of = photographs(600)
-    sitting = Sitting(names, tmp_path)
-    sitting.see(names, x)
-    while sitting.progress().estimate is None:
-        question = sitting.ask("a")
+    session = LabelSession(names, tmp_path)
+    session.see(names, x)
+    while session.progress().estimate is None:
+        question = session.ask("a")
         if question.how == "screen":
-            sitting.say("a", question.number, "class")
+            session.say("a", question.number, "class")
         else:
-            sitting.say("a", question.number, "class", class_of[question.photographs[0]])
-    estimate = sitting.progress().estimate
+            session.say("a", question.number, "class", class_of[question.photographs[0]])
+    estimate = session.progress().estimate
     assert estimate.share > 0.9
 
     # By what it took random photographs for before it was told what they are
-    drawn = [answer for answer in sitting.answers.standing if answer.how == "random"]
+    drawn = [answer for answer in session.answers.standing if answer.how == "random"]
     assert estimate.photographs == sum(answer.learned > 0 for answer in drawn)
     learned = [answer.learned for answer in drawn]
     assert learned == sorted(learned)
-    assert learned[-1] < len(sitting.labels())
-    again = Sitting(names, tmp_path)
+    assert learned[-1] < len(session.labels())
+    again = LabelSession(names, tmp_path)
     again.see(names, x)
     assert again.progress().estimate == estimate
 
     # And what is called otherwise now was right all the same
-    for label in sitting.classes():
+    for label in session.classes():
         again.rename("a", label, f"{label} (new)")
     assert again.progress().estimate == estimate
     assert estimate.high == pytest.approx(1, abs=0.02)
@@ -230,7 +229,7 @@ def test_a_table_that_cannot_be_written_is_said(sat, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("vitkit.apps.label.sitting.write_labels", full)
+    monkeypatch.setattr("vitkit.apps.label.session.write_labels", full)
     right(sat, sat.ask("a"))
     assert "No space left" in sat.problem
     assert len(sat.labels()) == 1  # the journal has it
@@ -242,18 +241,18 @@ def test_a_table_that_cannot_be_written_is_said(sat, monkeypatch):
 @pytest.mark.parametrize("name", ["\x1b[31mred.jpg", "a\nb.jpg", "a\x7f.jpg", "a\x9b.jpg"])
 def test_a_name_of_control_characters_is_not_asked_about(name, tmp_path):
     """It would stand raw in labels.csv."""
-    sitting = Sitting([name, "größe 1.jpg"], tmp_path)
-    assert "control characters" in sitting.unreadable()[name]
-    assert sitting.ask("a").photographs == ("größe 1.jpg",)
+    session = LabelSession([name, "größe 1.jpg"], tmp_path)
+    assert "control characters" in session.unreadable()[name]
+    assert session.ask("a").photographs == ("größe 1.jpg",)
 
 
 def test_a_name_that_is_no_text_is_not_asked_about(tmp_path):
     name = b"caf\xe9.jpg".decode("utf-8", "surrogateescape")
-    sitting = Sitting([name, "1.jpg"], tmp_path)
-    assert "not UTF-8" in sitting.unreadable()[name]
-    assert sitting.ask("a").photographs == ("1.jpg",)
-    sitting.recover(name)
-    assert name in sitting.unreadable()
+    session = LabelSession([name, "1.jpg"], tmp_path)
+    assert "not UTF-8" in session.unreadable()[name]
+    assert session.ask("a").photographs == ("1.jpg",)
+    session.recover(name)
+    assert name in session.unreadable()
 
 
 def test_a_photograph_that_is_back_is_asked_about_again(sat):
@@ -269,11 +268,11 @@ def test_a_photograph_that_is_back_is_asked_about_again(sat):
 
 def test_known_classes_are_renamed_too(tmp_path):
     names, x, _ = photographs()
-    sitting = Sitting(names, tmp_path, classes=("cat,dgo", "fox"))
-    sitting.see(names, x)
-    sitting.rename("a", "dgo", "dog")
-    assert sitting.classes() == ["cat", "dog", "fox"]
-    assert Sitting(names, tmp_path, classes=("cat", "dgo")).classes() == ["cat", "dog"]
+    session = LabelSession(names, tmp_path, classes=("cat,dgo", "fox"))
+    session.see(names, x)
+    session.rename("a", "dgo", "dog")
+    assert session.classes() == ["cat", "dog", "fox"]
+    assert LabelSession(names, tmp_path, classes=("cat", "dgo")).classes() == ["cat", "dog"]
 
 
 def test_a_screen_of_a_class_that_is_renamed(sat):
@@ -297,15 +296,15 @@ def test_a_journal_names_no_file_outside_of_the_photographs(tmp_path):
     """It may be a stranger's, who would have a private file linked into a folder that is sent back."""
     root = make_photographs(tmp_path)
     (tmp_path / "secret.jpg").write_bytes(b"private")
-    sitting = tmp_path / "sitting"
-    sitting.mkdir()
+    session = tmp_path / "session"
+    session.mkdir()
     names = ["red/0.jpg", "../secret.jpg", str(tmp_path / "secret.jpg")]
     lines = []
     for number, name in enumerate(names, 1):
         said = {"number": number, "by": "a", "how": "typed", "decision": "class", "label": "cat"}
         lines.append(json.dumps(said | {"photographs": [name]}))
-    (sitting / JOURNAL).write_text("\n".join(lines) + "\n")
-    opened = Sitting(["red/0.jpg", "blue/0.jpg"], sitting)
+    (session / JOURNAL).write_text("\n".join(lines) + "\n")
+    opened = LabelSession(["red/0.jpg", "blue/0.jpg"], session)
     assert not any(opened.has(name) for name in names[1:])
     sort_into(opened, root, tmp_path / "sorted")
     assert [path.name for path in (tmp_path / "sorted").rglob("*.jpg")] == ["0.jpg"]
@@ -316,22 +315,22 @@ def test_two_classes_of_one_name_are_refused(tmp_path, classes):
     with pytest.raises(
         ValueError, match=r"`classes` names 'cat' and '[cC]at', which are one class"
     ):
-        Sitting(["1.jpg"], tmp_path, classes)
+        LabelSession(["1.jpg"], tmp_path, classes)
 
 
 def test_screens_of_a_class_with_many_labels_are_still_worth_it(tmp_path, clock):
     """Each of three classes has 80 photographs; screens come until the last of them."""
     names, x, class_of = photographs(240)
-    sitting = Sitting(names, tmp_path, clock=clock)
-    sitting.see(names, x)
+    session = LabelSession(names, tmp_path, clock=clock)
+    session.see(names, x)
     before = []
-    while (question := sitting.ask("a")) is not None:
+    while (question := session.ask("a")) is not None:
         if question.how == "screen":
-            labels = list(sitting.labels().values())
+            labels = list(session.labels().values())
             before.append(labels.count(question.label))
             others = [name for name in question.photographs if class_of[name] != question.label]
-            sitting.say("a", question.number, "class", others=others)
+            session.say("a", question.number, "class", others=others)
         else:
-            sitting.say("a", question.number, "class", class_of[question.photographs[0]])
+            session.say("a", question.number, "class", class_of[question.photographs[0]])
     assert max(before) > 48  # twice as many as a screen shows
     assert len(before) >= 9
