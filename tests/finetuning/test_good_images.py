@@ -12,9 +12,11 @@ from pictures import encoded
 from PIL import Image
 
 import vitkit
-from vitkit.data import Preprocessing, open_source
+from vitkit.data import Preprocessing, open_parts, open_source
+from vitkit.finetuning.good_images import at_own_resolution
 from vitkit.inspection import anomaly_map
 from vitkit.models import create, vit
+from vitkit.recipes import finetune as recipe_of
 from vitkit.weights import Classifier, save
 
 SIDE = 64
@@ -208,6 +210,20 @@ def test_an_exported_file_has_the_score_and_the_map(shared, tmp_path):
     of_file = vitkit.evaluate(path, test, quiet=True)
     assert of_file["auroc"] == pytest.approx(of_model["auroc"], abs=1e-3)
     at_least(of_model["auroc"], 0.7)
+
+
+def test_it_is_not_taught_classes(made, parts):
+    with pytest.raises(ValueError, match="remembers the patches of good images, not classes"):
+        vitkit.teach(made, add=[str(parts / "good")], quiet=True)
+
+
+def test_images_are_read_at_their_own_resolution_up_to_twice_the_models(pretrained, folder):
+    recipe = recipe_of(pretrained, str(folder({"a/1.png": 100, "b/1.png": 100})), "quick")
+    for sides, expected in (([60, 60], 64), ([100, 101, 90], 96), ([900, 900], 128)):
+        files = {f"good/{i}.png": side for i, side in enumerate(sides)}
+        (source,) = open_parts(folder(files, f"of-{expected}")).sources.values()
+        own = at_own_resolution(recipe, source)
+        assert own.model.image == own.data.preprocessing.size == (expected, expected)
 
 
 def test_another_temperature_keeps_the_threshold(made, parts):
