@@ -34,6 +34,13 @@ MEASURED = {
     "browser": ("exporting", "inspection/figures/attention_maps.py", "weights/unknown.py"),
     "bursts": ("data/sources/bursts.py", *_CLOSED_FORM),
     "checkpoints": ("training/state", "system/storage"),
+    "defects": (
+        "finetuning/good_images.py",
+        "finetuning/memory_bank.py",
+        "evaluation/metrics/defects.py",
+        "models/head.py",
+        "data/images",
+    ),
     "end_to_end": ("prediction", "evaluation", "models", "finetuning", "training", *_LOADING),
     "error_rates": (
         "apps/studies",

@@ -46,7 +46,8 @@ MODELS = [
     *"MODEL OTHER ONE TWO imagenet21k+imagenet2012/ViT-B_16".split(),
     *"google/vit-base-patch16-224 google/vit-base-patch16-224-in21k".split(),
 ]
-CLASSES = ("ants", "bees", "cats")  # folders of photographs that are a class each
+CLASSES = ("ants", "bees", "cats", "good")  # folders of photographs that are a class each
+PARTS_MADE = ("good", "cracked")  # classes of photographs of parts
 FIRST = ("weights.md",)  # pages whose commands run at once; others as slow tests
 PLACEHOLDERS = {"IMAGE...": "holiday.jpg", "RECIPE": "digits", "FORMAT": "native"}
 
@@ -234,6 +235,11 @@ def folder(tmp_path, monkeypatch):
         for i in range(3):
             file = tmp_path / name / f"{i}.jpg"
             file.write_bytes(encoded(photograph(40, 30, seed=1000 + 10 * seed + i)))
+    for seed, name in enumerate(PARTS_MADE):
+        (tmp_path / "parts" / name).mkdir(parents=True)
+        for i in range(3):
+            file = tmp_path / "parts" / name / f"{i}.jpg"
+            file.write_bytes(encoded(photograph(40, 30, seed=2000 + 10 * seed + i)))
     config = vit("mu/16", image=(96, 96), classes=2)
     model = create(config, seed=0)
     noise = torch.Generator().manual_seed(HEAD)

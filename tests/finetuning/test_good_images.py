@@ -12,9 +12,11 @@ from pictures import encoded
 from PIL import Image
 
 import vitkit
-from vitkit.data import Preprocessing, open_source
+from vitkit.data import Preprocessing, open_parts, open_source
+from vitkit.finetuning.good_images import at_own_resolution
 from vitkit.inspection import anomaly_map
 from vitkit.models import create, vit
+from vitkit.recipes import finetune as recipe_of
 from vitkit.weights import Classifier, save
 
 SIDE = 64
@@ -25,8 +27,9 @@ def pretrained(tmp_path_factory):
     """A model of random weights: its first blocks keep the colours of patches apart."""
     config = vit("mu/16", image=(SIDE, SIDE), patch=8, classes=2, depth=3)
     model = create(config, seed=0)
-    torch.nn.init.normal_(model.head.weight)
-    torch.nn.init.normal_(model.stem.project.weight)  # large beside the positions
+    noise = torch.Generator().manual_seed(0)
+    torch.nn.init.normal_(model.head.weight, generator=noise)
+    torch.nn.init.normal_(model.stem.project.weight, generator=noise)  # large beside the positions
     classifier = Classifier(model, Preprocessing(size=(SIDE, SIDE)), ("a", "b"))
     return str(save(classifier, tmp_path_factory.mktemp("model") / "pretrained"))
 
@@ -106,12 +109,17 @@ def test_several_kinds_of_defects_are_one_class(made, parts, tmp_path):
 def test_a_map_says_where(made, parts):
     classifier = vitkit.load(made.run_dir, quiet=True)
     for i in range(4):
-        (shares,) = anomaly_map(classifier, classifier.batch(parts / "spot" / f"{i}.png")).numpy()
+        images = classifier.batch(parts / "spot" / f"{i}.png")
+        with torch.inference_mode():
+            distances = classifier.model.distances(classifier.preprocessing.normalise(images))
+        distances = distances[0].numpy()
+        shares = anomaly_map(classifier, images)[0].numpy()
         middles = np.arange(8) * 8 + 4  # of the patches, in pixels
         down = np.abs(middles - 14 - 8 * i)[:, None]
         across = np.abs(middles - 46)
-        at_least(shares[(down < 6) & (across < 6)].min(), 0.6)
-        at_most(shares[(down > 18) | (across > 18)].mean(), 0.45)
+        is_inside = (down < 6) & (across < 6)
+        at_least(shares[is_inside].min(), 0.6)
+        at_least(distances[is_inside].mean() / distances[(down > 18) | (across > 18)].mean(), 3)
 
 
 def test_regions_lie_on_the_defects(made, parts, tmp_path):
@@ -208,6 +216,20 @@ def test_an_exported_file_has_the_score_and_the_map(shared, tmp_path):
     of_file = vitkit.evaluate(path, test, quiet=True)
     assert of_file["auroc"] == pytest.approx(of_model["auroc"], abs=1e-3)
     at_least(of_model["auroc"], 0.7)
+
+
+def test_it_is_not_taught_classes(made, parts):
+    with pytest.raises(ValueError, match="remembers the patches of good images, not classes"):
+        vitkit.teach(made, add=[str(parts / "good")], quiet=True)
+
+
+def test_images_are_read_at_their_own_resolution_up_to_twice_the_models(pretrained, folder):
+    recipe = recipe_of(pretrained, str(folder({"a/1.png": 100, "b/1.png": 100})), "quick")
+    for sides, expected in (([60, 60], 64), ([100, 101, 90], 96), ([900, 900], 128)):
+        files = {f"good/{i}.png": side for i, side in enumerate(sides)}
+        (source,) = open_parts(folder(files, f"of-{expected}")).sources.values()
+        own = at_own_resolution(recipe, source)
+        assert own.model.image == own.data.preprocessing.size == (expected, expected)
 
 
 def test_another_temperature_keeps_the_threshold(made, parts):

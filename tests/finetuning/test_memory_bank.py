@@ -5,14 +5,12 @@ import pytest
 import torch
 from margins import at_least, at_most
 
-from vitkit.finetuning import memory_bank
 from vitkit.finetuning.memory_bank import (
     anomaly_score,
-    coreset,
     fit_threshold,
     left_out_scores,
+    memory_bank,
 )
-from vitkit.models.head import distances_to
 
 
 def directions(*shape, seed=0):
@@ -24,29 +22,23 @@ def test_a_good_image_is_left_out_with_its_group():
     patches = directions(6, 9, 8)
     patches[3] = patches[2]  # the same photograph twice, in one group
     groups = np.array([0, 1, 2, 2, 3, 4])
-    scores = left_out_scores(patches, groups)
+    scores = left_out_scores(patches, groups, memory_bank(patches))
     for i, group in enumerate(groups.tolist()):
         others = patches[torch.from_numpy(groups != group)].flatten(0, 1)
         assert scores[i] == pytest.approx(anomaly_score(patches[i], others), abs=1e-6)
     at_least(scores[3], 0.05)  # not 0, though its copy is in memory
 
 
-def test_many_images_are_left_out_in_parts(monkeypatch):
+def test_of_many_patches_some_are_drawn_and_know_their_image():
     patches = directions(20, 9, 4)
-    alone = left_out_scores(patches, np.arange(20))
-    monkeypatch.setattr(memory_bank, "MOST", 60)
-    in_parts = left_out_scores(patches, np.arange(20))
-    assert (in_parts >= alone - 1e-6).all()  # with less in memory, nothing is nearer
-    at_most(np.abs(in_parts - alone).max(), 0.5)
-
-
-def test_a_coreset_covers_all_rows():
-    rows = torch.nn.functional.normalize(
-        directions(5, 16, seed=1).repeat_interleave(40, 0) + 0.01 * torch.randn(200, 16), dim=-1
-    )
-    chosen = coreset(rows, 5, torch.Generator().manual_seed(0))
-    assert sorted((chosen // 40).tolist()) == [0, 1, 2, 3, 4]  # one of each cluster
-    at_most(distances_to(rows[None], rows[chosen]).max().item(), 0.02)
+    bank = memory_bank(patches, most=60)
+    assert bank.patches.shape == (60, 4) and len(set(bank.images.tolist())) > 15
+    for patch, image in zip(bank.patches, bank.images.tolist(), strict=True):
+        assert (patches[image] == patch).all(1).any()
+    assert torch.equal(memory_bank(patches, most=60).patches, bank.patches)
+    whole = left_out_scores(patches, np.arange(20), memory_bank(patches))
+    drawn = left_out_scores(patches, np.arange(20), bank)
+    assert (drawn >= whole - 1e-6).all()  # with less in memory, nothing is nearer
 
 
 @pytest.mark.parametrize(

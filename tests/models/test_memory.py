@@ -71,3 +71,9 @@ def test_distances_do_not_depend_on_how_many_are_compared_together(monkeypatch):
 def test_memory_and_pooling_go_together(changes):
     with pytest.raises(ValueError, match=f"memory is {changes.get('memory', 50)} with pool"):
         replace(SMALL, read_blocks=1, **changes)
+
+
+def test_a_new_head_is_one_of_classes_again():
+    config = SMALL.with_head(5)
+    assert (config.pool, config.memory, config.read_blocks, config.classes) == ("token", 0, 1, 5)
+    assert SMALL.headless() == config.with_head(0)

@@ -197,9 +197,10 @@ def good_model(
 
     # The patches of all good images, and the scores of each by a memory bank without it
     patches = patches_of(trunk, good, precision)
-    scores = left_out_scores(patches, groups)
+    memory = memory_bank(patches)
+    scores = left_out_scores(patches, groups, memory)
     threshold = fit_threshold(scores, groups)
-    classifier = with_memory(trunk, memory_bank(patches), threshold, images.labels)
+    classifier = with_memory(trunk, memory.patches, threshold, images.labels)
     classifier = replace(classifier, origin=_origin(recipe, good, threshold))
 
     # Other images

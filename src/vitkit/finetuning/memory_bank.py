@@ -4,8 +4,8 @@ in it: from that follows the threshold of the anomaly score.
 Legend: I images, N patches of each, R patches of all, M patches in memory, D numbers of a patch.
 """
 
-import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -16,9 +16,6 @@ from vitkit.models.head import distances_to, worst_count
 from vitkit.system.console.progress import bar
 
 MOST = 8_192  # largest number of patches in memory
-DRAWN = 65_536  # largest number of patches from which those in memory are chosen
-PROJECTED = 64  # numbers of a patch by which they are chosen
-FOLDS = 5  # of images that are left out together if each image alone would take too long
 REJECTED = 0.05  # share of good images whose score may exceed the threshold
 CERTAIN = (
     3.0  # logit of a good image of median score, by which "good" is likelier than the other class
@@ -64,22 +61,32 @@ def fit_threshold(scores: np.ndarray, groups: np.ndarray | None = None) -> Thres
     return Threshold(value, scale, count, above / (count + 1), (float(low), float(high)))
 
 
-def left_out_scores(patches: Tensor, groups: np.ndarray) -> np.ndarray:
-    """The anomaly score of each good image by a memory bank without the images of its group: float64 (I,).
+class MemoryBank(NamedTuple):
+    """Patches of good images."""
 
-    patches: of length 1, (I, N, D). groups: group numbers, (I,). If all patches fit into a memory bank,
-    each group is left out alone; else one of FOLDS parts of the images at a time.
-    """
-    numbers = np.unique(groups, return_inverse=True)[1]
-    if patches.shape[0] * patches.shape[1] > MOST:
-        numbers = numbers % FOLDS
+    patches: Tensor
+    """float32 (M, D), each of length 1."""
+    images: np.ndarray
+    """The number of the image that each is of, (M,)."""
+
+
+def memory_bank(patches: Tensor, most: int = MOST) -> MemoryBank:
+    """The patches of good images, (I, N, D), or `most` of them, drawn at random."""
+    count, each, _ = patches.shape
+    rows = torch.arange(count * each)
+    if len(rows) > most:
+        generator = torch.Generator().manual_seed(0)
+        rows = torch.randperm(len(rows), generator=generator)[:most].sort().values
+    return MemoryBank(patches.flatten(0, 1)[rows].float(), (rows // each).numpy())
+
+
+def left_out_scores(patches: Tensor, groups: np.ndarray, memory: MemoryBank) -> np.ndarray:
+    """The anomaly score of each good image by the memory bank without the patches of its group: float64
+    (I,). patches: of length 1, (I, N, D). groups: group numbers, (I,)."""
     scores = np.zeros(len(patches))
-    folds = range(numbers.max() + 1)
-    for fold in bar("leaving good images out")(folds, len(folds)):
-        is_out = numbers == fold
-        memory = memory_bank(patches[torch.from_numpy(~is_out)])
-        for i in np.flatnonzero(is_out):
-            scores[i] = anomaly_score(patches[i], memory)
+    for i in bar("leaving good images out")(range(len(patches)), len(patches)):
+        is_other = torch.from_numpy(groups[memory.images] != groups[i])
+        scores[i] = anomaly_score(patches[i], memory.patches[is_other])
     return scores
 
 
@@ -87,31 +94,3 @@ def anomaly_score(patches: Tensor, memory: Tensor) -> float:
     """The anomaly score of one image, as the pooling "memory" computes it: (N, D) and (M, D)."""
     distances = distances_to(patches[None].float(), memory)[0]
     return float(distances.topk(worst_count(len(distances))).values.mean())
-
-
-def memory_bank(patches: Tensor, most: int = MOST) -> Tensor:
-    """The patches of good images, (I, N, D), or a coreset of `most` of them that covers all: float32 (M,
-    D)."""
-    rows = patches.flatten(0, 1)
-    if len(rows) <= most:
-        return rows.float()
-    generator = torch.Generator().manual_seed(0)
-    if len(rows) > DRAWN:
-        rows = rows[torch.randperm(len(rows), generator=generator)[:DRAWN].sort().values]
-    return rows[coreset(rows, most, generator)].float()
-
-
-def coreset(rows: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """`count` of R rows, so that none is far from its nearest: the greedy k-centre algorithm of PatchCore,
-    on a random projection, which keeps distances but for a few percent. Returns indices, (count,)."""
-    width = rows.shape[1]
-    axes = torch.randn(width, min(PROJECTED, width), generator=generator) / math.sqrt(PROJECTED)
-    points = rows.float() @ axes  # (R, P)
-    squares = points.square().sum(1)
-    nearest = torch.full((len(points),), torch.inf)
-    chosen = torch.zeros(count, dtype=torch.int64)
-    for k in range(1, count):
-        last = points[chosen[k - 1]]
-        nearest = torch.minimum(nearest, squares - 2 * (points @ last) + last.square().sum())
-        chosen[k] = nearest.argmax()
-    return chosen

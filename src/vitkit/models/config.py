@@ -315,8 +315,13 @@ class ViTConfig:
 
     def with_head(self, classes: int) -> "ViTConfig":
         """The configuration with a new head for this many classes directly on the pooled state (Section 3.2),
-        or without a head for 0."""
-        return replace(self, classes=classes, head_bias=0.0, representation=0)
+        or without a head for 0. A memory bank goes with its head: the new one reads the class token, or the
+        mean of the patches."""
+        config = self
+        if self.pooling.compares_patches:
+            pool: PoolName = "token" if self.has_class_token else "gap"
+            config = replace(self, pool=pool, read_blocks=1, memory=0)
+        return replace(config, classes=classes, head_bias=0.0, representation=0)
 
     def headless(self) -> "ViTConfig":
         """The configuration of the encoder without a head.
@@ -324,9 +329,7 @@ class ViTConfig:
         If only a vitkit head combines several states, the class token of the last block remains, which every
         library can return.
         """
-        headless = replace(self.with_head(0), read_blocks=1, memory=0)
-        if self.pooling.compares_patches:
-            headless = replace(headless, pool="token" if self.has_class_token else "gap")
+        headless = replace(self.with_head(0), read_blocks=1)
         if self.pooling.extends_class_token:
             headless = replace(headless, pool="token")
         return headless

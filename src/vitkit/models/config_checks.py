@@ -20,16 +20,16 @@ class PositionKind:
     """A kind of position embedding. The defaults are those of fixed positions that are added at the stem."""
 
     default_inject: Literal["stem", "every", "shared"] = "stem"
-    """Where it is added if ViTConfig.inject is None."""
+    """Where the positions are added if ViTConfig.inject is None."""
     adds_to_tokens: bool = True
-    """Whether it is added to tokens; otherwise it acts within attention."""
+    """Whether the positions are added to tokens; otherwise they act within attention."""
     has_tables: bool = False
-    """Whether it has parameters."""
+    """Whether the positions have parameters."""
     has_prefix_rows: bool = False
-    """Whether its table has rows for the tokens before the patches, see ViTConfig.prefix_positions.
+    """Whether the table has rows for the tokens before the patches, see ViTConfig.prefix_positions.
     (Relative positions need none: such a token has offsets like all others.)"""
     any_grid: bool = True
-    """Whether it has a meaning on grids other than its own."""
+    """Whether the positions have a meaning on grids other than their own."""
     keeps_trained_grid: bool = False
     """Whether a model for another size keeps the grid of its training (ViTConfig.position_grid),
     because its positions cannot be resampled."""

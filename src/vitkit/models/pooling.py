@@ -32,7 +32,7 @@ class Token:
     """The state of one token."""
 
     number: int
-    """Counted from 0, the class token."""
+    """The number of the token; 0 is the class token."""
     states = 1
 
 
@@ -41,7 +41,7 @@ class Patch:
     """The state of one patch."""
 
     number: int
-    """In raster order, from 0."""
+    """The number of the patch in raster order, from 0."""
     states = 1
 
 
@@ -100,7 +100,7 @@ class Pool:
 
     @property
     def reads_distillation_token(self) -> bool:
-        """Whether it reads a token that has its own classifier (DeiT)."""
+        """Whether the pooling reads a token that has its own classifier (DeiT)."""
         return Token(1) in self.reads
 
     @property

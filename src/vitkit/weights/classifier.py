@@ -190,7 +190,7 @@ class Classifier:
     __call__ = predict
 
     def __getattr__(self, name: str) -> Any:
-        """Raises AttributeError for a missing attribute, with the right name if other libraries have one of
+        """Raise AttributeError for a missing attribute, with the right name if other libraries have one of
         that name."""
         sentence = f"a Classifier has no {name!r}"
         if name in OTHER_NAMES:
@@ -257,7 +257,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def check_native(config: ModelConfig, patch: tuple[int, int]) -> None:
-    """Raises VitkitError for a model that cannot read images in their own aspect ratios, with patches of
+    """Raise VitkitError for a model that cannot read images in their own aspect ratios, with patches of
     (height, width) pixels."""
     reason = None
     if not isinstance(config, ViTConfig) or config.stem is not None or config.mixer != "full":
@@ -298,7 +298,7 @@ def no_answer(classifier: Classifier) -> str:
 
 
 def check_answers(classifier: Classifier, instead: str = "train one: vitkit finetune") -> None:
-    """Raises VitkitError for a model whose outputs do not depend on the image; the message ends with
+    """Raise VitkitError for a model whose outputs do not depend on the image; the message ends with
     `instead`, the remedy."""
     if reason := no_answer(classifier):
         raise Unsupported(f"{reason}; {instead}")
@@ -317,7 +317,7 @@ def has_head_of_zeros(model: nn.Module) -> bool:
 
 
 def check_labels(labels: Iterable[str]) -> None:
-    """Raises VitkitError for a single string, because its letters would become the labels."""
+    """Raise VitkitError for a single string, because its letters would become the labels."""
     if isinstance(labels, str):
         raise BadSettings(
             f"labels is {labels!r}, one string; give a list of names, one for each class"
@@ -429,7 +429,7 @@ def from_json(values: dict) -> Description:
 
 
 def check_own_weights(model: nn.Module) -> None:
-    """Raises VitkitError for a model that was made for inference, or that something else changed."""
+    """Raise VitkitError for a model that was made for inference, or that something else changed."""
     if getattr(model, "inference_only", False):
         raise Unsupported("the model was made for inference; save the model that it was made from")
     if not isinstance(model, Model):
@@ -456,7 +456,7 @@ def _fits(tensor: object, expected: Tensor | None) -> bool:
 
 
 def check_finite(state: dict[str, Tensor]) -> None:
-    """Raises VitkitError, with the names of the tensors, if any contains NaN or infinity."""
+    """Raise VitkitError, with the names of the tensors, if any contains NaN or infinity."""
     broken = []
     for name, tensor in state.items():
         # The sum is not finite if any value is not; rarely, large finite values overflow too. It is much

@@ -225,7 +225,7 @@ def _largest(numbers: list[float]) -> float:
 
 
 def _check_logits(proof: Proof, to: str, tolerance: float) -> None:
-    """Raises VitkitError if the other library's logits differ from vitkit's, or are not finite."""
+    """Raise VitkitError if the other library's logits differ from vitkit's, or are not finite."""
     if not isfinite(proof.scale):
         raise BadWeights("the model's logits on random images are not finite; nothing is written")
     if proof.largest is None or proof.largest <= tolerance:  # NaN is not

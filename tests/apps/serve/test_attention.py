@@ -19,7 +19,7 @@ from vitkit.apps.serve.batching import Choice, Sent
 from vitkit.apps.serve.http.service import LOOKS
 from vitkit.apps.serve.models import answers_alone, served_now
 from vitkit.data import Preprocessing, open_image
-from vitkit.inspection import raw_attention, rollout
+from vitkit.inspection import anomaly_map, raw_attention, rollout
 from vitkit.models import Backbone, ResNetConfig, Tiling, create, vit
 from vitkit.runtimes import eager
 from vitkit.system.errors import BadImage, BadSettings, BadWeights, Unavailable, Unsupported
@@ -32,11 +32,11 @@ SENT = Sent("bee.jpg", JPEG)
 ROLLOUT = Choice()
 
 
-def classifier_of(config=SMALL, preprocessing=None) -> Classifier:
+def classifier_of(config=SMALL, preprocessing=None, labels=tuple("abc")) -> Classifier:
     """A random model."""
     model = create(config, seed=0).eval()
     torch.nn.init.normal_(model.head.weight, generator=torch.Generator().manual_seed(0))
-    return Classifier(model, preprocessing or Preprocessing((32, 48), "shorter", 60), tuple("abc"))
+    return Classifier(model, preprocessing or Preprocessing((32, 48), "shorter", 60), labels)
 
 
 # The maps
@@ -62,6 +62,23 @@ def test_maps_are_those_of_inspection():
     assert looked.caption == "Layer 2, head 1 of 2: where the framed patch (row 4, column 5) looks."
     looked = looker.look(SENT, Choice(1))
     assert looked.caption == "Layer 1, mean of 2 heads: where the class token looks."
+
+
+def test_a_model_of_good_images_shows_where_an_image_is_unlike_them():
+    config = replace(SMALL, pool="memory", memory=9, classes=2, class_token=True)
+    classifier = classifier_of(config, labels=("good", "bad"))
+    looked = Looker(classifier).look(SENT, ROLLOUT)
+    images = classifier.batch([open_image(JPEG, "a")])
+    assert np.array_equal(looked.weights, anomaly_map(classifier, images)[0].numpy())
+    assert looked.weights.shape == (4, 6) and looked.caption == (
+        "Red where it is unlike the images of good."
+    )
+    pixels = Looker(classifier).view(SENT).pixels
+    row, column = np.unravel_index(looked.weights.argmax(), (4, 6))
+    y, x = (int(427 * (row + 0.5) / 4), int(640 * (column + 0.5) / 6))
+    redder = looked.picture[y, x].astype(int) - pixels[y, x]
+    assert redder[0] > redder[1]  # there is more red
+    assert Looker(classifier).look(SENT, Choice(1)).caption.startswith("Layer 1, mean of 2 heads")
 
 
 @pytest.mark.parametrize("tiling, grid", [(Tiling((8, 8), (8, 8)), (4, 6)), (OVERLAP, (5, 11))])

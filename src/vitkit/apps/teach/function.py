@@ -29,13 +29,14 @@ from vitkit.evaluation import (
     undone,
 )
 from vitkit.evaluation.probes.teaching import has_memory
+from vitkit.inspection import has_anomaly_map
 from vitkit.system.console.messages import say
 from vitkit.system.console.text import counted, printable, printable_name
-from vitkit.system.errors import BadSettings
+from vitkit.system.errors import BadSettings, Unsupported
 from vitkit.system.functions.arguments import name_of, pick_precision
 from vitkit.system.functions.public import public
 from vitkit.system.functions.results import Rows
-from vitkit.system.functions.steps import IMAGES, step
+from vitkit.system.functions.steps import DATA, IMAGES, step
 from vitkit.system.functions.types import DeviceLike, PathLike, Several
 from vitkit.system.machine import PrecisionChoice, pick_device
 from vitkit.weights import (
@@ -294,6 +295,11 @@ def _open(
         return Taught(folder, there, _memory(folder, there, precision), False)
 
     # A new model
+    if directory is None and has_anomaly_map(loaded):
+        raise Unsupported(
+            f"{path} remembers the patches of good images, not classes; to add good images, put them beside the "
+            f"others and repeat the command that made it: {step('finetune', DATA)}"
+        )
     if path is not None and folder.resolve() == path.resolve():  # it would replace the given model
         raise BadSettings(
             f"{path} remembers no photographs; begin a model that does in another directory, "

@@ -94,7 +94,7 @@ def architecture_name(json: dict) -> str:
 
 
 def check_arguments(arguments: dict) -> None:
-    """Raises VitkitError for an argument of timm's function that changes what the model computes and that
+    """Raise VitkitError for an argument of timm's function that changes what the model computes and that
     vitkit cannot read."""
     for name, value in arguments.items():
         if value is None or name in READ_ARGUMENTS or name in SHAPES or name in TRAINING:
