@@ -15,6 +15,7 @@ import vitkit
 from vitkit.data import Preprocessing, open_parts, open_source
 from vitkit.finetuning.good_images import at_own_resolution
 from vitkit.inspection import anomaly_map
+from vitkit.inspection.photographs import LINE
 from vitkit.models import create, vit
 from vitkit.recipes import finetune as recipe_of
 from vitkit.weights import Classifier, save
@@ -149,16 +150,17 @@ def test_regions_are_of_models_of_good_images(pretrained, parts, tmp_path):
         vitkit.predict(pretrained, parts / "spot", regions=tmp_path / "regions.txt", quiet=True)
 
 
-def test_a_picture_of_the_map_is_red_on_the_defect(made, parts, tmp_path):
-    vitkit.predict(made, parts / "spot" / "0.png", attention=tmp_path / "maps", quiet=True)
+def test_a_picture_of_the_map_is_red_on_the_defect(made, tmp_path):
+    """At the image's own resolution and proportions."""
+    pixels = np.repeat(np.repeat(stripes(100, (40, 8)), 8, 0), 10, 1)  # 512 x 640
+    (tmp_path / "large.png").write_bytes(encoded(pixels, "PNG"))
+    vitkit.predict(made, tmp_path / "large.png", attention=tmp_path / "maps", quiet=True)
     (path,) = (tmp_path / "maps").iterdir()
     with Image.open(path) as picture:
-        pixels = np.asarray(picture.convert("RGB")).astype(int)
-    side = pixels.shape[1] // 2
-    scale = side / SIDE
-    y, x = round(14 * scale), round(46 * scale)
-    plain, drawn = pixels[y, x], pixels[y, side + x]
-    assert plain[1] > 240 and drawn[1] < 140 and drawn[0] > 200  # white, and red
+        drawn = np.asarray(picture.convert("RGB")).astype(int)
+    assert drawn.shape == (512 + LINE, 2 * 640, 3)
+    plain, red = drawn[14 * 8, 46 * 10], drawn[14 * 8, 640 + 46 * 10]
+    assert plain[1] > 240 and red[1] < 140 and red[0] > 200  # white, and red
 
 
 @pytest.mark.parametrize(
