@@ -12,7 +12,7 @@ from pictures import encoded
 from PIL import Image
 
 import vitkit
-from vitkit.data import Preprocessing, open_parts, open_source
+from vitkit.data import Columns, Preprocessing, open_parts, open_source
 from vitkit.finetuning.good_images import at_own_resolution
 from vitkit.inspection import anomaly_map
 from vitkit.inspection.photographs import LINE
@@ -218,6 +218,36 @@ def test_an_exported_file_has_the_score_and_the_map(shared, tmp_path):
     of_file = vitkit.evaluate(path, test, quiet=True)
     assert of_file["auroc"] == pytest.approx(of_model["auroc"], abs=1e-3)
     at_least(of_model["auroc"], 0.7)
+
+
+def test_images_are_turned_if_the_good_ones_are(pretrained, tmp_path):
+    """Few images, turned differently, are remembered in four positions; images of one position are not."""
+    said = []
+    for turns in (0, 1):
+        folder = tmp_path / f"turned-{turns}" / "good"
+        folder.mkdir(parents=True)
+        for i in range(8):
+            pixels = np.rot90(stripes(i), turns * i).copy()
+            (folder / f"{i}.png").write_bytes(encoded(pixels, "PNG"))
+        heard = []
+        run = tmp_path / f"run-{turns}"
+        vitkit.finetune(pretrained, folder, workdir=run, progress=heard.append)
+        said.append(any("remembered in four positions" in str(each) for each in heard))
+    assert said == [False, True]
+
+
+def test_images_of_one_part_are_left_out_together(pretrained, parts, tmp_path):
+    rows = [f"{parts / 'good'}/{i:02}.png,good,{i // 2}" for i in range(24)]
+    table = tmp_path / "table.csv"
+    table.write_text("\n".join(["file_name,label,part", *rows]))
+    settings = {"workdir": tmp_path / "run", "device": "cpu", "quiet": True}
+    made = vitkit.finetune(pretrained, table, columns=Columns(group="part"), **settings)
+    assert made.good.threshold.images == 12 and made.good.used == 24
+    table.write_text(
+        "\n".join(["file_name,label,part", *(row[: row.rfind(",")] + ",1" for row in rows)])
+    )
+    with pytest.raises(ValueError, match="all 24 images of good are of one group; at least 2"):
+        vitkit.finetune(pretrained, table, columns=Columns(group="part"), **settings)
 
 
 def test_it_is_not_taught_classes(made, parts):
