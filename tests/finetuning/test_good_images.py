@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -237,15 +238,18 @@ def test_images_are_turned_if_the_good_ones_are(pretrained, tmp_path):
 
 
 def test_images_of_one_part_are_left_out_together(pretrained, parts, tmp_path):
-    rows = [f"{parts / 'good'}/{i:02}.png,good,{i // 2}" for i in range(24)]
+    shutil.copytree(parts / "good", tmp_path / "good")
     table = tmp_path / "table.csv"
-    table.write_text("\n".join(["file_name,label,part", *rows]))
     settings = {"workdir": tmp_path / "run", "device": "cpu", "quiet": True}
+
+    def write(parts: int) -> None:
+        rows = [f"good/{i:02}.png,good,{i % parts}" for i in range(24)]
+        table.write_text("\n".join(["file_name,label,part", *rows]))
+
+    write(12)
     made = vitkit.finetune(pretrained, table, columns=Columns(group="part"), **settings)
     assert made.good.threshold.images == 12 and made.good.used == 24
-    table.write_text(
-        "\n".join(["file_name,label,part", *(row[: row.rfind(",")] + ",1" for row in rows)])
-    )
+    write(1)
     with pytest.raises(ValueError, match="all 24 images of good are of one group; at least 2"):
         vitkit.finetune(pretrained, table, columns=Columns(group="part"), **settings)
 
