@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -12,9 +13,10 @@ from pictures import encoded
 from PIL import Image
 
 import vitkit
-from vitkit.data import Preprocessing, open_parts, open_source
+from vitkit.data import Columns, Preprocessing, open_parts, open_source
 from vitkit.finetuning.good_images import at_own_resolution
 from vitkit.inspection import anomaly_map
+from vitkit.inspection.photographs import LINE
 from vitkit.models import create, vit
 from vitkit.recipes import finetune as recipe_of
 from vitkit.weights import Classifier, save
@@ -149,16 +151,17 @@ def test_regions_are_of_models_of_good_images(pretrained, parts, tmp_path):
         vitkit.predict(pretrained, parts / "spot", regions=tmp_path / "regions.txt", quiet=True)
 
 
-def test_a_picture_of_the_map_is_red_on_the_defect(made, parts, tmp_path):
-    vitkit.predict(made, parts / "spot" / "0.png", attention=tmp_path / "maps", quiet=True)
+def test_a_picture_of_the_map_is_red_on_the_defect(made, tmp_path):
+    """At the image's own resolution and proportions."""
+    pixels = np.repeat(np.repeat(stripes(100, (40, 8)), 8, 0), 10, 1)  # 512 x 640
+    (tmp_path / "large.png").write_bytes(encoded(pixels, "PNG"))
+    vitkit.predict(made, tmp_path / "large.png", attention=tmp_path / "maps", quiet=True)
     (path,) = (tmp_path / "maps").iterdir()
     with Image.open(path) as picture:
-        pixels = np.asarray(picture.convert("RGB")).astype(int)
-    side = pixels.shape[1] // 2
-    scale = side / SIDE
-    y, x = round(14 * scale), round(46 * scale)
-    plain, drawn = pixels[y, x], pixels[y, side + x]
-    assert plain[1] > 240 and drawn[1] < 140 and drawn[0] > 200  # white, and red
+        drawn = np.asarray(picture.convert("RGB")).astype(int)
+    assert drawn.shape == (512 + LINE, 2 * 640, 3)
+    plain, red = drawn[14 * 8, 46 * 10], drawn[14 * 8, 640 + 46 * 10]
+    assert plain[1] > 240 and red[1] < 140 and red[0] > 200  # white, and red
 
 
 @pytest.mark.parametrize(
@@ -216,6 +219,39 @@ def test_an_exported_file_has_the_score_and_the_map(shared, tmp_path):
     of_file = vitkit.evaluate(path, test, quiet=True)
     assert of_file["auroc"] == pytest.approx(of_model["auroc"], abs=1e-3)
     at_least(of_model["auroc"], 0.7)
+
+
+def test_images_are_turned_if_the_good_ones_are(pretrained, tmp_path):
+    """Few images, turned differently, are remembered in four positions; images of one position are not."""
+    said = []
+    for turns in (0, 1):
+        folder = tmp_path / f"turned-{turns}" / "good"
+        folder.mkdir(parents=True)
+        for i in range(8):
+            pixels = np.rot90(stripes(i), turns * i).copy()
+            (folder / f"{i}.png").write_bytes(encoded(pixels, "PNG"))
+        heard = []
+        run = tmp_path / f"run-{turns}"
+        vitkit.finetune(pretrained, folder, workdir=run, progress=heard.append)
+        said.append(any("remembered in four positions" in str(each) for each in heard))
+    assert said == [False, True]
+
+
+def test_images_of_one_part_are_left_out_together(pretrained, parts, tmp_path):
+    shutil.copytree(parts / "good", tmp_path / "good")
+    table = tmp_path / "table.csv"
+    settings = {"workdir": tmp_path / "run", "device": "cpu", "quiet": True}
+
+    def write(parts: int) -> None:
+        rows = [f"good/{i:02}.png,good,{i % parts}" for i in range(24)]
+        table.write_text("\n".join(["file_name,label,part", *rows]))
+
+    write(12)
+    made = vitkit.finetune(pretrained, table, columns=Columns(group="part"), **settings)
+    assert made.good.threshold.images == 12 and made.good.used == 24
+    write(1)
+    with pytest.raises(ValueError, match="all 24 images of good are of one group; at least 2"):
+        vitkit.finetune(pretrained, table, columns=Columns(group="part"), **settings)
 
 
 def test_it_is_not_taught_classes(made, parts):

@@ -21,7 +21,6 @@ from vitkit.data import (
     check_images,
     fingerprint,
     grouped_columns,
-    grouped_to_measure,
     parts_at,
     subset,
 )
@@ -29,6 +28,7 @@ from vitkit.evaluation import Metric, batches_of, collect
 from vitkit.evaluation.evaluator import concatenated
 from vitkit.evaluation.metrics.defects import GOOD, MEMORY_BANK, detection, good_or_not
 from vitkit.finetuning.memory_bank import (
+    MemoryBank,
     Threshold,
     fit_threshold,
     left_out_scores,
@@ -44,6 +44,7 @@ from vitkit.system.processes.ranks import from_rank_0
 from vitkit.weights import Classifier, fitted_to, load_for, preprocessing_for, rebuilt
 
 UNLIKE = "unlike"  # name of the class of all other images, if these have several names or none
+TURNED = 100  # largest number of good images that are turned: more of them show every position themselves
 LEAST = 2  # good images, of which one can be compared with another
 # Shares of the published model's blocks: that are kept, and the last of these, that are compared. Later blocks
 # say what an image shows, not how it looks (benchmarks/defects.py)
@@ -60,7 +61,7 @@ class GoodImages(NamedTuple):
     """The readable images of a data set, with two classes: the good ones, and all others."""
 
     good: Source
-    """Good images to learn from, with their groups."""
+    """Good images to learn from; with the groups of a column that the settings name."""
     others: Source | None
     """Other images of the part to learn from: nothing is fitted to them."""
     test: Source | None
@@ -145,9 +146,12 @@ def open_good_images(data: Data, normal: str) -> GoodImages:
             f"at least {LEAST} are needed, to compare one with another, and 19 for a threshold that 5 % of "
             "good images exceed"
         )
-    if data.groups != "none":
-        good, of_groups = grouped_to_measure(good)
-        notes += of_groups
+    # Bursts are not looked for: good parts before one camera look as alike as shots of one burst
+    if good.groups is not None and len(np.unique(good.groups)) < LEAST:
+        raise BadData(
+            f"all {len(good):,} images of {normal} are of one group; at least {LEAST} groups are needed, to "
+            "compare one with another"
+        )
     bad = subset(learn, np.flatnonzero(~is_good))
     test_name = "test"
     if "test" not in sources:
@@ -199,6 +203,17 @@ def good_model(
     patches = patches_of(trunk, good, precision)
     memory = memory_bank(patches)
     scores = left_out_scores(patches, groups, memory)
+    height, width = recipe.data.preprocessing.size
+    if len(good) <= TURNED and height == width:
+        views = [patches, *(patches_of(trunk, good, precision, turns) for turns in (1, 2, 3))]
+        turned = torch.cat(views, 1)  # (I, 4 N, D)
+        if turns_help(patches, turned, groups, memory, scores):
+            say(
+                "each good image is remembered in four positions, turned by quarters: the images that are left "
+                "out resemble those more"
+            )
+            memory = memory_bank(turned)
+            scores = left_out_scores(patches, groups, memory)
     threshold = fit_threshold(scores, groups)
     classifier = with_memory(trunk, memory.patches, threshold, images.labels)
     classifier = replace(classifier, origin=_origin(recipe, good, threshold))
@@ -214,6 +229,24 @@ def good_model(
         excess = scores_of(classifier, images.test, precision) - threshold.value
         test = detection(excess, images.test.target_array != GOOD)
     return GoodModel(classifier, threshold, images, len(good), tuple(figures), tuple(test))
+
+
+def turns_help(
+    patches: Tensor, turned: Tensor, groups: np.ndarray, memory: MemoryBank, scores: np.ndarray
+) -> bool:
+    """Whether good images that are left out are nearer to a memory bank of images turned by quarters than to
+    one of the images as they are, which has as many patches: by more than a standard error.
+
+    Args:
+        patches: The patches of the good images, (I, N, D).
+        turned: Those of the images in four positions, (I, 4 N, D).
+        groups: Group numbers, (I,).
+        memory: A memory bank of `patches`.
+        scores: The anomaly scores of the images by that, (I,).
+    """
+    bank = memory_bank(turned, most=len(memory.patches))
+    gains = scores - left_out_scores(patches, groups, bank)
+    return bool(gains.sum() > np.sqrt(np.square(gains).sum()))
 
 
 def trunk_for(recipe: Recipe, device: torch.device) -> Classifier:
@@ -268,8 +301,11 @@ def _few_enough(good: Source, trunk: Classifier) -> tuple[Source, str]:
     )
 
 
-def patches_of(classifier: Classifier, source: Source, precision: Precision) -> Tensor:
-    """What is compared of the patches of images: float16 (I, N, D), each of length 1."""
+def patches_of(
+    classifier: Classifier, source: Source, precision: Precision, turns: int = 0
+) -> Tensor:
+    """What is compared of the patches of images: float16 (I, N, D), each of length 1. turns: by how many
+    quarters the images, which are squares then, are turned."""
     model = classifier.model
     assert isinstance(model, VisionTransformer)
     pool = model.pool
@@ -277,7 +313,8 @@ def patches_of(classifier: Classifier, source: Source, precision: Precision) -> 
 
     def read(batch: Batch) -> tuple[Tensor, ...]:
         with autocast(classifier.device, precision):
-            states = model.patch_states(classifier.preprocessing.normalise(batch.images))
+            images = torch.rot90(batch.images, turns, (2, 3))
+            states = model.patch_states(classifier.preprocessing.normalise(images))
         return pool.directions(states).half(), batch.indices
 
     batches = batches_of(classifier, source, "reading patches")

@@ -54,6 +54,7 @@ from .photographs import darkened as darkened
 from .photographs import draw_looked as draw_looked
 from .photographs import over_image as over_image
 from .photographs import photograph_and_map as photograph_and_map
+from .photographs import whole_pixels as whole_pixels
 from .plots import Curve as Curve
 from .plots import DARK as DARK
 from .plots import LIGHT as LIGHT

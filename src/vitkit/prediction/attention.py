@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from vitkit.data import Preprocessing
+from vitkit.data import Preprocessing, in_memory, open_image, picture_for_people
 from vitkit.inspection import (
     check_has_attention,
     has_anomaly_map,
@@ -21,9 +21,11 @@ from vitkit.inspection import (
     logits_and_rollout,
     over_image,
     photograph_and_map,
+    whole_pixels,
 )
 from vitkit.inspection.figures.anomaly_maps import logits_and_anomaly_map
 from vitkit.inspection.photographs import captioned, enlarged
+from vitkit.prediction.items import Item
 from vitkit.prediction.sorting import safe_name
 from vitkit.runtimes import Eager
 from vitkit.runtimes.pytorch import with_strangeness
@@ -87,7 +89,8 @@ class Looking:
 
 class LookPictures:
     """Draws one picture per image into a directory: the model's input, beside it the input darkened by
-    low attention, or red where it is unlike good images, and below them the prediction."""
+    low attention, and below them the prediction. For a model of good images, the image at its own
+    resolution, and beside it red where it is unlike good ones."""
 
     def __init__(self, directory: Path, looking: Looking):
         """The directory is created with the first picture."""
@@ -95,10 +98,19 @@ class LookPictures:
         self.looking = looking
         self.names: Counter[str] = Counter()
 
+    def whole(self, item: Item) -> np.ndarray:
+        """The part of an image that the model sees, at the image's own resolution, which a map is drawn over:
+        uint8 (3, H, W). The image is read again."""
+        picture = in_memory(open_image(item.read(), item.name))  # decoded once
+        box = self.looking.preprocessing.visible(picture)
+        rows, columns = whole_pixels(box, picture.size)
+        return picture_for_people(picture)[rows, columns].transpose(2, 0, 1)
+
     def draw(self, name: str, image: np.ndarray, place: int, answer: str) -> Path:
         """Draw the picture of an image, and return its path.
 
-        image: uint8 (3, H, W). place: the image's index in the last batch. answer: the prediction
+        image: uint8 (3, H, W): what the model got, or the same part of the image at its own resolution.
+        place: the image's index in the last batch. answer: the prediction
         in words.
 
         The picture is called as the image, with a number appended if the name is taken by another picture

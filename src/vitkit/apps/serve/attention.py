@@ -23,8 +23,8 @@ from vitkit.inspection import (
     over_image,
     raw_attention,
     rollout,
+    whole_pixels,
 )
-from vitkit.inspection.photographs import whole_pixels
 from vitkit.models import Grid, Tiling, same_memory
 from vitkit.system.console.text import counted
 from vitkit.system.errors import BadSettings, BadWeights

@@ -280,6 +280,8 @@ class Taking:
             if answered.predictions[row].error is not None:
                 continue
             image = self.runtime.preprocessing.image_of(answered.prepared.images, place)
+            if looks.looking.is_anomaly_map:
+                image = looks.whole(answered.items[row])
             answer = self._caption(answered.predictions[row])
             path = looks.draw(answered.items[row].name, image, place, answer)
             extra[row]["attention"] = str(path)
