@@ -62,6 +62,12 @@ MEASURED = {
     "label": ("apps/label", *_CLOSED_FORM),
     "load": ("weights", "models"),
     "loader": _LOADING,
+    "masks": (
+        "finetuning/segmentation",
+        "data/masks",
+        "evaluation/metrics/segmentation.py",
+        "models",
+    ),
     "mutants": ("", "../../tests"),
     "near_copies": ("curation/duplicates.py", "curation/statistics.py", "data/images"),
     "precision": ("models", "system/machine.py", "data/images"),

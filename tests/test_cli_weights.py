@@ -83,7 +83,7 @@ def test_the_part_that_is_read_is_said_and_can_be_chosen(model, tmp_path, capsys
             " ".join(err.split())
         )
     status, _, err = say(capsys, "show", file, "--heads", "2", "--part", "model")
-    assert status == 0 and "read: model, as you say" in err and "part: model_ema" not in err
+    assert status == 0 and "read: model, as set" in err and "part: model_ema" not in err
     status, _, err = say(capsys, "show", file, "--heads", "2", "--part", "nets")
     assert status == 1 and "no part 'nets'; its parts are model and model_ema" in " ".join(
         err.split()

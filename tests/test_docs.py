@@ -13,9 +13,11 @@ import tomllib
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from pictures import encoded, photograph
+from PIL import Image
 
 import vitkit
 from vitkit import cli
@@ -198,6 +200,8 @@ def shortened(words: list[str]) -> list[str]:
         return [*words, *SHORT, *SMALL]
     if "--select" in words:
         return [*words, *SHORT, *ONE_RUN]
+    if "--masks" in words and words[0] == "finetune":  # without a recipe
+        return [*words, "--tokens", "36", "--device", "cpu"]
     if words[0] == "finetune":
         return [*words, *SHORT]
     if words[0] == "inspect" and "--shown" not in words:
@@ -225,6 +229,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     for name in PHOTOGRAPHS:
         make_photographs(tmp_path / name)
+    make_masks(tmp_path / "photos", tmp_path / "masks")
     for seed, name in enumerate(CLASSES):
         (tmp_path / name).mkdir()
         for i in range(3):
@@ -270,6 +275,15 @@ def make_photographs(folder: Path) -> None:
                 file = folder / part / str(label) / f"{i}.jpg"
                 file.write_bytes(encoded(photograph(40, 30, seed=100 * count + 10 * label + i)))
     (folder / "test/0/0.jpg").write_bytes((folder / "train/0/0.jpg").read_bytes())
+
+
+def make_masks(photographs: Path, folder: Path) -> None:
+    """A mask for each photograph: its bright pixels, and the others."""
+    for file in photographs.rglob("*.jpg"):
+        mask = folder / file.relative_to(photographs).with_suffix(".png")
+        mask.parent.mkdir(parents=True, exist_ok=True)
+        grey = np.asarray(Image.open(file).convert("L"))
+        mask.write_bytes(encoded((grey > 127).astype(np.uint8), "PNG"))
 
 
 def make_web_runtime(folder: Path) -> None:

@@ -295,7 +295,7 @@ def test_an_origin_is_left_out_where_it_is_not_as_written():
     assert checked_origin(right) == (right, ())
     kept, notes = checked_origin({"data": 3, "split_seed": "0", "learned": "abc", "init": "start"})
     assert kept == {"init": "start"}
-    assert notes[0] == "'data' of its origin is 3, which is not what was written, and left out"
+    assert notes[0] == "'data' of its origin is 3, which is invalid, and left out"
     assert len(notes) == 3
 
 

@@ -46,6 +46,7 @@ from .models import hidden_states as hidden_states
 from .models import recording as recording
 from .models import vit as vit
 from .prediction import predict as predict
+from .prediction import segment as segment
 from .prediction import sort as sort
 from .recipes import Recipe as Recipe
 from .system.errors import BadData as BadData

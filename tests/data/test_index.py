@@ -248,13 +248,12 @@ def test_bytes_before_the_first_step(tmp_path, small, ranks, beside):
 
 
 def test_an_index_that_another_rank_gives_is_not_made_again_and_one_that_it_does_not_is(
-    packed, read_through, monkeypatch
+    packed, read_through, request
 ):
     """Of three shards, one is claimed by a rank that gives its index, one by a rank that fails, and one
     by nobody: this process makes the last two, and gives what it has claimed."""
-    monkeypatch.setattr(watchdog, "store", HashStore())
-    monkeypatch.setattr(watchdog, "world_size", 2)
-    monkeypatch.setattr(watchdog, "patience", 0)
+    watchdog.begin(HashStore(), 0, 2, patience=0)
+    request.addfinalizer(watchdog.end)
     shutil.copy(first_shard(packed), packed / "train-00002.tar")
     given, failed, free = map(str, sorted(packed.glob("*.tar")))
     for path in packed.glob(f"*{shard_index.BESIDE}"):

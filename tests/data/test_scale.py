@@ -358,16 +358,14 @@ def test_a_connection_that_drops_is_tried_again(tmp_path, served, monkeypatch):
     check(open_source(served + "/wds/train-{000..002}.tar"))
 
 
-def test_what_no_library_opens_is_said_in_a_line(monkeypatch):
-    def unknown(address):
+def test_what_no_library_opens_is_said_in_a_line():
+    def unknown(system, path):
         raise ValueError("Protocol not known: x9\nKnown ones are many")
 
-    monkeypatch.setattr("fsspec.core.url_to_fs", unknown)
-    with pytest.raises(
-        ValueError, match=r"cannot be opened: Protocol not known: x9; try pip"
-    ) as said:
-        retries.with_retries(len, "x9://a/b.tar")
-    assert "\n" not in str(said.value)
+    for operation, address in ((len, "x9://a/b.tar"), (unknown, "memory://a/b.tar")):
+        with pytest.raises(ValueError, match="Protocol not known: x9; try pip install") as said:
+            retries.with_retries(operation, address)
+        assert "\n" not in str(said.value)
 
 
 @pytest.fixture
@@ -552,7 +550,7 @@ def test_braces_are_written_out():
 def test_a_pattern_of_a_stranger_does_not_fill_the_memory(pattern):
     tracemalloc.start()
     try:
-        with pytest.raises(ValueError, match="stands for") as raised:
+        with pytest.raises(ValueError, match="represents") as raised:
             leads_elsewhere(pattern)
         _, most = tracemalloc.get_traced_memory()
     finally:

@@ -367,7 +367,7 @@ def test_damaged_limits_are_a_sentence(classifier, tmp_path):
         {"limit": torch.tensor(1.0)},
     ):
         save_file(tensors | change, file, metadata)
-        with pytest.raises(ValueError, match=f"cannot be loaded: {UNKNOWN}"):
+        with pytest.raises(ValueError, match=f"cannot be loaded: .*{UNKNOWN}"):
             load(tmp_path / "model", quiet=True)
 
 

@@ -76,6 +76,6 @@ def test_what_a_pooling_is_for_others():
     alone = [pool.name for pool in POOLS.values() if pool.extends_class_token]
     assert alone == ["token", "token-gap", "token-quarters", "token-gap-quarters", "token-pyramid"]
     several = [pool.name for pool in POOLS.values() if pool.can_read_blocks]
-    assert several == ["token", "gap", *alone[1:], "corner", "memory"]
+    assert several == ["token", "gap", *alone[1:], "corner", "memory", "patches"]
     read = {pool.name: pool.tokens_read for pool in POOLS.values() if pool.tokens_read}
     assert read == {"token": 1, "distilled": 2}

@@ -66,23 +66,26 @@ def test_one_rank_reports(third, capsys):
     assert alone.first_to_report()
 
 
-def test_a_store_that_is_gone_is_told(third, capsys, monkeypatch):
-    def gone(store):
+class GoneStore(HashStore):
+    """A store whose process has ended."""
+
+    def set(self, key, value):
         raise RuntimeError("connection reset")
 
-    monkeypatch.setattr(third, "_check_ranks", gone)
+
+def test_a_store_that_is_gone_is_told(third, capsys):
+    third.store = GoneStore()
     third._report()
     said = capsys.readouterr().err
     assert said.startswith("vitkit: rank 2 came no further for 20 s and cannot reach the others; ")
 
 
-def test_heartbeats_count_and_a_pause_stops_the_clock(monkeypatch):
-    now = [50.0]
-    monkeypatch.setattr("vitkit.system.processes.watchdog.time.monotonic", lambda: now[0])
+def test_heartbeats_count_and_a_pause_stops_the_clock():
     dog = Watchdog()
     for expected in (1, 2):
+        before = time.monotonic()
         dog.heartbeat()
-        assert (dog.heartbeats, dog.last_heartbeat) == (expected, 50.0)
+        assert dog.heartbeats == expected and before <= dog.last_heartbeat <= time.monotonic()
     dog.pause()
     assert dog.last_heartbeat == float("inf")
     dog.begin(HashStore(), 0, 2, 20.0)
@@ -95,10 +98,11 @@ def test_heartbeats_count_and_a_pause_stops_the_clock(monkeypatch):
 
 
 @pytest.fixture
-def shared(monkeypatch):
+def shared():
     """Two ranks that wait for each other for five seconds."""
-    for name, value in (("store", HashStore()), ("world_size", 2), ("patience", 5.0)):
-        monkeypatch.setattr(watchdog, name, value)
+    watchdog.begin(HashStore(), 0, 2, 5.0)
+    yield
+    watchdog.end()
 
 
 def test_the_first_claims_and_the_others_take(shared, slept):
@@ -131,6 +135,5 @@ def test_what_does_not_come_is_waited_for_so_long(shared, slept, monkeypatch):
     assert slept == []
 
 
-def test_alone_nobody_shares(monkeypatch):
-    monkeypatch.setattr(watchdog, "store", None)
+def test_alone_nobody_shares():
     assert sharing.ranks_sharing() == 1

@@ -285,9 +285,7 @@ def test_up_to_the_hub_and_down_again(
     hub.asked.clear()
     same_model(load("you/model", quiet=True), classifier)
     assert not hub.asked
-    with pytest.raises(
-        ValueError, match="you/other is not on this machine, and the Hugging Face hub cannot be"
-    ):
+    with pytest.raises(ValueError, match="you/other is not on this machine.*hub cannot be"):
         load("you/other")
 
 

@@ -229,9 +229,7 @@ def test_an_early_map_head_and_bfloat16_as_raw_bytes_are_read(random_classifier,
 
 def test_a_table_that_is_no_square_asks_for_the_size(shared):
     file = shared("reference/vit_nonsquare.weights.npz")
-    with pytest.raises(
-        ValueError, match="15 patches, which do not form a square; set the size in pixels"
-    ):
+    with pytest.raises(ValueError, match="15 patches.*set the size in pixels"):
         load(file)
     with pytest.raises(ValueError, match="has 15 patches, but 16 x 40 pixels make 2 x 5"):
         load(file, image=(16, 40))

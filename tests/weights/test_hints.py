@@ -44,7 +44,7 @@ def test_a_guess_is_the_first_that_is_told_and_what_the_user_says_is_none(bare, 
         classifier = load_as(bare(SMALL, name), Hints(statistics=other))
         assert classifier.preprocessing.mean == STATISTICS[other]["mean"]
         err = capsys.readouterr().err
-        assert "GUESSED" not in err and f"preprocessing: statistics {other}, as you say" in err
+        assert "GUESSED" not in err and f"preprocessing: statistics {other}, as set" in err
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,9 @@ def finetune(words: list[str]) -> Defaults:
     named = [*names, ""][:2]  # without the "", tyro would take the value of an option for DATA
     rest = [word for word in words[len(names) :] if word not in HELP]
     first = read_some(function, "vitkit finetune", [*named, *rest], without_recipe)
+    if first["masks"]:  # without a recipe, whose settings are those of images with classes
+        read = {"model": first["model"], "data": first["data"]}
+        return Defaults(without_recipe | dict.fromkeys(read, READ), len(names), read)
     values = [first[name] for name in ("weight_decays", "dropouts", "label_smoothings")]
     chooses = first["select"] or first["rates"] or regularisation(first["regularise"], *values)
     try:

@@ -54,7 +54,7 @@ class Packing:
     """Images with a longer side are made smaller to this many pixels, shape kept; 0 keeps every
     byte."""
     quality: int = 95
-    """Of a JPEG that had to be made smaller; PNG and its like stay lossless."""
+    """Quality of a JPEG that had to be made smaller; lossless formats such as PNG stay lossless."""
     shuffle: bool = True
     """Put examples in random order, so that classes are spread over all shards; else the order
     stays."""

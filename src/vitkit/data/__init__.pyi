@@ -30,6 +30,11 @@ from .loading.resident import decoded as decoded
 from .loading.workers import forked as forked
 from .loading.workers import in_order as in_order
 from .loading.workers import ranges as ranges
+from .masks.legend import IGNORED as IGNORED
+from .masks.legend import Legend as Legend
+from .masks.pairs import Masked as Masked
+from .masks.pairs import masked as masked
+from .masks.pairs import resized_mask as resized_mask
 from .sources.datasets import from_dataset as from_dataset
 from .sources.in_memory import as_pictures as as_pictures
 from .sources.in_memory import from_images as from_images

@@ -59,6 +59,8 @@ from .metrics.paired import exchanged as exchanged
 from .metrics.paired import groups_if_any as groups_if_any
 from .metrics.paired import tango as tango
 from .metrics.paired import test_of as test_of
+from .metrics.segmentation import SegmentationScores as SegmentationScores
+from .metrics.segmentation import count_pixels as count_pixels
 from .metrics.ties import tied_answers as tied_answers
 from .metrics.weighted import share_of_answers as share_of_answers
 from .probes.cross_validation import LeaveOut as LeaveOut

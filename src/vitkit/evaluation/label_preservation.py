@@ -1,5 +1,5 @@
-"""Label preservation: which augmentations keep the class of a training image. A mirrored arrow is another
-sign, and a crop may cut off what the class depends on; neither harms a picture of a cat.
+"""Label preservation: which augmentations keep the class of a training image. A mirrored arrow is a
+different sign, and a crop may cut off what the class depends on; neither harms a picture of a cat.
 
 A pre-trained model measures this, so users need not know it. For every augmentation, a closed-form head is
 trained on changed images and classifies changed images that were left out; another head does so with
@@ -60,7 +60,7 @@ CROPS = {
     "resize_crop": "crops of a square",
     "pad_crop": "shifts",
 }
-OTHERS = {  # what the other settings of an augmentation do
+OTHERS = {  # effects of the other settings of an augmentation
     "colour_jitter": "changed colours",
     "rand_augment": "RandAugment",
     "erase": "erased rectangles",

@@ -158,6 +158,8 @@ class Agreement:
     """Number of ties within the rounding of float32; such a tie never counts as a loss."""
     tolerance: float = TIED
     """Largest relative difference of two probabilities that counts as a tie."""
+    unit: str = "image"
+    """What has a class: an image, or a pixel, of which `images` are compared then."""
 
     @property
     def interval_of_same(self) -> tuple[float, float]:
@@ -184,7 +186,7 @@ class Agreement:
 
     def images_text(self) -> str:
         """The number of images, as text: "64 images (of 2 photographs)"."""
-        text = counted(self.images, "image")
+        text = counted(self.images, self.unit)
         if self.photographs < self.images:
             text += f" (of {counted(self.photographs, 'photograph')})"
         return text
@@ -238,11 +240,20 @@ def agree(model: Runtime, file: Runtime, trial: Trial, precision: Weights = "flo
     pictures = []
     unknown = []
     models_unknown = []
-    starts = range(0, len(items), BATCH)
+    size = BATCH
+    maps = isinstance(file, FileRuntime) and file.exported.segments
+    if maps:  # of images of one size
+        size = 1
+    starts = range(0, len(items), size)
     for start in bar("comparing answers")(starts, len(starts)):
-        batch = items[start : start + BATCH]
+        batch = items[start : start + size]
         images, readable = prepared_images(model.preprocessing, batch)
         if not readable:
+            continue
+        if maps:
+            expected.append(pixels_of_maps(model, images))
+            given.append(pixels_of_maps(file, images))
+            pictures.append(model.preprocessing.image_of(images, 0).transpose(1, 2, 0))
             continue
         logits, strangeness = logits_and_strangeness(model, images)
         expected.append(activate_array(logits, model.activation))
@@ -264,7 +275,7 @@ def agree(model: Runtime, file: Runtime, trial: Trial, precision: Weights = "flo
     agreement = compared(
         np.concatenate(expected),
         np.concatenate(given),
-        truths,
+        truths or [None] * sum(map(len, given)),
         model.labels,
         trial.name,
         tolerance,
@@ -273,6 +284,8 @@ def agree(model: Runtime, file: Runtime, trial: Trial, precision: Weights = "flo
     if photographs is None:
         photographs = different(pictures)
     agreement = replace(agreement, photographs=photographs)
+    if maps:
+        return replace(agreement, unit="pixel")
     if not unknown:
         return agreement
     strangeness = np.concatenate(models_unknown)
@@ -285,6 +298,16 @@ def agree(model: Runtime, file: Runtime, trial: Trial, precision: Weights = "flo
         models_unknown=float(by_model.mean()),
         same_unknown=float(((by_file == by_model) | at_the_limit).mean()),
     )
+
+
+EVERY = 8  # rows and columns of pixels, of which one is compared
+
+
+def pixels_of_maps(runtime: Runtime, images: np.ndarray) -> np.ndarray:
+    """The probabilities of some pixels of one image, (1, 3, h, w), by a model that classifies every pixel:
+    (n, K)."""
+    maps = runtime.logits(images)[0, :, ::EVERY, ::EVERY]  # (K, rows, columns)
+    return activate_array(maps.reshape(len(maps), -1).T, runtime.activation)
 
 
 def picture_answers(

@@ -20,7 +20,17 @@ from vitkit.exporting.browser import LARGEST_NETWORK, PACKAGE, page
 from vitkit.models import VisionTransformer, check_can_merge, parameters
 from vitkit.prediction import prepared_images
 from vitkit.prediction.batches import pixels_of
-from vitkit.runtimes import ENDINGS, Export, Exported, described, eager, open_file, write
+from vitkit.runtimes import (
+    ENDINGS,
+    Export,
+    Exported,
+    described,
+    eager,
+    map_runtime,
+    open_file,
+    segments,
+    write,
+)
 from vitkit.runtimes.exported import MERGED
 from vitkit.runtimes.graphs.graph import check_any_grid
 from vitkit.runtimes.graphs.writing import check_packages, needed, needs_calibration
@@ -56,7 +66,10 @@ BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}  # per weight
 def check(classifier: Classifier, path: Path, wanted: Export) -> None:
     """Raises VitkitError, before anything is computed, if the export is impossible."""
     check_answers(classifier)
-    check_answer(classifier)
+    if segments(classifier):
+        _check_maps(wanted)
+    else:
+        check_answer(classifier)
     channels = getattr(classifier.model.config, "channels", 3)
     if channels != 3 or classifier.preprocessing.values != "uint8":
         raise BadSettings(
@@ -127,6 +140,21 @@ def _check_native(classifier: Classifier, wanted: Export) -> None:
     check_any_grid(classifier.model)
 
 
+def _check_maps(wanted: Export) -> None:
+    """Raises VitkitError if a model that classifies every pixel cannot be exported like this."""
+    for name, is_asked in (
+        ("`to='page'`", wanted.to == "page"),
+        ("`preprocessing`", wanted.preprocessing),
+        ("`merge`", bool(wanted.merge)),
+        ("`precision='int8'`", wanted.precision == "int8"),
+    ):
+        if is_asked:
+            raise Unsupported(
+                f"{name} is for models that give an image one answer, and this one classifies every pixel; leave "
+                "it out"
+            )
+
+
 def is_as_measured(path: Path) -> bool:
     """Whether FILE.json is a report of vitkit, and the file still has the size in it."""
     try:
@@ -175,7 +203,8 @@ def write_export(
         bounds = wanted.precision
         if wanted.merge:  # token merging has the bounds of int8
             bounds = "int8"
-        agreement = agree(eager(classifier, "cpu"), file, trial, wanted.precision)
+        runtime = map_runtime if segments(classifier) else eager
+        agreement = agree(runtime(classifier, "cpu"), file, trial, wanted.precision)
         least = wanted.least
         if least is None:
             least = LEAST[bounds]

@@ -21,6 +21,7 @@ from vitkit.runtimes import (
     digest_of_folder,
     kept_file,
     run_of,
+    segments,
     tie,
 )
 from vitkit.runtimes.graphs.writing import WebRuntime, needs_calibration
@@ -124,7 +125,10 @@ class ExportedModel(MadeModel):
                 answer = "logits, strangeness = "
             yield f"next: {answer}torch.export.load({str(self.path)!r}).module()(images), in Python"
         else:
-            yield f"next: {step('predict', self.path, IMAGES)}, without PyTorch"
+            function = "predict"
+            if segments(self.classifier):
+                function = "segment"
+            yield f"next: {step(function, self.path, IMAGES)}, without PyTorch"
 
 
 def _unknown_sentence(same: float | None) -> str:

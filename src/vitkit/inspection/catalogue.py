@@ -117,7 +117,7 @@ class Plate:
     """A computed figure."""
 
     arrays: Mapping[str, np.ndarray]
-    """Its data, by name."""
+    """The data of the figure, by name."""
     draw: Callable[[Theme], "Figure"]
     """Draws the figure with a theme."""
 
@@ -263,12 +263,12 @@ class FigureKind:
     text: str
     """Explanation of the figure, in a sentence or two."""
     make: Callable[[InspectedModel], Plate]
-    """Computes it. Raises VitkitError, with a sentence, for a model without such a figure."""
+    """Computes the figure. Raises VitkitError, with a sentence, for a model without such a figure."""
     needs_images: bool = True
     by_default: bool = True
-    """Whether it is made if no figures are chosen."""
+    """Whether the figure is made if no figures are chosen."""
     of_photographs: bool = False
-    """Whether most of it is photographs."""
+    """Whether most of the figure is photographs."""
 
 
 FIGURES = (

@@ -57,10 +57,11 @@ def compare_models(
     token.
     """
     for classifier in (first, second):
-        if classifier.labels and not classifier.model.config.pools:
+        config = classifier.model.config
+        if classifier.labels and not config.pools:
+            pool = getattr(config, "pool", "none")
             raise Unsupported(
-                'a model has an output for every token (its pool is "none"), but here an image '
-                "must have one"
+                f'a model has an output for every token (its pool is "{pool}"), but here an image must have one'
             )
     order = _order(first.labels, second.labels)
     layers: dict[str, ComparedLayer] = {}

@@ -55,9 +55,9 @@ class ModelDescription(Result):
     """The model; None for a size such as B/16, which has no weights."""
 
     path: Path | None = None
-    """The drawing of its architecture, if one was asked for."""
+    """The file of the drawing of the architecture, if there is one."""
     json: bool = False
-    """Whether it is printed as JSON."""
+    """Whether the result is printed as JSON."""
 
     def to_json(self) -> dict:
         """All of it as plain values: architecture, its cost and that of each part; for a model with weights
@@ -97,7 +97,10 @@ class ModelDescription(Result):
             yield reason
             yield f"next: {step('finetune', self.model, DATA)}"
         else:
-            yield f"next: {step('predict', self.model, IMAGES)}"
+            function = "predict"
+            if getattr(self.classifier.model.config, "segments", False):
+                function = "segment"
+            yield f"next: {step(function, self.model, IMAGES)}"
 
 
 @public
@@ -148,7 +151,7 @@ def _architecture(name: str | Classifier, hints: Hints) -> ModelConfig | None:
         named(name)
     except VitkitError:
         return None
-    said = {}
+    changes = {}
     for hint, value in vars(hints).items():
         if value == getattr(Hints(), hint):
             continue
@@ -156,8 +159,8 @@ def _architecture(name: str | Classifier, hints: Hints) -> ModelConfig | None:
             raise BadSettings(
                 f"{name} is a size without weights, so `{hint}` has no meaning for it"
             )
-        said[hint] = value
-    return named(name, **said)
+        changes[hint] = value
+    return named(name, **changes)
 
 
 def _description(config: ModelConfig, classifier: Classifier | None) -> Table:

@@ -136,7 +136,7 @@ class Curve:
     high: Sequence[float] = ()
     """Upper ends of the intervals."""
     dashed: bool = False
-    """Whether it is a reference line, grey and without points."""
+    """Whether the line is a reference, grey and without points."""
 
 
 @dataclass(frozen=True)

@@ -80,9 +80,8 @@ class Attention(nn.Module):
             # The other tokens are keys and values only. The projections are sliced, not the weights:
             # adapters, quantisers and tensor parallelism need calls of whole dense layers.
             q = q[:, :, :queries]
-            if (
-                bias is not None and bias.shape[-2] > 1
-            ):  # a single row of a mask applies to every query
+            # A single row of a mask applies to every query
+            if bias is not None and bias.shape[-2] > 1:
                 bias = bias[..., :queries, :]
         attended = self.attend(q, k, v, bias)  # (B, H, Q, D_h)  Eq. 6 and 7
         return self.join(attended)  # (B, Q, D)  Eq. 8

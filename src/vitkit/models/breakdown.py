@@ -17,16 +17,16 @@ class ModelPart:
     """A part of a model. The parameters and MACs of all parts add up to the model's."""
 
     name: str
-    """A short name."""
+    """A short name of the part."""
     output: tuple[int, ...]
-    """The shape of its output for one image: (h, w, C) of a feature map, (T, D) of tokens, (D,) of a
+    """The shape of the output of the part for one image: (h, w, C) of a feature map, (T, D) of tokens, (D,) of a
     vector."""
     parameters: int
-    """Its number of learned values, summed over all `times` occurrences."""
+    """Number of learned values, summed over all `times` occurrences of the part."""
     macs: int
-    """Its multiply-accumulates for one image, summed over all occurrences; see `cost`."""
+    """Multiply-accumulates for one image, summed over all occurrences of the part; see `cost`."""
     times: int = 1
-    """Number of occurrences."""
+    """Number of occurrences of the part."""
 
 
 def parts(config: ModelConfig) -> list[ModelPart]:

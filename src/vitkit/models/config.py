@@ -46,7 +46,8 @@ class ViTConfig:
     and the means in 4 x 4 parts of the image; "gap": the mean of the patches (App. D.3, trained with a
     learning rate of 3e-4, the token with 8e-4); "map": an attention pooling; "corner": the first patch
     (the published Axial-ViT); "memory": the anomaly score, one number: how far the image's patches are from
-    those of a memory bank (PatchCore); "none": every token, each with its own output."""
+    those of a memory bank (PatchCore); "none": every token, each with its own output; "patches": every
+    patch, whose logits are interpolated to the pixels of the image (semantic segmentation)."""
     read_blocks: int = 1
     """Number of blocks, counted from the last, from which the head reads the tokens of `pool`,
     concatenated, each after the last LayerNorm (4 in DINO's linear protocol); 1 in the paper."""
@@ -246,8 +247,13 @@ class ViTConfig:
 
     @property
     def pools(self) -> bool:
-        """Whether the model has one output per image, rather than one for every token."""
-        return self.pool != "none"
+        """Whether the model has one output per image, rather than one for every token or pixel."""
+        return self.pool != "none" and not self.segments
+
+    @property
+    def segments(self) -> bool:
+        """Whether the model classifies every pixel: its logits are (B, K, H, W), a map for each class."""
+        return self.pool == "patches"
 
     def fitting(self, image: Grid) -> Grid:
         """The largest (height, width) not above `image` that whole patches cover; at least one patch."""

@@ -20,16 +20,16 @@ class PositionKind:
     """A kind of position embedding. The defaults are those of fixed positions that are added at the stem."""
 
     default_inject: Literal["stem", "every", "shared"] = "stem"
-    """Where it is added if ViTConfig.inject is None."""
+    """Where the positions are added if ViTConfig.inject is None."""
     adds_to_tokens: bool = True
-    """Whether it is added to tokens; otherwise it acts within attention."""
+    """Whether the positions are added to tokens; otherwise they act within attention."""
     has_tables: bool = False
-    """Whether it has parameters."""
+    """Whether the positions have parameters."""
     has_prefix_rows: bool = False
-    """Whether its table has rows for the tokens before the patches, see ViTConfig.prefix_positions.
+    """Whether the table has rows for the tokens before the patches, see ViTConfig.prefix_positions.
     (Relative positions need none: such a token has offsets like all others.)"""
     any_grid: bool = True
-    """Whether it has a meaning on grids other than its own."""
+    """Whether the positions have a meaning on grids other than their own."""
     keeps_trained_grid: bool = False
     """Whether a model for another size keeps the grid of its training (ViTConfig.position_grid),
     because its positions cannot be resampled."""
@@ -160,6 +160,11 @@ def _check_pooling(config: "ViTConfig") -> None:
         raise BadSettings(
             f'read_blocks is {config.read_blocks} with pool "{config.pool}"; states of several blocks '
             f"are read with {', '.join(names[:-1])} or {names[-1]}"
+        )
+    if config.segments and config.tiling.overlaps:
+        raise BadSettings(
+            f'pool is "patches" with patches that overlap (stride {config.stride}); logits are '
+            "interpolated between patches side by side: leave out stride"
         )
     if config.memory < 0 or (config.memory > 0) != pool.compares_patches:
         raise BadSettings(

@@ -15,7 +15,7 @@ from vitkit.models.attention import Attention
 from vitkit.models.block import Mlp
 from vitkit.models.config import ViTConfig
 from vitkit.models.layers import Dense, build_norm
-from vitkit.models.pooling import Means, Patch, States, Token
+from vitkit.models.pooling import EachPatch, Means, Patch, States, Token
 from vitkit.models.tiling import Grid
 
 WORST = 0.005  # share of an image's patches whose distances make its anomaly score
@@ -32,7 +32,8 @@ class Pooling(nn.Module):
         self.reads = config.pooling.reads
 
     def forward(self, z: Tensor, grid: Grid) -> Tensor:
-        """(B, T, D) -> y: (B, S·D) of S states, or (B, T, D) without a pooling."""
+        """(B, T, D) -> y: (B, S·D) of S states, (B, N, D) of every patch, or (B, T, D) without a
+        pooling."""
         if not self.reads:
             return z
         states = []
@@ -44,13 +45,15 @@ class Pooling(nn.Module):
 
 
 def states_of(part: States, z: Tensor, prefix: int, grid: Grid) -> list[Tensor]:
-    """The states of one part of a pooling, (B, D) each, from those of all tokens, (B, T, D), of which
-    `prefix` come before the patches."""
+    """The states of one part of a pooling, (B, D) each, or (B, N, D) of every patch, from those of all
+    tokens, (B, T, D), of which `prefix` come before the patches."""
     match part:
         case Token(number):  # Eq. 4: y = LN(z_L^0); LN is applied before
             return [z[:, number]]
         case Patch(number):
             return [z[:, prefix + number]]
+        case EachPatch():  # semantic segmentation
+            return [z[:, prefix:]]
         case Means(1):  # global average pooling (App. D.3)
             return [z[:, prefix:].mean(1)]
         case Means(sides):

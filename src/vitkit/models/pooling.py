@@ -21,6 +21,7 @@ PoolName = Literal[
     "corner",
     "memory",
     "none",
+    "patches",
 ]
 
 # Parts that a pooling concatenates
@@ -31,7 +32,7 @@ class Token:
     """The state of one token."""
 
     number: int
-    """Counted from 0, the class token."""
+    """The number of the token; 0 is the class token."""
     states = 1
 
 
@@ -40,7 +41,7 @@ class Patch:
     """The state of one patch."""
 
     number: int
-    """In raster order, from 0."""
+    """The number of the patch in raster order, from 0."""
     states = 1
 
 
@@ -58,7 +59,14 @@ class Means:
         return self.sides**2
 
 
-States = Token | Patch | Means
+@dataclass(frozen=True)
+class EachPatch:
+    """The state of every patch, each for an answer of its own."""
+
+    states = 1
+
+
+States = Token | Patch | Means | EachPatch
 
 
 @dataclass(frozen=True)
@@ -92,7 +100,7 @@ class Pool:
 
     @property
     def reads_distillation_token(self) -> bool:
-        """Whether it reads a token that has its own classifier (DeiT)."""
+        """Whether the pooling reads a token that has its own classifier (DeiT)."""
         return Token(1) in self.reads
 
     @property
@@ -157,6 +165,7 @@ _ALL = (
     Pool("corner", (Patch(0),), "the first patch"),
     Pool("memory", (), "the distances of the patches to those of a memory bank"),
     Pool("none", (), "every token"),
+    Pool("patches", (EachPatch(),), "every patch"),
 )
 POOLS: dict[str, Pool] = {pool.name: pool for pool in _ALL}
 """Every kind of pooling, by its name."""

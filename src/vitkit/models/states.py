@@ -184,11 +184,11 @@ def hidden_states(
     states = [record.embedding, *record.states]
 
     chosen = {}
-    for asked, number in numbers.items():
+    for requested, number in numbers.items():
         state = states[number]
         if norm and isinstance(ours.config, ViTConfig):  # _check_form refuses others
             state = ours.norm(state)
-        chosen[asked] = formed(state, form, ours, images)
+        chosen[requested] = formed(state, form, ours, images)
     return chosen
 
 
@@ -201,18 +201,18 @@ def _numbers(layers: Iterable[int] | int | None, depth: int) -> dict[int, int]:
     numbers = {}
     for layer in layers:
         try:
-            asked = index(layer)  # also accepts numpy's integers
+            requested = index(layer)  # also accepts numpy's integers
         except TypeError:
             raise BadSettings(
                 f"layer {layer!r} is not a whole number; 0 is the input of the first block, and 1 to "
                 f"{depth} are the outputs of the blocks"
             ) from None
-        if not -depth - 1 <= asked <= depth:
+        if not -depth - 1 <= requested <= depth:
             raise BadSettings(
-                f"there is no layer {asked}: the model has {depth} blocks, so that layers are 0 to "
+                f"there is no layer {requested}: the model has {depth} blocks, so that layers are 0 to "
                 f"{depth}, or from the end -1 to {-depth - 1}"
             )
-        numbers[asked] = asked % (depth + 1)
+        numbers[requested] = requested % (depth + 1)
     return numbers
 
 

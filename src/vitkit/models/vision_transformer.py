@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -100,15 +101,25 @@ class VisionTransformer(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """(B, C, h·P, w·P) normalised images -> (B, K) logits, or the features if there is no
-        head."""
-        return self.head(self.features(images))
+        head. With `pool="patches"` every pixel has logits: (B, K, h·P, w·P)."""
+        logits = self.head(self.features(images))
+        if self.config.segments and self.config.classes:
+            return self.over_pixels(logits, self.grid(images))
+        return logits
+
+    def over_pixels(self, logits: Tensor, grid: Grid) -> Tensor:
+        """The logits of patches, (B, N, K), bilinearly interpolated to pixels: (B, K, h·P, w·P)."""
+        maps = logits.mT.unflatten(2, grid)  # (B, K, h, w)
+        height, width = self.config.tiling.size
+        return F.interpolate(maps, scale_factor=(float(height), float(width)), mode="bilinear")
 
     def features(self, images: Tensor) -> Tensor:
         """The features, which the head reads: (B, C, h·P, w·P) -> (B, D).
 
         If the pooling reads only the class token, the last block computes only that. `pool="none"` gives
-        (B, T, D), and a pooling of S states (B, S·D); `read_blocks` multiplies the width, with the last block's
-        states last; with a representation layer D is its width. A memory bank gives (B, 1), the anomaly score.
+        (B, T, D), `pool="patches"` (B, N, D), and a pooling of S states (B, S·D); `read_blocks` multiplies the
+        width, with the last block's states last; with a representation layer D is its width. A memory bank gives
+        (B, 1), the anomaly score.
         """
         if isinstance(self.pool, MemoryPool):
             return self.pool(self.distances(images))

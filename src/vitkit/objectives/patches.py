@@ -151,7 +151,7 @@ class Reconstruction:
     its key, so the same patches are hidden every time."""
 
     figures: ClassVar = ("loss", "baseline", "accuracy")
-    """What it may measure, so that a wrong `best` of a run is noticed before the run."""
+    """The metrics that it may compute, so that a wrong `best` of a run is noticed before the run."""
 
     def judges(self, target_kind: TargetKind) -> bool:
         """Always True, because labels are not used."""

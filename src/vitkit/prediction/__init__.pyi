@@ -16,6 +16,9 @@ from .functions.common import runtime_of as runtime_of
 from .functions.output import Predictions as Predictions
 from .functions.output import Taking as Taking
 from .functions.predict import predict as predict
+from .functions.segment import Segmentation as Segmentation
+from .functions.segment import Segmentations as Segmentations
+from .functions.segment import segment as segment
 from .functions.sort import sort as sort
 from .functions.sort import sorter_for as sorter_for
 from .functions.terminal import ImageCounter as ImageCounter

@@ -302,9 +302,10 @@ def _outputs(recipe: Recipe, facts: Facts) -> int:
             f"all images of {shown_address(recipe.data.source)!r} are of one class, {facts.labels[0]!r}, so there "
             "is nothing to distinguish: add a folder with images of another class"
         )
-    if outputs and getattr(recipe.model, "pool", "") == "none":
+    pool = getattr(recipe.model, "pool", "")
+    if outputs and pool in ("none", "patches"):
         raise BadSettings(
-            'the model\'s pool is "none", so it has an output for every patch, and a label needs one for the '
+            f'the model\'s pool is "{pool}", so it has an output for every patch, and a label needs one for the '
             "image: use another pool"
         )
     return outputs

@@ -20,6 +20,10 @@ from .libraries import LIBRARIES as LIBRARIES
 from .libraries import RuntimeName as RuntimeName
 from .libraries import open_file as open_file
 from .libraries import open_model_file as open_model_file
+from .maps import check_segments as check_segments
+from .maps import class_map as class_map
+from .maps import map_runtime as map_runtime
+from .maps import segments as segments
 from .onnx_of_run import digest_of_folder as digest_of_folder
 from .onnx_of_run import is_kept as is_kept
 from .onnx_of_run import kept_file as kept_file

@@ -75,6 +75,8 @@ class Exported:
     without calibration, which do not saturate, and in calibrated files of earlier versions for OpenVINO."""
     limits: ExportedLimits | None = None
     """The thresholds of unknown images; None for a model without them, and in files of earlier versions."""
+    segments: bool = False
+    """Whether every pixel has logits: (B, K, h, w)."""
 
     @property
     def merged(self) -> int:
@@ -96,6 +98,8 @@ class Exported:
             "license": self.license,
             "weight_bits": self.weight_bits,
         }
+        if self.segments:
+            values["segments"] = True
         if self.limits is not None:
             unknown = {"output": STRANGENESS, "above": 0}  # explains the output to other programs
             values["unknown"] = unknown | self.limits._asdict()
@@ -117,6 +121,7 @@ class Exported:
             license = values["license"]
             weight_bits = values.get("weight_bits", 8)  # missing in the first version
             limits = _limits(values.get("unknown"))  # missing in the first version
+            segments = values.get("segments", False)
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise MetadataError(f"its metadata describes no model: {error}") from error
         _check("labels", labels, isinstance(labels, list) and len(labels) > 0)
@@ -127,6 +132,7 @@ class Exported:
         _check("origin", origin, isinstance(origin, dict))
         _check("license", license, license is None or isinstance(license, dict))
         _check("weight_bits", weight_bits, weight_bits in (7, 8))
+        _check("segments", segments, segments in (True, False))
         if limits is not None:
             _check("limits", limits, len(limits.least) in (1, len(labels)))
         return cls(
@@ -139,6 +145,7 @@ class Exported:
             license,
             weight_bits,
             limits,
+            segments,
         )
 
 
@@ -225,8 +232,8 @@ class FileRuntime:
         return outputs[0], outputs[1]
 
     def _outputs(self, images: np.ndarray) -> list[np.ndarray]:
-        """All outputs of the file, the first of them (B, K). Raises VitkitError for any error of the library:
-        a file may open and still fail when it is computed."""
+        """All outputs of the file, the first of them (B, K), or (B, K, h, w) if every pixel has logits. Raises
+        VitkitError for any error of the library: a file may open and still fail when it is computed."""
         try:
             computed = self.compute(np.ascontiguousarray(images))
             outputs = [np.asarray(output, dtype=np.float32) for output in computed]
@@ -238,7 +245,10 @@ class FileRuntime:
             raise BadWeights(
                 f"{self.path} cannot be computed by {self.library}: {reason}"
             ) from error
-        if shape != (len(images), len(self.labels)):
+        expected: tuple[int, ...] = (len(images), len(self.labels))
+        if self.exported.segments:
+            expected += images.shape[-2:]
+        if shape != expected:
             raise BadWeights(
                 f"{self.path} returns an array {shape} for {len(images)} images, and names "
                 f"{len(self.labels)} classes; export the model again"

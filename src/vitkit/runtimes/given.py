@@ -9,7 +9,7 @@ from vitkit.system.console.messages import say, say_detail
 from vitkit.system.console.text import counted
 from vitkit.system.errors import BadSettings
 from vitkit.system.functions.arguments import pick_precision
-from vitkit.system.functions.steps import step
+from vitkit.system.functions.steps import IMAGES, step
 from vitkit.weights import Hints, classifier_of
 
 if TYPE_CHECKING:
@@ -77,7 +77,17 @@ def runtime_of_file(
             f"{name} prepares images itself, one at a time, and here they are prepared in batches; "
             "export the model again, without `preprocessing`"
         )
+    check_file_has_one_answer(name, opened)
     return opened
+
+
+def check_file_has_one_answer(name: str, opened: "FileRuntime | PictureRuntime") -> None:
+    """Raises VitkitError for an exported file that classifies every pixel."""
+    if opened.exported.segments:
+        raise BadSettings(
+            f"{name} classifies every pixel, and this needs one output for the image; {step('segment', name, IMAGES)} "
+            "writes its masks"
+        )
 
 
 def runtime_of_run(

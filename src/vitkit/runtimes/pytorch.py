@@ -16,6 +16,7 @@ from vitkit.models import same_memory
 from vitkit.runtimes.exported import FileRuntime, PictureRuntime, takes_pictures
 from vitkit.runtimes.runtime import Runtime
 from vitkit.system.errors import Unsupported
+from vitkit.system.functions.steps import IMAGES, MODEL, step
 from vitkit.system.machine import Precision, PrecisionChoice, autocast, pick_device, pick_precision
 from vitkit.weights import Activation, Classifier
 
@@ -121,7 +122,13 @@ def compiled(
 
 
 def check_answer(classifier: Classifier) -> None:
-    """Raises VitkitError for a model with an output for each of its tokens instead of one for the image."""
+    """Raises VitkitError for a model with an output for each of its tokens or pixels instead of one for the
+    image."""
+    if getattr(classifier.model.config, "segments", False):
+        raise Unsupported(
+            f"the model classifies every pixel, and this needs one output for the image; "
+            f"{step('segment', MODEL, IMAGES)} writes its masks"
+        )
     if not classifier.model.config.pools:
         raise Unsupported(
             'the model has an output for every token (its pool is "none"), and this needs one for the '

@@ -1,2 +1,2 @@
-"""The machine under a run: devices, the processes of a run, files, progress. Imports no other
+"""The machine of a run: devices, the processes of a run, files, progress. Imports no other
 package."""

@@ -57,15 +57,12 @@ VARIABLES = (
 
 # Variables that programs set for each other, not users
 INTERNAL = (
-    *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),  # torchrun to each process of a run
-    "PROMETHEUS_MULTIPROC_DIR",  # the server to its own processes
-    *("DISPLAY", "WAYLAND_DISPLAY"),  # the desktop to programs that have windows
-    "CUBLAS_WORKSPACE_CONFIG",  # a deterministic run to cuBLAS
-    *(
-        "WANDB_MODE",
-        "WANDB_PROJECT",
-        "MLFLOW_EXPERIMENT_NAME",
-    ),  # the trackers' own, as they document
+    *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),  # from torchrun, for ranks
+    "PROMETHEUS_MULTIPROC_DIR",  # from the server, for its processes
+    *("DISPLAY", "WAYLAND_DISPLAY"),  # from the desktop, for programs with windows
+    "CUBLAS_WORKSPACE_CONFIG",  # from a deterministic run, for cuBLAS
+    # The trackers' own, as they document
+    *("WANDB_MODE", "WANDB_PROJECT", "MLFLOW_EXPERIMENT_NAME"),
 )
 
 

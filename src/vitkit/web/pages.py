@@ -121,10 +121,10 @@ def address_of(host: str, port: int) -> str:
     return f"http://{host}:{port}"
 
 
-def announce_page(address: str, asked: int, port: int, how_it_ends: str, open_it: bool) -> None:
+def announce_page(address: str, given: int, port: int, how_it_ends: str, open_it: bool) -> None:
     """Log the address of a page, and whether its port is not the one given; open the page if `open_it`."""
-    if port != asked:
-        say(f"port {asked} is taken, so the page is at {port}")
+    if port != given:
+        say(f"port {given} is taken, so the page is at {port}")
     announce(f"open {address}   ({how_it_ends})")
     if open_it:
         open_browser(address)

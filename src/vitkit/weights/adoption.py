@@ -147,8 +147,8 @@ def with_zero_head(model: Model, config: ModelConfig) -> Model:
 
 
 def headless(classifier: Classifier) -> Classifier:
-    """The model without its head, whose output is the class token's final state, or what else its head
-    reads, as in other libraries. All weights are shared with the classifier, not copied."""
+    """The model without its head. Its output is the former input of the head, for example the class token's
+    final state, as in other libraries. All weights are shared with the classifier, not copied."""
     check_own_weights(classifier.model)
     config = classifier.model.config
     if isinstance(config, ViTConfig):

@@ -185,7 +185,7 @@ def _head_above(inside: Tensors, outside: Tensors, head: str, prefix: str) -> Te
 
 
 def _check_reads_output(layer: str, inside: Tensors, prefix: str) -> None:
-    """Raises VitkitError if it is unclear which of two outputs the head of a user's class reads."""
+    """Raise VitkitError if it is unclear which of two outputs the head of a user's class reads."""
     for name in READ_OR_NOT:
         if name in inside:
             raise BadWeights(
@@ -256,8 +256,9 @@ class OfPixels(NamedTuple):
     """Mean and standard deviation of pixels, in a class that normalises its images itself."""
 
     names: tuple[str, str]
+    """The names of the two tensors."""
     mean: tuple[float, ...]
-    """For levels from 0 to 1."""
+    """Mean of each channel, for levels from 0 to 1."""
     std: tuple[float, ...]
 
 

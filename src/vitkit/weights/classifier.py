@@ -151,6 +151,7 @@ class Classifier:
         """Compute logits: prepared images, uint8 (B, 3, h, w) or (B, M) as from `batch`, on any device ->
         float32 (B, K), without gradients, in evaluation mode.
 
+        A model that classifies every pixel returns (B, K, h, w), for images of one size.
         A model without a head returns its representation, (B, D).
         """
         return self._compute(self.model, images)
@@ -189,7 +190,7 @@ class Classifier:
     __call__ = predict
 
     def __getattr__(self, name: str) -> Any:
-        """Raises AttributeError for a missing attribute, with the right name if other libraries have one of
+        """Raise AttributeError for a missing attribute, with the right name if other libraries have one of
         that name."""
         sentence = f"a Classifier has no {name!r}"
         if name in OTHER_NAMES:
@@ -256,7 +257,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def check_native(config: ModelConfig, patch: tuple[int, int]) -> None:
-    """Raises VitkitError for a model that cannot read images in their own aspect ratios, with patches of
+    """Raise VitkitError for a model that cannot read images in their own aspect ratios, with patches of
     (height, width) pixels."""
     reason = None
     if not isinstance(config, ViTConfig) or config.stem is not None or config.mixer != "full":
@@ -265,7 +266,7 @@ def check_native(config: ModelConfig, patch: tuple[int, int]) -> None:
         reason = "the model's patches overlap"
     elif not config.position_kind.any_grid:
         reason = f"{config.positions} positions have no meaning on another grid"
-    elif not config.pools:
+    elif not config.pools and not config.segments:
         reason = "the model answers for every token"
     elif config.tiling.size != tuple(patch):
         height, width = config.tiling.size
@@ -297,7 +298,7 @@ def no_answer(classifier: Classifier) -> str:
 
 
 def check_answers(classifier: Classifier, instead: str = "train one: vitkit finetune") -> None:
-    """Raises VitkitError for a model whose outputs do not depend on the image; the message ends with
+    """Raise VitkitError for a model whose outputs do not depend on the image; the message ends with
     `instead`, the remedy."""
     if reason := no_answer(classifier):
         raise Unsupported(f"{reason}; {instead}")
@@ -316,7 +317,7 @@ def has_head_of_zeros(model: nn.Module) -> bool:
 
 
 def check_labels(labels: Iterable[str]) -> None:
-    """Raises VitkitError for a single string, because its letters would become the labels."""
+    """Raise VitkitError for a single string, because its letters would become the labels."""
     if isinstance(labels, str):
         raise BadSettings(
             f"labels is {labels!r}, one string; give a list of names, one for each class"
@@ -428,7 +429,7 @@ def from_json(values: dict) -> Description:
 
 
 def check_own_weights(model: nn.Module) -> None:
-    """Raises VitkitError for a model that was made for inference, or that something else changed."""
+    """Raise VitkitError for a model that was made for inference, or that something else changed."""
     if getattr(model, "inference_only", False):
         raise Unsupported("the model was made for inference; save the model that it was made from")
     if not isinstance(model, Model):
@@ -455,7 +456,7 @@ def _fits(tensor: object, expected: Tensor | None) -> bool:
 
 
 def check_finite(state: dict[str, Tensor]) -> None:
-    """Raises VitkitError, with the names of the tensors, if any contains NaN or infinity."""
+    """Raise VitkitError, with the names of the tensors, if any contains NaN or infinity."""
     broken = []
     for name, tensor in state.items():
         # The sum is not finite if any value is not; rarely, large finite values overflow too. It is much

@@ -156,7 +156,7 @@ def state_license(folder: Path, classifier: Classifier, license: License) -> Non
 
 
 def check_destination(classifier: Classifier, format: Format, path: Path) -> None:
-    """Raises VitkitError for a path that the format cannot be written to or where files would be lost,
+    """Raise VitkitError for a path that the format cannot be written to or where files would be lost,
     and for a model that was made for inference or that another library changed."""
     check_own_weights(classifier.model)
     if path.suffix in format.endings:
@@ -170,7 +170,7 @@ def check_destination(classifier: Classifier, format: Format, path: Path) -> Non
 
 
 def _check_directory(format: Format, path: Path) -> None:
-    """Raises VitkitError unless the format has directories and `path` can be the name of one.
+    """Raise VitkitError unless the format has directories and `path` can be the name of one.
 
     A user who asks for model.npz does not want a directory of that name.
     """
@@ -190,7 +190,7 @@ def _check_directory(format: Format, path: Path) -> None:
 
 
 def _check_file(path: Path) -> None:
-    """Raises VitkitError if the file exists and does not contain a model of vitkit. It may be needed, such
+    """Raise VitkitError if the file exists and does not contain a model of vitkit. It may be needed, such
     as a download, or a checkpoint with the state of its optimiser."""
     _check_link(path)
     if path.is_dir():
@@ -203,7 +203,7 @@ def _check_file(path: Path) -> None:
 
 
 def check_model_replaceable(path: Path, descriptions: Iterable[str]) -> None:
-    """Raises VitkitError unless a model with these descriptions can be written to a directory without
+    """Raise VitkitError unless a model with these descriptions can be written to a directory without
     loss: it is new or empty, or contains an earlier model of vitkit. Other files in it are kept."""
     _check_link(path)
     if not path.exists():
@@ -243,7 +243,7 @@ def check_model_replaceable(path: Path, descriptions: Iterable[str]) -> None:
 
 
 def _check_link(path: Path) -> None:
-    """Raises VitkitError for a broken link."""
+    """Raise VitkitError for a broken link."""
     if path.is_symlink() and not path.exists():
         raise BadSettings(f"{path} is a broken link; create its target, or give another name")
 
@@ -270,7 +270,7 @@ def _obsolete_licenses(path: Path, license: License | None) -> list[Path]:
 
 
 def _check_license_text(file: Path, license: License | None) -> None:
-    """Raises VitkitError if a file contains another licence than the one to be written."""
+    """Raise VitkitError if a file contains another licence than the one to be written."""
     if license and license.text and file.exists() and read_text(file) != license.text:
         raise BadSettings(
             f"{file} exists and is not the licence of this model ({license.called}), which must be "

@@ -150,9 +150,8 @@ def apply_hints(classifier: Classifier, hints: Hints) -> tuple[Classifier, list[
     if hints.image:
         classifier, changes = adopt(classifier, image=hints.image)
         sentences += changes
-        if (
-            classifier.preprocessing.size != hints.image
-        ):  # the file's preprocessing had another size
+        # The file's preprocessing may have another size than the model
+        if classifier.preprocessing.size != hints.image:
             preprocessing = preprocessing_for(classifier.preprocessing, hints.image)
             classifier = replace(classifier, preprocessing=preprocessing, unknown=None)
 
@@ -162,12 +161,12 @@ def apply_hints(classifier: Classifier, hints: Hints) -> tuple[Classifier, list[
         preprocessing = changed_preprocessing(classifier.preprocessing, hints, config)
         classifier = replace(classifier, preprocessing=preprocessing, unknown=None)
         words = ", ".join(f"{name} {getattr(hints, name)}" for name in given)
-        sentences.append(f"preprocessing: {words}, as you say")
+        sentences.append(f"preprocessing: {words}, as set")
 
     if hints.labels:
         labels = _read_labels(hints.labels, classifier.model.config.classes)
         classifier = replace(classifier, labels=labels)
-        sentences.append(f"labels: those of {hints.labels}, as you say")
+        sentences.append(f"labels: those of {hints.labels}, as set")
     return classifier, sentences
 
 
@@ -245,7 +244,7 @@ def _read_labels(file: Path, classes: int) -> tuple[str, ...]:
 
 
 def check_heads(source: Path | str, config: ModelConfig, heads: int | None) -> None:
-    """Raises VitkitError if the user sets another number of attention heads than the model has."""
+    """Raise VitkitError if the user sets another number of attention heads than the model has."""
     if heads is None:
         return
     if not isinstance(config, ViTConfig):

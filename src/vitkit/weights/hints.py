@@ -69,7 +69,7 @@ class Hints:
         object.__setattr__(self, "image", image)
 
     def _check_tokens(self) -> None:
-        """Raises VitkitError for an invalid number of patches, and for one together with a crop."""
+        """Raise VitkitError for an invalid number of patches, and for one together with a crop."""
         if self.tokens is None:
             return
         if not 1 <= self.tokens <= MOST_TOKENS:
@@ -83,7 +83,7 @@ class Hints:
             )
 
     def _check_stride(self) -> None:
-        """Raises VitkitError unless the stride is a number of pixels or a pair of them."""
+        """Raise VitkitError unless the stride is a number of pixels or a pair of them."""
         stride: object = self.stride
         if stride is None:
             return

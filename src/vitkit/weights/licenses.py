@@ -55,7 +55,7 @@ class License:
     link: str = ""
     """Address of its text."""
     text: str = ""
-    """Its text; empty if no copy came with the weights."""
+    """The text of the licence; empty if no copy came with the weights."""
 
     def __post_init__(self):
         if not ID.fullmatch(self.id):
@@ -88,7 +88,7 @@ class License:
 
 
 def check_may_be_shared(license: License | None, is_trained: bool) -> License:
-    """Returns the licence. Raises VitkitError if weights may not be uploaded, or if their licence is
+    """Return the licence. Raises VitkitError if weights may not be uploaded, or if their licence is
     unknown. is_trained: whether they were trained further after they were published under it."""
     if license is None:
         raise BadSettings(
@@ -174,9 +174,8 @@ def license_fields(license: License | None) -> dict[str, str]:
     link = license.link
     if license.text and (link or license.id == OTHER):
         link = FILE
-    if (
-        link == FILE or "://" in link
-    ):  # a file of the repository that it came from does not exist here
+    # Other links are to files of the original repository, which do not exist here
+    if link == FILE or "://" in link:
         fields["license_link"] = link
     return fields
 
@@ -235,7 +234,7 @@ def digest(text: str) -> str:
 
 
 def license_to_json(license: License | None) -> dict | None:
-    """A licence in the description of a model; its text is a file beside it."""
+    """A licence as JSON for the description of a model, with a digest of its text, which is a separate file."""
     if license is None:
         return None
     values = {"id": license.id}

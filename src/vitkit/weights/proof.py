@@ -225,7 +225,7 @@ def _largest(numbers: list[float]) -> float:
 
 
 def _check_logits(proof: Proof, to: str, tolerance: float) -> None:
-    """Raises VitkitError if the other library's logits differ from vitkit's, or are not finite."""
+    """Raise VitkitError if the other library's logits differ from vitkit's, or are not finite."""
     if not isfinite(proof.scale):
         raise BadWeights("the model's logits on random images are not finite; nothing is written")
     if proof.largest is None or proof.largest <= tolerance:  # NaN is not
@@ -245,6 +245,11 @@ def _format_for(classifier: Classifier, to: str, approximate: bool) -> tuple[For
     rule = classifier.preprocessing.rule
     format = format_of(to, config, rule)
     others = ", ".join(format.name for format in formats_for(config, rule))
+    if getattr(config, "segments", False) and to != "native":
+        raise Unsupported(
+            f"{to} has no model that classifies every pixel by the patches of several blocks; there is one in "
+            "native, and `vitkit.export` writes .onnx and .xml for other programs"
+        )
     if format is not None and rule not in format.images:
         raise Unsupported(
             f"{to} has no place for images in their own aspect ratios, which this model reads: its library "

@@ -42,7 +42,7 @@ class Published:
     family: str
     """The usual name of such models, such as "DINOv2"."""
     model: str
-    """Its architecture, as `vitkit models` writes it."""
+    """The architecture, as `vitkit models` prints it."""
     pixels: int
     """The side of its images in pixels."""
     pretraining: str = ""

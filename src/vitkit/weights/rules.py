@@ -122,7 +122,7 @@ def flax_qkv_bias(heads: int) -> Transform:
 
 
 def flax_out(heads: int) -> Transform:
-    """The output projection of flax.linen.MultiHeadDotProductAttention has separate heads:
+    """Convert the output projection of flax.linen.MultiHeadDotProductAttention, which has separate heads:
     (H, E, D) -> (D, H E)."""
     return Transform(
         lambda kernel: kernel.flatten(0, 1).mT,
@@ -150,6 +150,7 @@ def position_table(prefix_rows: int, prefix: int, patches: int) -> Transform:
         return _join_rows([table[:, :prefix_rows], table[:, prefix:]])
 
     def write(ours: Tensor) -> Sequence[Tensor]:
+        # Rows of zeros for tokens without a position
         zeros = ours.new_zeros(1, prefix - prefix_rows, ours.shape[-1])
         return (_join_rows([ours[:, :prefix_rows], zeros, ours[:, prefix_rows:]]),)
 

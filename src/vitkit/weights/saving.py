@@ -35,7 +35,7 @@ def save(classifier: "Classifier | ModelResult", path: Path | str) -> Path:
 
 
 def check_savable(classifier: Classifier, path: Path | str) -> None:
-    """Raises the exceptions of `save`, before the work whose result is to be saved."""
+    """Raise the exceptions of `save`, before the work whose result is to be saved."""
     check_destination(classifier, _format_to_save(classifier), Path(path))
 
 

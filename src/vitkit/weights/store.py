@@ -262,7 +262,7 @@ def _assemble(opened: Opened, hints: Hints) -> tuple[Classifier, Format, Descrip
         description = _without_head(description)
     config = with_pool(description.config, hints.pool)
     preprocessing = description.preprocessing
-    if not opened.described:  # it is a library's usual one, for colours
+    if not opened.described:  # then it is a library's default, for three channels
         preprocessing = preprocessing_for_channels(preprocessing, config.channels)
     description = description._replace(config=config, preprocessing=preprocessing)
     if taken.statistics and not hints.statistics:
@@ -337,7 +337,7 @@ def _with_statistics(description: Description, statistics: OfPixels) -> Descript
 
 
 def _check_type(opened: Opened, format: Format) -> None:
-    """Raises VitkitError for a model of Transformers whose tensors happen to have another library's names, as
+    """Raise VitkitError for a model of Transformers whose tensors happen to have another library's names, as
     in many larger models."""
     model_type = opened.config.get("model_type")
     if not model_type or opened.described or format.library in ("transformers", "vitkit"):

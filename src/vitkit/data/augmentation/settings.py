@@ -112,7 +112,7 @@ class Augmentation:
 
 
 def check_fits(augmentation: Augmentation, preprocessing: Preprocessing) -> None:
-    """Raises VitkitError if the two cannot be combined, or if `augmentation.auto` is not resolved yet."""
+    """Raise VitkitError if the two cannot be combined, or if `augmentation.auto` is not resolved yet."""
     if augmentation.auto:
         raise BadSettings("the augmentation is auto: a run decides first what the classes survive")
     is_photograph = preprocessing.channels in (1, 3) and preprocessing.values == "uint8"

@@ -148,7 +148,7 @@ def read_folder(where: str, columns: Columns) -> Table | None:
             f"expected {expected}/CLASS/IMAGE"
         )
 
-    # Images that lie deep enough belong to the data set
+    # Images in a part, and in a class if there are classes, belong to the data set
     inside = []
     for i, part in enumerate(layout.parts):
         if part is not None and (layout.labels[i] is not None or not labelled):

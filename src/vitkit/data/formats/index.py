@@ -240,7 +240,7 @@ def _digest_of_ends(shard: str, size: int) -> np.ndarray:
 
 
 def _check(arrays: dict[str, np.ndarray], size: int) -> None:
-    """Raises VitkitError or KeyError unless these are the arrays of an index of a shard of `size` bytes,
+    """Raise VitkitError or KeyError unless these are the arrays of an index of a shard of `size` bytes,
     with every image in it."""
     types = {
         **dict.fromkeys(("offsets", "sizes", "bytes", "names.ends", "labels.ends"), np.int64),

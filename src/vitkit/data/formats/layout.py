@@ -173,7 +173,7 @@ def _parts_by_folder(paths: Sequence[Folders], labelled: bool) -> dict[str, str]
 
 
 def _check_parts(root: Path, paths: Sequence[Folders], divided: dict[str, str]) -> None:
-    """Raises VitkitError for folders beside train, val and test that are none of them, and for a part with
+    """Raise VitkitError for folders beside train, val and test that are none of them, and for a part with
     two names."""
     others = sorted({path[0] for path in paths if path} - divided.keys())
     if others:
@@ -204,7 +204,7 @@ def _classes_hold_parts(paths: Sequence[Folders]) -> bool:
 def _refuse_several_data_sets(
     root: Path, paths: Sequence[Folders], whole: Sequence[Folders]
 ) -> None:
-    """Raises VitkitError if the first folders are data sets with parts of their own, such as folds."""
+    """Raise VitkitError if the first folders are data sets with parts of their own, such as folds."""
     deep = [i for i, path in enumerate(paths) if len(path) > 2]
     if not deep:
         return
@@ -223,7 +223,7 @@ def _refuse_several_data_sets(
 def _check_mask_folders(
     root: Path, paths: Sequence[Folders], rest: Sequence[Folders], labelled: bool
 ) -> list[str]:
-    """Raises VitkitError for a folder of images beside folders of their masks, as images/ and labels/,
+    """Raise VitkitError for a folder of images beside folders of their masks, as images/ and labels/,
     because these would become classes. Returns a note instead if folders are no classes."""
     tops = sorted({path[0] for path in rest if path})
     images = [top for top in tops if top.casefold() in CONTAINERS]
@@ -255,7 +255,7 @@ def _are_deeper(rest: Sequence[Folders]) -> bool:
 
 
 def _refuse_ambiguous_level(root: Path, paths: Sequence[Folders], rest: Sequence[Folders]) -> None:
-    """Raises VitkitError if the folders below the first ones may be the classes: if there is a single first
+    """Raise VitkitError if the folders below the first ones may be the classes: if there is a single first
     folder with several below, or if most first folders hold folders of the same names.
 
     Folders in between that hold all others and have no meaning, as in 2022/images/cat, are skipped.

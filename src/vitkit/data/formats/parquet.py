@@ -350,9 +350,9 @@ def _open(file: str, columns: Columns) -> _File:
                 names = _paths_in(opened.read(columns=[image]).column(0))
             flags = {}
             if label is None:
-                asked = _flags(columns, schema.names, image, file)
-                for name in asked.columns:
-                    if asked.are_named:
+                flag_columns = _flags(columns, schema.names, image, file)
+                for name in flag_columns.columns:
+                    if flag_columns.are_named:
                         flags[name] = opened.read(columns=[name]).column(0).to_pylist()
                     elif may_hold_flags(schema.field(name).type):
                         flags[name] = _flags_in(opened, name)

@@ -21,7 +21,7 @@ def first_rows_of(names: list) -> np.ndarray | None:
 
 
 def check_same(where: str, column: str, values: np.ndarray, first_rows: np.ndarray) -> None:
-    """Raises VitkitError if two rows of one image have different values."""
+    """Raise VitkitError if two rows of one image have different values."""
     differ = np.flatnonzero(values != values[first_rows])
     if len(differ):
         raise BadData(

@@ -140,7 +140,7 @@ def _data_sets(files: Iterable[str]) -> dict[str, dict[str, str]]:
 
 
 def _check_complete(files: Iterable[str]) -> None:
-    """Raises VitkitError if one of several numbered shards is missing or exists twice. Without this check,
+    """Raise VitkitError if one of several numbered shards is missing or exists twice. Without this check,
     half a data set would train without any error."""
     # The shards of each name, by number. Two of a number in one folder are an error.
     shards: dict[tuple[str, int], dict[int, str]] = {}

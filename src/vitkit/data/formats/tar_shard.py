@@ -70,11 +70,11 @@ class _Member(NamedTuple):
     """A file in a shard."""
 
     key: str
-    """Its path up to the first dot of its name, which is equal for all members of an example."""
+    """The path of the member up to the first dot of its name, which is equal for all members of an example."""
     extension: str
     """Text after that dot, in lower case."""
     name: str
-    """Its whole path."""
+    """The whole path of the member."""
     offset: int
     """Offset of its content in the shard."""
     size: int
@@ -190,7 +190,7 @@ def _members(file: str, left_out: Counter) -> Iterator[_Member]:
 
 
 def _check_end(opened, offset: int) -> None:
-    """Raises tarfile.ReadError unless the shard ends, after `offset` bytes, with the zeros of a tar file.
+    """Raise tarfile.ReadError unless the shard ends, after `offset` bytes, with the zeros of a tar file.
 
     tarfile treats damage as the end of the file: a hole that a download left, or the end of the first of
     two concatenated files.

@@ -230,9 +230,8 @@ def _all_bits_sent(data: bytes, header: Header) -> bool:
 
 def has_more_scans(data: bytes, most: int) -> bool:
     """Whether a JPEG of any kind has more than `most` scans, counted as libjpeg does."""
-    if (
-        data.count(START_OF_SCAN) <= most
-    ):  # this also counts those in other segments, such as thumbnails
+    # At least as many: markers in other segments, such as thumbnails, count too
+    if data.count(START_OF_SCAN) <= most:
         return False
     scans = 0
     at = len(SOI)

@@ -137,7 +137,7 @@ class Picture:
         return as_bad_image(self.name)
 
     def _check(self, pixels: np.ndarray, box: Box) -> None:
-        """Raises BadImage if a decoder returned pixels that differ from the header."""
+        """Raise BadImage if a decoder returned pixels that differ from the header."""
         _, _, height, width = box
         if pixels.ndim != 3 or pixels.shape[:2] != (height, width) or not pixels.size:
             shape = " x ".join(map(str, pixels.shape))

@@ -82,7 +82,7 @@ def add_heif() -> None:
 
 
 def check_tiff(image: Image.Image) -> None:
-    """Raises VitkitError for a TIFF that lists fewer strips or tiles than its size requires. Pillow would
+    """Raise VitkitError for a TIFF that lists fewer strips or tiles than its size requires. Pillow would
     leave the missing rows black."""
     from PIL.TiffImagePlugin import TiffImageFile  # already imported by Image.open
 
@@ -108,7 +108,7 @@ def check_tiff(image: Image.Image) -> None:
 
 
 def check_pieces(listed: int, needed: int) -> None:
-    """Raises VitkitError for a TIFF that lists fewer strips or tiles than it needs."""
+    """Raise VitkitError for a TIFF that lists fewer strips or tiles than it needs."""
     if listed < needed:
         raise VitkitError(
             f"it is truncated: it has {listed:,} of the {needed:,} strips or tiles that its size requires"

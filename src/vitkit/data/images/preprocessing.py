@@ -113,7 +113,7 @@ class Preprocessing:
             )
 
     def _check_native(self) -> None:
-        """Raises VitkitError for patches that are malformed, or that do not cover `size` with a native rule."""
+        """Raise VitkitError for patches that are malformed, or that do not cover `size` with a native rule."""
         patch = [isinstance(side, int) and 1 <= side <= MAX_SIDE for side in self.patch]
         if patch != [True, True]:
             raise BadSettings(
@@ -357,9 +357,8 @@ class Preprocessing:
         plain = asdict(self)
         for name in ("size", "mean", "std", "patch"):
             plain[name] = list(plain[name])
-        if (
-            not self.is_native
-        ):  # absent for compatibility with models that were saved before it existed
+        # Absent as in models that were saved before the field existed
+        if not self.is_native:
             del plain["patch"]
         return plain
 
@@ -420,7 +419,7 @@ def _as_text(values: tuple[float, ...]) -> str:
 
 
 def _check_numbers(name: str, values: tuple) -> None:
-    """Raises VitkitError unless there are values, and all are finite numbers below LARGEST."""
+    """Raise VitkitError unless there are values, and all are finite numbers below LARGEST."""
     numbers = [
         value
         for value in values
@@ -442,6 +441,6 @@ def _as_tuple(name: str, value: object) -> tuple:
 
 
 def check_choice(name: str, value: object, known: tuple) -> None:
-    """Raises VitkitError unless a setting has one of its known values."""
+    """Raise VitkitError unless a setting has one of its known values."""
     if value not in known:
         raise BadSettings(f"{name} is {value!r}; it is one of {', '.join(map(str, known))}")

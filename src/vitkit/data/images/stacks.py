@@ -213,7 +213,7 @@ def _opened(data: bytes) -> "TiffFile":
 
 
 def _check_chain(data: bytes) -> None:
-    """Raises VitkitError if the pages of a TIFF cannot be counted.
+    """Raise VitkitError if the pages of a TIFF cannot be counted.
 
     The directory of each page ends with the offset of the next directory. A chain that leads back to
     itself has no end, and tifffile would follow it forever.
@@ -302,7 +302,7 @@ def _read_tiff(file: "TiffFile", channels: int) -> np.ndarray:
 
 
 def _check_pieces(page) -> None:
-    """Raises VitkitError for a page that lacks some of its strips or tiles, which tifffile would read as
+    """Raise VitkitError for a page that lacks some of its strips or tiles, which tifffile would read as
     zeros. A tile that GDAL omits because it is empty has offset 0 and size 0. The size is not needed if
     the pixels are contiguous."""
     check_pieces(len(page.dataoffsets), math.prod(page.chunked))
@@ -312,7 +312,7 @@ def _check_pieces(page) -> None:
 
 
 def _check_compression(page) -> None:
-    """Raises VitkitError, or ImportError with a sentence, for a compression that is not read here."""
+    """Raise VitkitError, or ImportError with a sentence, for a compression that is not read here."""
     if page.compression not in COMPRESSIONS:
         # tifffile has no name for an unknown number
         unknown = f"an unknown method ({page.compression!r})"

@@ -39,7 +39,7 @@ def check_images(
     preprocessing: decodes images into its channels; None decodes them into their own.
     """
     source.prepare()
-    if isinstance(source.store, Arrays) and source.store.are_alike:
+    if isinstance(source.store, Arrays) and source.store.one_represents_all:
         first = range(min(1, len(source)))
         if not _check(source, preprocessing, first):
             return []
@@ -88,9 +88,9 @@ class Seen(NamedTuple):
     channels: int
     """C, the largest number of channels."""
     colours: bool
-    """Whether all can be converted to RGB: photographs, grey images, and such with alpha."""
+    """Whether all images can be converted to RGB: photographs, grey images, and images with alpha."""
     many_bits: bool
-    """Whether any has more than 8 bits a channel."""
+    """Whether any image has more than 8 bits per channel."""
 
 
 def look_at(source: Source) -> Seen:

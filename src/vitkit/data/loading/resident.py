@@ -149,18 +149,16 @@ def are_prepared(source: Source, preprocessing: Preprocessing) -> bool:
     if preprocessing.resize or preprocessing.is_native:
         return False
     height, width = preprocessing.size
-    if (
-        preprocessing.rule == "shorter" and height != width
-    ):  # the image is resized to the longer side
+    # The rule "shorter" resizes the image to the longer side
+    if preprocessing.rule == "shorter" and height != width:
         return False
     store = source.store
     if isinstance(store, Pixels):
         return bool((store.sizes == preprocessing.size).all())
     if not isinstance(store, Arrays):
         return False
-    if (
-        store.array.dtype != np.uint8 or preprocessing.values != "uint8"
-    ):  # values would be converted
+    # Values of another type would be converted
+    if store.array.dtype != np.uint8 or preprocessing.values != "uint8":
         return False
     # Grey can be repeated for three colours, but a fourth channel is alpha
     channels: tuple[int, ...] = (1, 3)

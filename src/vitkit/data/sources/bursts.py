@@ -122,9 +122,11 @@ def _find(source: Source) -> Bursts:
     # Similar pairs, and the groups that they form
     bar_anywhere, least = _thresholds(similar.of(usual))
     bar_in_order = _threshold_in_order(similar.of(neighbours), similar.of(usual), least)
-    alike = [pair for pair in candidates if similar[pair] >= bar_anywhere]
-    alike += [pair for pair in neighbours if similar[pair] >= min(bar_in_order, bar_anywhere)]
-    groups = _groups(len(source), alike, similar, least)
+    similar_pairs = [pair for pair in candidates if similar[pair] >= bar_anywhere]
+    similar_pairs += [
+        pair for pair in neighbours if similar[pair] >= min(bar_in_order, bar_anywhere)
+    ]
+    groups = _groups(len(source), similar_pairs, similar, least)
     return Bursts(groups, _surest_group(groups, similar))
 
 
@@ -297,12 +299,12 @@ def _nearest(
     copied = glances_as_copied(glances[others])
     pairs = []
     for image in images:
-        alike = (crops(thumbnails[image]) @ glances[others].T).max(0)
+        correlation = (crops(thumbnails[image]) @ glances[others].T).max(0)
         turned = (copied @ centre_crops(thumbnails[image]).T).max((0, 2))  # (others,)
-        alike = np.maximum(alike, turned)
-        alike[others == image] = -1
-        nearest = np.argsort(-alike, kind="stable")[:NEAREST]
-        nearest = others[nearest[alike[nearest] >= CANDIDATE]]
+        correlation = np.maximum(correlation, turned)
+        correlation[others == image] = -1
+        nearest = np.argsort(-correlation, kind="stable")[:NEAREST]
+        nearest = others[nearest[correlation[nearest] >= CANDIDATE]]
         pairs += [(min(image, other), max(image, other)) for other in nearest.tolist()]
     return pairs
 
@@ -382,11 +384,13 @@ def _surest_group(groups: np.ndarray, similar: _Similarities) -> int:
     return max(least, key=least.__getitem__, default=0)
 
 
-def _groups(count: int, alike: Sequence[Pair], similar: _Similarities, least: float) -> np.ndarray:
+def _groups(
+    count: int, similar_pairs: Sequence[Pair], similar: _Similarities, least: float
+) -> np.ndarray:
     """The group of each image, (N,). Similar pairs link images. Every image of a group must also be somewhat
     similar to the image with the most links, so that a chain does not run through a whole class."""
     groups = np.arange(count)
-    links = sorted(set(alike))
+    links = sorted(set(similar_pairs))
     while links:
         # Connected components, each with the image that has the most links in its middle
         first, second = np.array(links).T

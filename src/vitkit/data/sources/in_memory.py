@@ -135,7 +135,7 @@ def _one_by_one(images: Any) -> list:
 
 
 def _check_collection(images: Any) -> None:
-    """Raises VitkitError unless the images are an iterable with an order, which a set does not have."""
+    """Raise VitkitError unless the images are an iterable with an order, which a set does not have."""
     if isinstance(images, dict | set | frozenset) or not hasattr(images, "__iter__"):
         raise BadData(f"the images are a {type(images).__name__}; give a list of {KINDS}")
 
@@ -146,7 +146,7 @@ def _is_list(array: np.ndarray | Tensor) -> bool:
 
 
 def _check_array(array: np.ndarray | Tensor) -> None:
-    """Raises VitkitError for an array that is neither a list of images nor their pixels."""
+    """Raise VitkitError for an array that is neither a list of images nor their pixels."""
     shape = tuple(array.shape)
     if _is_list(array):
         is_right = len(shape) == 1 or shape[1:] == (1,)

@@ -183,7 +183,7 @@ class Flags:
         return Indicators(Lists(lists.values, lists.ends, unknown), names, notes)
 
     def _refuse_several(self, table: np.ndarray, names: tuple[str, ...]) -> None:
-        """Raises VitkitError for the first row that is not of exactly one class."""
+        """Raise VitkitError for the first row that is not of exactly one class."""
         is_unknown = (table == UNKNOWN).any(1)
         row = int(np.flatnonzero(((table == YES).sum(1) != 1) | is_unknown)[0])
         what = f"has not exactly one class among {some(names, 10)}"

@@ -130,9 +130,9 @@ def correlations(
         found = _highest(views, norms, spectra[own])
 
         # Mirrored or rotated, in the way with the highest coarse correlation
-        alike = (copied[:, own] @ centre_crops(thumbnails[first]).T).max(2)  # (COPIES, seconds)
-        ways = alike.argmax(0)
-        possible_copies = np.flatnonzero(alike.max(0) >= COPY)
+        coarse = (copied[:, own] @ centre_crops(thumbnails[first]).T).max(2)  # (COPIES, seconds)
+        ways = coarse.argmax(0)
+        possible_copies = np.flatnonzero(coarse.max(0) >= COPY)
         if len(possible_copies):
             copies = as_copied(outlines[own[possible_copies]])
             ways_of = copies[ways[possible_copies], np.arange(len(possible_copies))]

@@ -18,7 +18,7 @@ class NotTyped(BadSettings):
 
 
 def refuse_recorded(name: str, file: str, remedy: str) -> None:
-    """Raises NotTyped if the name of a data set in a file is that of code, or leads to another machine.
+    """Raise NotTyped if the name of a data set in a file is that of code, or leads to another machine.
 
     file, remedy: the file and the advice in the error message.
     """

@@ -192,13 +192,13 @@ def stratified_groups(
         shuffled = group_of[random.permutation(members)]
         _, first_places = np.unique(shuffled, return_index=True)
         own = shuffled[np.sort(first_places)]
-        asked = min(max(1, round(share * len(members))), len(members) - 1)
+        wanted_size = min(max(1, round(share * len(members))), len(members) - 1)
 
         # Add groups in turn, each if it brings the part closer to its share
         taken = 0
         for group in own:
             is_last = in_second[own].sum() == len(own) - 1
-            if not is_last and taken + sizes[group] / 2 <= asked:
+            if not is_last and taken + sizes[group] / 2 <= wanted_size:
                 in_second[group] = True
                 taken += sizes[group]
         if not taken and len(own) > 1:  # all groups are too large

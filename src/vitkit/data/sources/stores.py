@@ -141,7 +141,7 @@ class Arrays(Store):
         return self.name(row)
 
     @property
-    def are_alike(self) -> bool:
+    def one_represents_all(self) -> bool:
         """Whether one picture represents all when they are checked: they have the same shape, and with 8
         bits every value is a level."""
         return self.array.dtype == np.uint8
@@ -225,13 +225,13 @@ class ChunkCache:
         return max(LEAST, WINDOW * count // max(size, 1))
 
     def get(self, number: int, load: Callable[[int], Any]) -> Any:
-        """A chunk from the cache; if it is not there, load(number)."""
+        """A chunk from the cache, where load(number) puts a missing one in place of the least recently used."""
         if number not in self.chunks:
-            limit = self.window
+            most = self.window
             if self.limit is not None:
-                limit = max(self.limit, 1)
-            while limit is not None and len(self.chunks) >= limit:
-                self.chunks.popitem(last=False)
+                most = max(self.limit, 1)
+            while most is not None and len(self.chunks) >= most:
+                self.chunks.popitem(last=False)  # the least recently used
             self.chunks[number] = load(number)
         self.chunks.move_to_end(number)
         return self.chunks[number]

@@ -228,7 +228,7 @@ def _classes(values: Values, where: str) -> np.ndarray:
 
 
 def _check_class(value, where: str, row: int) -> None:
-    """Raises VitkitError for a value that is neither the number nor the name of a class."""
+    """Raise VitkitError for a value that is neither the number nor the name of a class."""
     if value is None or value == "":
         raise BadData(f"{where} row {row} has no label; fill it in or remove the row")
     whole = isinstance(value, float) and value.is_integer()
@@ -323,7 +323,7 @@ def _separator(cells: Iterable[str], separators: Sequence[str] = SEPARATORS) -> 
 
 
 def _refuse_two_separators(cells: Iterable[str], where: str) -> None:
-    """Raises VitkitError if some cells contain one of the separators, and others the other."""
+    """Raise VitkitError if some cells contain one of the separators, and others the other."""
     first, second = SEPARATORS
     cells = [cell for cell in cells if _listed(cell) is None]
     by_first = sorted(cell for cell in cells if first in cell)
@@ -458,7 +458,7 @@ def _lists(values: Values, where: str) -> Lists:
 
 
 def _refuse_repetitions(lists: Lists, where: str) -> None:
-    """Raises VitkitError for an image with the same class twice, as rows of zeros and ones seem to be."""
+    """Raise VitkitError for an image with the same class twice, as rows of zeros and ones seem to be."""
     # Sort by image, then by class, so that equal classes are adjacent
     codes = np.unique(lists.values, return_inverse=True)[1]
     order = np.lexsort((codes, lists.owners))
@@ -474,7 +474,7 @@ def _refuse_repetitions(lists: Lists, where: str) -> None:
 
 
 def _refuse_zeros_and_ones(lists: Lists, where: str) -> None:
-    """Raises VitkitError if all labels are [0, 1] or [1, 0], which probably are flags for two classes: as
+    """Raise VitkitError if all labels are [0, 1] or [1, 0], which probably are flags for two classes: as
     lists of classes, every image would have both."""
     if not len(lists) or lists.values.dtype != np.int64:
         return

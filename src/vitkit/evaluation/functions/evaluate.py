@@ -27,6 +27,7 @@ from vitkit.evaluation.benchmarks.imagenet_c import is_imagenet_c
 from vitkit.evaluation.benchmarks.named import SETS, Named, SetName, open_named
 from vitkit.evaluation.evaluator import Evaluator, Part, Subject, batches_of, learns
 from vitkit.evaluation.evaluators import EVALUATORS, USUAL, EvaluatorName
+from vitkit.evaluation.functions.masks import classifies_pixels, evaluate_masks
 from vitkit.evaluation.functions.outcome import Evaluation, Measurement, check_files
 from vitkit.evaluation.functions.report import (
     ReportRequest,
@@ -82,6 +83,9 @@ def evaluate(
     precision: PrecisionChoice = "float32",
     device: DeviceLike = "auto",
     json: bool = False,
+    masks: DataLike = "",
+    legend: PathLike | None = None,
+    ignore: int | None = None,
     **overrides: Unpack[Overrides],
 ) -> Evaluation:
     """Measure how good a model is on images: its accuracy, if each image has a label. Every image
@@ -132,6 +136,11 @@ def evaluate(
             depend on the machine.
         device: cpu, cuda, cuda:1 or mps; auto chooses the best one.
         json: Print the metrics as one line of JSON: {name: {"value", "unit", "interval"}}.
+        masks: Masks of the images, for a model that classifies every pixel: a folder of files with the images'
+            names, a COCO file (.json), or the column of the data that holds them.
+        legend: Text or JSON file that says which value or colour of a mask is which class. Default: the legend
+            that the model was trained with.
+        ignore: Value of a mask whose pixels do not count. Default: that of the training.
         **overrides: What the caller says about the model, and where messages go: `Overrides`.
 
     Raises:
@@ -174,6 +183,9 @@ def evaluate(
             precision=pick_precision(precision, opened),
             json=json,
             hints=hints_of(overrides),
+            masks=masks,
+            legend=legend,
+            ignore=ignore,
         )
         return _evaluate(settings, opened)
 
@@ -184,6 +196,8 @@ def _evaluate(settings: Measurement, device: torch.device) -> Evaluation:
     if settings.named == "imagenet-c":
         check_imagenet_c(settings)
     loaded = classifier_on(settings.model, settings.hints, settings.runtime, settings.precision)
+    if settings.masks or classifies_pixels(loaded):
+        return evaluate_masks(settings, loaded, device)
     if not settings.evals or not set(settings.evals) <= WITHOUT_HEAD:
         check_answers(
             loaded, "train one: `vitkit.finetune`; or measure its features: `evals='neighbours'`"

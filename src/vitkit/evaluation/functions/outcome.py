@@ -73,6 +73,9 @@ class Measurement:
     precision: Precision
     json: bool
     hints: Hints
+    masks: str = ""
+    legend: Path | None = None
+    ignore: int | None = None
 
 
 @dataclass(frozen=True, eq=False, repr=False)

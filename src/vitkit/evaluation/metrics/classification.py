@@ -51,7 +51,7 @@ class Accuracy:
     (top5, for ten classes or more); and the balanced accuracy if the classes are of unequal size."""
 
     figures: ClassVar = ("top1", "top5", "balanced_accuracy", "loss")
-    """What it may measure, so that a wrong `best` of a run is noticed before the run."""
+    """The metrics that it may compute, so that a wrong `best` of a run is noticed before the run."""
 
     def judges(self, target_kind: TargetKind) -> bool:
         """Whether every image has one class."""
@@ -110,7 +110,7 @@ class Classification:
     """`Accuracy`'s metrics, balanced accuracy, macro F1 and calibration error, with intervals."""
 
     figures: ClassVar = ("top1", "top5", "top1_of_data", *RESAMPLED)
-    """What it may measure, so that a wrong `best` of a run is noticed before the run."""
+    """The metrics that it may compute, so that a wrong `best` of a run is noticed before the run."""
 
     def judges(self, target_kind: TargetKind) -> bool:
         """Whether every image has one class."""

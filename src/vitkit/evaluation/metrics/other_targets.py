@@ -40,7 +40,7 @@ class MeanAveragePrecision:
     it; and F1 of the classes with a probability above one half."""
 
     figures: ClassVar = (*FIGURES, "loss")
-    """What it may measure, so that a wrong `best` of a run is noticed before the run."""
+    """The metrics that it may compute, so that a wrong `best` of a run is noticed before the run."""
 
     def judges(self, target_kind: TargetKind) -> bool:
         """Whether an image may have several classes."""
@@ -178,7 +178,7 @@ class Errors:
     """The distance of predicted numbers from the targets, and the variance that they explain."""
 
     figures: ClassVar = ("mae", "r2", "pearson")
-    """What it may measure, so that a wrong `best` of a run is noticed before the run."""
+    """The metrics that it may compute, so that a wrong `best` of a run is noticed before the run."""
 
     def judges(self, target_kind: TargetKind) -> bool:
         """Whether every image has a number."""

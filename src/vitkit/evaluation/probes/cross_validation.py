@@ -260,7 +260,7 @@ class LeaveOut:
         return eigenvalues[varies], rows, queries
 
     def _by_products(self, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The same as `_by_features`, from XXᵀ = U diag(e) Uᵀ: the eigenvectors of XᵀX are XᵀU / √e."""
+        """The result of `_by_features`, computed from XXᵀ = U diag(e) Uᵀ: the eigenvectors of XᵀX are XᵀU / √e."""
         products, roots = self._centred_products(weights)
         count = len(roots)
         eigenvalues, u = eigh(products[:count] * roots[:, None] * roots)

@@ -88,6 +88,11 @@ def compute_features(
     """
     if not len(source):
         raise BadData("there are no images, so there are no features of them")
+    if getattr(getattr(classifier.model, "config", None), "segments", False):
+        raise Unsupported(
+            "the model classifies every pixel, by the states of all patches, and features are one state of an "
+            "image; give the weights that it was made of (`vitkit.show` names them)"
+        )
     targets = source.targets_of(np.arange(len(source)))
 
     # From the cache, if all ranks find them there

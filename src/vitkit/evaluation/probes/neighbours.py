@@ -30,7 +30,7 @@ class Neighbours:
     """The accuracy of the vote of an image's nearest neighbours, by the cosine of their features."""
 
     figures: ClassVar = ("neighbours/top1",)
-    """What it may measure, so that a wrong `best` of a run is noticed before the run."""
+    """The metrics that it may compute, so that a wrong `best` of a run is noticed before the run."""
 
     k: int = 20
     """Neighbours that vote, each with the weight of its similarity."""

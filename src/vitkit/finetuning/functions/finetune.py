@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from vitkit.data import Columns
 from vitkit.evaluation import EvaluatorName
 from vitkit.finetuning.fine_tuning import RUN
+from vitkit.finetuning.functions.masks import check_alone, finetune_masks
 from vitkit.finetuning.functions.result import (
     Finetuned,
     earlier_model,
@@ -194,6 +195,9 @@ def finetune(
     fast: bool = False,
     patience: float = PATIENCE,
     columns: Columns = Columns(),
+    masks: DataLike = "",
+    legend: PathLike | None = None,
+    ignore: int | None = None,
     recipe: OwnRecipe | None = None,
     **settings: RunSettings,
 ) -> Finetuned:
@@ -243,6 +247,13 @@ def finetune(
             says which one is missing.
         columns: Columns of a table that hold the image and its label. Default: found by their usual
             names.
+        masks: Masks of the images: a folder of files with the images' names, a COCO file (.json), or the column
+            of DATA that holds them. The model then classifies every pixel (docs/masks.md), and `vitkit.segment`
+            uses it. Its head is computed in closed form; `minutes` decides only which weights are chosen if
+            `model` is left out.
+        legend: Text or JSON file that says which value or colour of a mask is which class, such as the lines
+            "road, 0" or "64, 0, 128, car". Default: the classes in the metadata of parquet files, or numbers.
+        ignore: Value of a mask whose pixels do not count. 255 is one unless a class has it.
         recipe: The recipe of the run, instead of the one that follows from `model`, `data` and `preset`.
         **settings: Overrides of what the file of `model` says (`vitkit.weights.Overrides`: image=384), and
             any setting of the recipe, with two underscores before the field of a part: batch=256,
@@ -254,6 +265,31 @@ def finetune(
         BadData: If no classifier can be made of the images.
         Interrupted: If the run was asked to stop, and has saved itself.
     """
+    if masks:
+        given = {
+            "preset": preset != "quick", "like": like != "paper", "portable": portable, "select": select,
+            "rates": rates, "regularise": regularise, "weight_decays": weight_decays, "dropouts": dropouts,
+            "label_smoothings": label_smoothings, "seeds": seeds != 1, "evaluators": evaluators,
+            "length": length, "fast": fast, "recipe": recipe is not None,
+        }  # fmt: skip
+        others = [name for name, is_given in given.items() if is_given]
+        others += [name for name in settings if name not in KEYS]
+        check_alone(others)
+        return finetune_masks(
+            name_on_disk(model, "finetune"),
+            data,
+            masks=masks,
+            legend=legend,
+            ignore=ignore,
+            minutes=minutes,
+            workdir=workdir,
+            device=device,
+            columns=columns,
+            hints=hints_of(settings),
+            choose=_model_for,
+        )
+    if legend is not None or ignore is not None:
+        raise BadSettings("`legend` and `ignore` are about masks: give these with `masks`")
     values = regularisation(regularise, weight_decays, dropouts, label_smoothings)
     of_model = {name: settings[name] for name in settings if name in KEYS}
     of_recipe = {name: settings[name] for name in settings if name not in KEYS}

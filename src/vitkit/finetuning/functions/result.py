@@ -18,6 +18,8 @@ from vitkit.finetuning.functions import good_images
 from vitkit.finetuning.good_images import GoodModel
 from vitkit.finetuning.plan import OtherPlan, read_plan
 from vitkit.finetuning.record import weakest_class, write_page
+from vitkit.finetuning.segmentation.run import SegmentationResult
+from vitkit.finetuning.segmentation.shown import shown_masks
 from vitkit.models import ViTConfig
 from vitkit.recipes import Recipe
 from vitkit.recipes.table_4 import few_pixels
@@ -78,6 +80,8 @@ class Finetuned(Rows, MadeModel):
     """The model of good images and its threshold; None for a classifier."""
     fast: "Result | None" = None
     """The result of the search for a faster model; None if there was no search."""
+    masks: SegmentationResult | None = None
+    """The result for images with masks; None for others."""
 
     @property
     def made(self) -> str:
@@ -95,7 +99,10 @@ class Finetuned(Rows, MadeModel):
     @property
     def metric(self) -> Metric | None:
         """The accuracy of the model on the test images, or else on the held-out images; None if
-        there were none. Of a model of good images the area under the ROC curve."""
+        there were none. For images with masks the mean IoU, of a model of good images the area under the ROC
+        curve."""
+        if self.masks is not None:
+            return self.masks.metric
         if self.good is not None:
             return good_images.main_metric(self.good)
         if self.transfer is not None:
@@ -105,7 +112,9 @@ class Finetuned(Rows, MadeModel):
 
     def rows(self) -> list[dict]:
         """A row for each candidate of the quick way, or for each seed of a protocol; for a model of good
-        images, a row for each metric."""
+        images or of masks, a row for each metric."""
+        if self.masks is not None:
+            return self.masks.rows()
         if self.good is not None:
             return [
                 {"part": part, "metric": metric.name, "value": metric.value}
@@ -137,6 +146,9 @@ class Finetuned(Rows, MadeModel):
 
     def _own(self) -> Iterator[str | Table]:
         """The output of the command without the faster model."""
+        if self.masks is not None:
+            yield from shown_masks(self.masks, self.data, self.run_dir)
+            return
         if self.good is not None:
             yield from good_images.shown(self.good, self.run_dir)
             return

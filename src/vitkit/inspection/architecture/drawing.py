@@ -20,7 +20,7 @@ HEADER = ("part", "gives", "parameters", "MACs")
 
 
 def check_drawing(path: Path) -> None:
-    """Raises VitkitError if a drawing cannot be written to a file; call this before a model is loaded."""
+    """Raise VitkitError if a drawing cannot be written to a file; call this before a model is loaded."""
     if path.suffix.lower() not in ENDINGS:
         raise BadSettings(
             f"{path} is to be the drawing of a model; its suffix must be .svg, .png or "

@@ -71,7 +71,7 @@ def _image(scene: Scene, config: ViTConfig, bottom: float) -> float:
     left = CENTRE - shown[1] / 2
     scene.shapes.append(Box(left, top, shown[1], shown[0], "image", 0))
 
-    # A patch, and the beginnings of others
+    # One patch, and lines between the others
     patch = config.tiling.size
     scene.shapes.append(Box(left, top, patch[1] * scale, patch[0] * scale, "projection", 0))
     rows, columns = config.grid

@@ -171,7 +171,7 @@ def raw_attention(
     with attention_by_layer(model, keep) as record:
         classifier.features(images)
 
-    # The learned query of a MAP head looks at patches only
+    # The learned query of a MAP head attends only to patches
     if names[layer] == POOLING:
         return of_heads(record.attention[-1], head)[:, 0].unflatten(1, grid).cpu()
 

@@ -131,7 +131,7 @@ def _curves(
 
 
 def _check(classifier: Classifier, images: Tensor, maps: Tensor, steps: int, orders: int) -> None:
-    """Raises VitkitError for invalid arguments."""
+    """Raise VitkitError for invalid arguments."""
     config = classifier.model.config
     check_answers(classifier, "covering parts of an image changes no answer")
     if not config.pools:

@@ -45,7 +45,7 @@ def check_has_attention(classifier: Classifier) -> VisionTransformer:
     model = check_transformer(classifier)
     if not model.config.pools:
         raise Unsupported(
-            'the model has an output for every token (its pool is "none"), so there is no single '
+            f'the model has an output for every token (its pool is "{model.config.pool}"), so there is no single '
             "answer whose attention could be shown"
         )
     return model
@@ -69,7 +69,7 @@ def layer_names(config: ViTConfig) -> tuple[str, ...]:
 
 
 def check_number(name: str, number: int, count: int, things: str) -> None:
-    """Raises VitkitError if the argument `name` is not the number of one of `count` things."""
+    """Raise VitkitError if the argument `name` is not the number of one of `count` things."""
     if not 0 <= number < count:
         raise BadSettings(
             f"{name} is {number}; the model's {count} {things} are numbered 0 to {count - 1}"
@@ -77,7 +77,7 @@ def check_number(name: str, number: int, count: int, things: str) -> None:
 
 
 def check_patch(name: str, patch: tuple[int, int] | None, grid: Grid) -> None:
-    """Raises VitkitError if the argument `name` is a patch outside of the grid."""
+    """Raise VitkitError if the argument `name` is a patch outside of the grid."""
     if patch is None:
         return
     row, column = patch

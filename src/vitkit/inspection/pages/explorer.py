@@ -198,7 +198,7 @@ def _notes(config: ViTConfig) -> list[str]:
         )
     if config.pool == "map":
         notes.append(
-            "In the pooling a learned query looks at the patches, so no patch looks there."
+            "In the pooling a learned query attends to the patches, so no patch has attention there."
         )
     if config.mixer == "axial":
         notes.append("A layer of axial attention looks along rows, then along columns.")

@@ -79,7 +79,7 @@ class Active:
     script: str
     """JavaScript. It may read `data` from the element with that id."""
     style: str
-    """Its CSS, in addition to page.css."""
+    """CSS of the page, in addition to page.css."""
     data: dict
     """Plain values."""
 

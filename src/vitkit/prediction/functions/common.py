@@ -19,7 +19,11 @@ from vitkit.runtimes import (
     runtime_of_run,
     takes_pictures,
 )
-from vitkit.runtimes.given import any_runtime_of_file, runtime_of_model
+from vitkit.runtimes.given import (
+    any_runtime_of_file,
+    check_file_has_one_answer,
+    runtime_of_model,
+)
 from vitkit.system.console.messages import brief, say
 from vitkit.system.console.text import counted, printable
 from vitkit.system.errors import BadSettings
@@ -251,9 +255,11 @@ def _open_runtime(settings: Request, looking: bool, in_batches: bool) -> Runtime
         open_runtime = any_runtime_of_file
         if in_batches:
             open_runtime = runtime_of_file
-        return open_runtime(
+        opened = open_runtime(
             settings.model, settings.hints, settings.runtime, settings.precision, settings.device
         )
+        check_file_has_one_answer(settings.model, opened)
+        return opened
     if not (looking or settings.merge or settings.exit or in_batches):
         kept = runtime_of_run(
             settings.model, settings.hints, settings.runtime, settings.precision, settings.device

@@ -70,14 +70,17 @@ class Graph(nn.Module):
         if classifier.unknown is not None:
             self.limits = UnknownLimits(classifier.unknown)
         self.looks = looks
+        self.segments = getattr(classifier.model.config, "segments", False)
 
     def forward(self, images: Tensor) -> Tensor | tuple[Tensor, ...]:
         """Levels from 0 to 255, (B, 3, h, w) -> logits, float32 (B, K); with thresholds also out-of-distribution
         scores, (B,); with `looks` also attention rollout, (B, m, n). A model of good images gives its logits and
-        its anomaly map, (B, h, w)."""
+        its anomaly map, (B, h, w); one that classifies every pixel gives (B, K, h, w)."""
         x = images.float()
         if self.normalises:
             x = x * self.scale - self.shift
+        if self.segments:
+            return self.model(x).float()
         attention = None
         if compares_patches(self.model):
             assert isinstance(self.model, VisionTransformer)

@@ -134,6 +134,7 @@ def described(classifier: Classifier, wanted: Export) -> Exported:
         license_to_json(classifier.license),
         weight_bits,
         limits,
+        getattr(classifier.model.config, "segments", False),
     )
 
 

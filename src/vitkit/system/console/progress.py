@@ -17,7 +17,7 @@ Shown = Callable[[Iterable, int], Iterable]  # (items, number of items) -> the s
 
 
 def silent(items: Iterable, total: int) -> Iterable:
-    """Yields the items without a bar."""
+    """Yield the items without a bar."""
     return items
 
 

@@ -1,3 +1,1 @@
-"""What the functions of the commands have in common: how they are called, what their parameters are,
-and how their results show themselves.
-"""
+"""Common parts of the commands' functions: their calls, parameters and results."""

@@ -38,15 +38,15 @@ class Parameter(NamedTuple):
 
     name: str
     annotation: Any
-    """Its type, with the annotations for the command line."""
+    """The type of the parameter, with the annotations for the command line."""
     default: Any
-    """MISSING if there is none."""
+    """The default; MISSING if there is none."""
     help: str
-    """Its text, each paragraph on one line."""
+    """The description in the docstring, each paragraph on one line."""
     is_positional: bool = False
-    """Whether it can be positional; the command line reads it from a word without a name."""
+    """Whether the parameter can be positional; the command line reads it from a word without a name."""
     is_variadic: bool = False
-    """Whether it accepts any number of positional values."""
+    """Whether the parameter accepts any number of positional values."""
 
 
 class Option(NamedTuple):
@@ -56,23 +56,23 @@ class Option(NamedTuple):
     """The name without its dashes, such as "optim.lr"; the field for a word without a name, such as
     MODEL."""
     value: Any
-    """Its default; MISSING if there is none."""
+    """The default of the setting; MISSING if there is none."""
     help: str
-    """Its description, each paragraph on one line."""
+    """The description of the setting, each paragraph on one line."""
     aliases: tuple[str, ...] = ()
-    """Its other names, without their dashes."""
+    """Other names of the option, without their dashes."""
     is_word: bool = False
-    """Whether it is written without a name, as MODEL and DATA are."""
+    """Whether the value is written without a name, as MODEL and DATA are."""
     is_open: bool = False
-    """Whether it represents settings that depend on its value, such as those of a model."""
+    """Whether the option represents settings that depend on its value, such as those of a model."""
     kind: Any = None
-    """The type of its value."""
+    """The type of the value."""
     metavar: str = ""
     """The name of the value in usage messages; empty for the name in capitals."""
     argument: str = ""
     """The name of the argument in a function call, such as "optim__lr"."""
     of_function: bool = False
-    """Whether it is a parameter of the function, not a field of a part."""
+    """Whether the option is a parameter of the function, not a field of a part."""
 
 
 def parameters(owner: Owner, defaults: Any = None) -> Iterator[Parameter]:

@@ -264,9 +264,9 @@ class LocalPart(NamedTuple):
     """This rank's part of a tensor."""
 
     values: Tensor
-    """Detached, not copied."""
+    """The values of the part, detached, not copied."""
     offsets: tuple[int, ...]
-    """Its position in the whole tensor: an index for each dimension."""
+    """The position of the part in the whole tensor: an index for each dimension."""
     is_first: bool
     """Whether no lower rank has the same part."""
 

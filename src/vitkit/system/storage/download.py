@@ -31,9 +31,9 @@ class Expected(NamedTuple):
     """The server's description of the whole file."""
 
     size: int
-    """In bytes."""
+    """Size of the file in bytes."""
     md5: str | None
-    """In base64; None if the server does not give it."""
+    """MD5 of the file in base64; None if the server does not give it."""
 
 
 def download(url: str, target: Path) -> Path:

@@ -70,7 +70,7 @@ def joined(*parts: Lazy) -> Lazy:
 
 
 def check_content(size: int, content: int) -> None:
-    """Raises VitkitError if reading a file of `size` bytes would take too much memory."""
+    """Raise VitkitError if reading a file of `size` bytes would take too much memory."""
     if content > min(LARGEST, INFLATION * size + 2**28):
         raise BadWeights(f"it would take {content:,} bytes of memory, out of a file of {size:,}")
 
@@ -165,7 +165,7 @@ def identity(description: dict) -> str:
 
 
 def check_fields(values: dict, fields: Fields, within: str = "") -> None:
-    """Raises VitkitError for a field of a wrong type. Absent and null fields are accepted."""
+    """Raise VitkitError for a field of a wrong type. Absent and null fields are accepted."""
     for name, kind in fields.items():
         value = values.get(name)
         if value is None:
@@ -178,7 +178,7 @@ def check_fields(values: dict, fields: Fields, within: str = "") -> None:
 
 
 def _check(name: str, value: object, kind: tuple) -> None:
-    """Raises VitkitError for a value of a wrong type."""
+    """Raise VitkitError for a value of a wrong type."""
     words, types = kind
     right = isinstance(value, types) and (kind == SWITCH or not isinstance(value, bool))
     if kind in (NUMBERS, OF_CHANNELS) and isinstance(value, list):

@@ -245,7 +245,7 @@ def _load(file: Path) -> object:
 
 
 def _check_storage(name: str, tensor: Tensor) -> None:
-    """Raises VitkitError for a tensor that is larger than its storage in the file: with a stride of 0, an
+    """Raise VitkitError for a tensor that is larger than its storage in the file: with a stride of 0, an
     expanded tensor of a few bytes may have any size."""
     if tensor.layout != torch.strided or tensor.device.type != "cpu" or tensor.is_quantized:
         raise BadWeights(
@@ -260,7 +260,7 @@ def _check_storage(name: str, tensor: Tensor) -> None:
 
 
 def _check_records(file: Path) -> None:
-    """Raises VitkitError for an archive with records that are compressed, damaged or duplicate.
+    """Raise VitkitError for an archive with records that are compressed, damaged or duplicate.
 
     Every byte is read for the checksums. An archive without any checksums is accepted, because torch can
     be configured to write none.
@@ -302,6 +302,6 @@ def _bytes_of(file: Path, record: zipfile.ZipInfo) -> bytes:
 
 
 def _check_pickle(data: bytes) -> None:
-    """Raises VitkitError for a pickle that takes more memory than its size."""
+    """Raise VitkitError for a pickle that takes more memory than its size."""
     if BYTEARRAY in data:
         raise BadWeights("it holds the Python object bytearray, which is not part of a model")

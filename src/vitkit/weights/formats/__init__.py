@@ -27,7 +27,7 @@ FIRST = ("stem.project.weight", "root.conv.weight", "blocks.0.conv.weight")
 
 
 def _describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
-    """Raises VitkitError: a model of this format is described by its own description or not at all."""
+    """Raise VitkitError: a model of this format is described by its own description or not at all."""
     raise BadWeights(
         "it has vitkit's names but lacks the description that vitkit writes into its config.json"
     )

@@ -197,6 +197,7 @@ def beyond_vit(
             f"{config.positions} positions": config.positions not in positions,
             "positions at every block": config.inject not in (None, "stem"),
             "pooling by the first patch": config.pool == "corner",
+            "a class for every pixel": config.segments,
             "a memory bank of patches": pool.compares_patches,
         }
     )

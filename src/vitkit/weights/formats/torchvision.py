@@ -121,7 +121,8 @@ def rules(config: ViTConfig) -> list[Rule]:
 
 
 def cannot(config: ViTConfig) -> list[str]:
-    """VisionTransformer supports only the class token, and square colour images."""
+    """The parts of a model that torchvision lacks: its VisionTransformer supports only the class token, and
+    square colour images."""
     height, width = config.image
     return beyond_vit(config) + reasons(
         {
@@ -153,7 +154,7 @@ def open_elsewhere(classifier: Classifier, path: Path) -> Elsewhere:
         num_heads=config.heads,
         hidden_dim=config.width,
         mlp_dim=config.mlp,
-        num_classes=config.classes or 1,  # if there is no head, the new one is replaced below
+        num_classes=config.classes or 1,  # without a head, the layer is replaced below
         representation_size=config.representation or None,
     )
     if not config.classes:  # torchvision always makes a head

@@ -158,6 +158,6 @@ def convert(
 
 
 def check_tolerance(tolerance: float) -> None:
-    """Raises BadSettings if a tolerance is not a number from 0 on."""
+    """Raise BadSettings if a tolerance is not a number from 0 on."""
     if not tolerance >= 0:  # NaN too
         raise BadSettings(f"`tolerance` is {tolerance}; it is a number from 0 on")

@@ -378,7 +378,7 @@ def _crop_pct(json: dict) -> float:
 
 
 def _check_crop(json: dict, rule: str, resized: tuple[int, int], crop: tuple[int, int]) -> None:
-    """Raises VitkitError for a crop that a Preprocessing cannot express."""
+    """Raise VitkitError for a crop that a Preprocessing cannot express."""
     if rule == "square" and resized[0] != resized[1]:
         raise BadWeights(
             f"its preprocessor resizes to {resized[0]} x {resized[1]} before a crop; "
@@ -392,7 +392,7 @@ def _check_crop(json: dict, rule: str, resized: tuple[int, int], crop: tuple[int
 
 
 def _check_padding(json: dict, size: tuple[int, int]) -> None:
-    """Raises VitkitError if an image of this (height, width) would be padded. Without a pad_size, images are
+    """Raise VitkitError if an image of this (height, width) would be padded. Without a pad_size, images are
     padded to the largest of a batch, but here all have the same size."""
     if not json["do_pad"] or "pad_size" not in json:
         return

@@ -63,7 +63,7 @@ def _tower_alone(tensors: Tensors) -> Tidied:
 
 
 def _check_classifier(config: dict, tidied: Tidied) -> None:
-    """Raises VitkitError for a classifier and a MAP head, unless config.json names Transformers' own class:
+    """Raise VitkitError for a classifier and a MAP head, unless config.json names Transformers' own class:
     a user's class may read either output."""
     architectures = config.get("architectures")
     if tidied.passed_by and "ForImageClassification" not in str(architectures):

@@ -68,7 +68,7 @@ def architecture_called(name: str) -> Architecture | None:
 
 
 def check_architecture(json: dict) -> None:
-    """Raises VitkitError for a config.json with an architecture of timm that vitkit cannot read, whatever
+    """Raise VitkitError for a config.json with an architecture of timm that vitkit cannot read, whatever
     its tensors are."""
     name = architecture_name(json)
     known = architecture_called(name)

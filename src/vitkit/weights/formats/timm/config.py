@@ -16,7 +16,7 @@ from torch import Tensor
 from vitkit.data import Preprocessing
 from vitkit.data.images.preprocessing import Interpolation, Rule
 from vitkit.models import ModelConfig, Patch, Token, ViTConfig
-from vitkit.models.pooling import Means
+from vitkit.models.pooling import EachPatch, Means
 from vitkit.system.errors import BadWeights
 from vitkit.weights.classifier import Classifier
 from vitkit.weights.files.directory import load_state_dict
@@ -94,7 +94,7 @@ def architecture_name(json: dict) -> str:
 
 
 def check_arguments(arguments: dict) -> None:
-    """Raises VitkitError for an argument of timm's function that changes what the model computes and that
+    """Raise VitkitError for an argument of timm's function that changes what the model computes and that
     vitkit cannot read."""
     for name, value in arguments.items():
         if value is None or name in READ_ARGUMENTS or name in SHAPES or name in TRAINING:
@@ -276,7 +276,9 @@ model = timm.create_model("local-dir:DIRECTORY", pretrained=True)
 
 def example_of_states(config: ViTConfig) -> str:
     """Python that computes the logits of a head on the states of several blocks or parts of an image."""
-    read = [_python_of(part) for part in config.pooling.reads if not isinstance(part, Patch)]
+    read = [
+        _python_of(part) for part in config.pooling.reads if not isinstance(part, Patch | EachPatch)
+    ]
     parts = ""
     if "*parts" in " ".join(read):
         parts = f"""

@@ -90,7 +90,7 @@ def rules(config: ResNetConfig) -> list[Rule]:
 
 
 def cannot(config: ResNetConfig) -> list[str]:
-    """timm's names define units and width: there is a ResNet v2 in six sizes."""
+    """The parts of a model that timm cannot express: it has a ResNet v2 in six sizes, by name."""
     beyond = beyond_bit(config.backbone, "pre")
     sizes = [(UNITS[layers], width) for layers, width in KNOWN]
     if (config.backbone.units, config.backbone.width) not in sizes:

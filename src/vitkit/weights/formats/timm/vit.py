@@ -107,8 +107,8 @@ def stem_names(stem: Backbone) -> ResNetNames:
 
 
 def cannot(config: ViTConfig) -> list[str]:
-    """The parts that timm cannot express; VisionTransformer has no layer between pooling and head, for
-    example."""
+    """The parts of a model that timm cannot express; for example, its VisionTransformer has no layer between
+    pooling and head."""
     stem = config.stem
     other_stem = stem is not None and (stem.width != 1 or stem.units not in HYBRIDS)
     unread_token = config.registers == 1 and config.pool == "token" and config.prefix_rows == 0

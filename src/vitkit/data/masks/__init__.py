@@ -1,0 +1,1 @@
+"""Masks: a class for every pixel of an image, from files whose values or colours a legend explains."""

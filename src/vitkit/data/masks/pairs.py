@@ -1,0 +1,324 @@
+"""Images with masks: a source of images, and for each of them the mask of the same name in another folder, or
+in another column of the same table.
+
+Legend: N images, h w pixels.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+
+from vitkit.data.formats import read_table
+from vitkit.data.formats.folder import find_images
+from vitkit.data.images.pictures import Picture
+from vitkit.data.masks.coco import CocoMasks, read_coco
+from vitkit.data.masks.legend import (
+    MAX_CLASSES,
+    Legend,
+    inferred,
+    legend_of_names,
+    read_legend,
+    with_ignored,
+)
+from vitkit.data.masks.reading import codes_of, is_coloured
+from vitkit.data.sources.source import Source, subset
+from vitkit.data.sources.stores import Files, Names, Store
+from vitkit.data.sources.tables import Columns
+from vitkit.system.console.progress import bar
+from vitkit.system.console.text import counted
+from vitkit.system.errors import BadData
+from vitkit.system.storage.files import parse_json
+
+# What follows the image's name in the names of masks; "_L" is CamVid's, "_labelIds" Cityscapes'
+ENDINGS = (
+    "", "_mask", "-mask", "_Mask", "_masks", "_label", "_labels", "_L", "_seg", "_gt", "_labelIds",
+    "_gtFine_labelIds",
+)  # fmt: skip
+CLASSES = b"classes"  # in the metadata of a parquet file: the names of the classes of its masks
+
+
+@dataclass(frozen=True, eq=False)
+class Masked:
+    """Images with a mask each. Travels to worker processes."""
+
+    images: Source
+    """The N images."""
+    store: Store
+    """Where the masks are."""
+    rows: np.ndarray
+    """Which row of the store the mask of each image is: int64 (N,)."""
+    legend: Legend
+    """What the values of masks stand for."""
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The names of the classes."""
+        return self.legend.labels
+
+    def mask(self, i: int) -> np.ndarray:
+        """The class number of every pixel of image i, uint8 (h, w), IGNORED where pixels do not count.
+        Raises BadImage if it cannot be read, and BadData for a value that is no class."""
+        row = int(self.rows[i])
+        name = self.mask_name(i)
+        codes = codes_of(self.store.read(row), name, self.legend.coloured)
+        return self.legend.class_map(codes, name)
+
+    def pair(self, i: int) -> tuple[Picture, np.ndarray]:
+        """Image i, opened, and its mask, uint8 (h, w), of the same size. Raises BadImage as both do, and
+        BadData for sizes that differ."""
+        picture = self.images.picture(i)
+        mask = self.mask(i)
+        if mask.shape != picture.size:
+            raise BadData(
+                f"{self.mask_name(i)} is {mask.shape[1]} x {mask.shape[0]} pixels, and its image "
+                f"{picture.name} is {picture.size[1]} x {picture.size[0]} (upright): make the mask again at "
+                "the size of its image"
+            )
+        return picture, mask
+
+    def mask_name(self, i: int) -> str:
+        """The name by which a user knows the mask of image i."""
+        name = self.store.name(int(self.rows[i]))
+        if isinstance(self.store, Files | CocoMasks):
+            return name
+        return f"the mask of {name}"
+
+    def subset(self, indices: Sequence[int] | np.ndarray) -> "Masked":
+        """The images at these indices, in this order."""
+        indices = np.asarray(indices, dtype=np.int64)
+        return replace(self, images=subset(self.images, indices), rows=self.rows[indices])
+
+
+@dataclass(frozen=True, eq=False)
+class MaskStore:
+    """The masks of a data set, before it is known which belongs to which image."""
+
+    store: Store
+    title: str
+    """What errors call it."""
+    names: Names | None = None
+    """The names of the masks, by which those of images are found; None if they are in the rows of the images."""
+    legend: Legend | None = None
+    """What their values stand for, if the masks come with it."""
+
+    def paired(self, images: Source) -> tuple[Source, np.ndarray, tuple[str, ...]]:
+        """The images that have a mask, the rows of their masks, int64 (N,), and notes for the user.
+        Raises BadData if none has one."""
+        if self.names is None:
+            return images, images.rows, ()
+        return _by_name(images, self.names, self.title)
+
+
+def open_masks(where: str, masks: str) -> MaskStore:
+    """The masks that `masks` names: a folder, a COCO file (.json), or a column of the data set `where`. Raises
+    BadData if there is none of these."""
+    if Path(masks).is_dir():
+        names, _ = find_images(masks)
+        if not names:
+            raise BadData(f"{masks} holds no masks; expected image files such as .png")
+        files = Files.of(masks, names)
+        return MaskStore(files, masks, files.names)
+    if masks.lower().endswith(".json"):
+        drawn, legend = read_coco(masks)
+        return MaskStore(drawn, masks, drawn.names, legend)
+    if Path(where).is_dir() and not _has_columns(where):
+        raise BadData(
+            f"there is no folder {masks!r} with masks; {where} is a folder of images, so `masks` is the folder "
+            "of their masks, each with the name of its image"
+        )
+    try:
+        table = read_table(where, Columns(image=masks, target="none"))
+    except BadData as error:
+        reason = str(error).removesuffix("; correct `data.columns.image`")
+        raise BadData(
+            f"{masks!r} is neither a folder of masks nor a column of {where}: {reason}"
+        ) from None
+    return MaskStore(table.store, f"the column {masks!r}")
+
+
+def _has_columns(folder: str) -> bool:
+    """Whether a folder holds tables rather than images: parquet files, or what `datasets` saved."""
+    names = [path.name for path in Path(folder).iterdir()]
+    ends = (".parquet", ".arrow", "dataset_dict.json", "state.json")
+    return any(name.endswith(ends) for name in names)
+
+
+def _by_name(
+    images: Source, masks: Names, title: str
+) -> tuple[Source, np.ndarray, tuple[str, ...]]:
+    """The images with a mask of the same name, and the rows of these masks."""
+    by_path: dict[str, int] = {}
+    by_stem: dict[str, list[int]] = {}
+    for row in range(len(masks)):
+        path = PurePosixPath(masks[row])
+        by_path[str(path.with_suffix(""))] = row
+        by_stem.setdefault(path.stem, []).append(row)
+
+    own = os.path.abspath(title)  # noqa: PTH100 a lexical path, as links may lead anywhere
+    if isinstance(images.store, Files) and os.path.abspath(images.store.root) == own:  # noqa: PTH100
+        raise BadData(
+            f"images and masks are both in {title}, so it is not known which is which: move the masks into a "
+            "folder of their own"
+        )
+    kept: list[int] = []
+    rows: list[int] = []
+    without: list[str] = []
+    for i in range(len(images)):
+        name = images.name(i)
+        if isinstance(images.store, Files):
+            if os.path.abspath(name).startswith(own + os.sep):  # noqa: PTH100
+                continue  # a mask, in a folder of masks below that of the images
+            relative = PurePosixPath(images.store.names[int(images.rows[i])])
+        else:
+            relative = PurePosixPath(name)
+        found = _mask_of(relative, by_path, by_stem, title)
+        if found is None:
+            without.append(name)
+        else:
+            kept.append(i)
+            rows.append(found)
+    if not kept:
+        example = without[0] if without else str(images.name(0))
+        raise BadData(
+            f"no image has a mask in {title}: for {example} there is no {Path(example).stem}.png, and there is "
+            f"{masks[0]}; a mask has the name of its image"
+        )
+    notes: tuple[str, ...] = ()
+    if without:
+        notes = (
+            f"left out: {counted(len(without), 'image')} without a mask in {title}, such as {without[0]}",
+        )
+    return subset(images, kept), np.array(rows, dtype=np.int64), notes
+
+
+def _mask_of(
+    image: PurePosixPath, by_path: dict[str, int], by_stem: dict[str, list[int]], title: str
+) -> int | None:
+    """The row of an image's mask: of the same path without the suffix, or of the same name if one mask has
+    it. None without one. Raises BadData if several masks have the name."""
+    path = str(image.with_suffix(""))
+    for ending in ENDINGS:
+        if f"{path}{ending}" in by_path:
+            return by_path[f"{path}{ending}"]
+    for ending in ENDINGS:
+        found = by_stem.get(f"{image.stem}{ending}", [])
+        if len(found) > 1:
+            raise BadData(
+                f"{len(found)} masks in {title} are called {image.stem}{ending}, so it is not known which is "
+                f"that of {image}: give masks the folders of their images too"
+            )
+        if found:
+            return found[0]
+    return None
+
+
+# The legend of a data set's masks
+
+
+def find_legend(
+    masks: MaskStore,
+    rows: np.ndarray,
+    where: str,
+    path: Path | None,
+    ignore: int | None,
+) -> tuple[Legend, tuple[str, ...]]:
+    """The legend of masks, and what was assumed, in sentences: the file's, that of a COCO file, the names of classes in the
+    metadata of parquet files, or what follows from the values of the masks themselves, which are then read.
+
+    Args:
+        masks: The masks.
+        rows: Which of them are there, int64 (N,).
+        where: The data set.
+        path: The file of the legend.
+        ignore: A value whose pixels do not count.
+
+    Raises BadData if no legend follows.
+    """
+    if path is not None:
+        return read_legend(path, ignore), ()
+    if masks.legend is not None:
+        return with_ignored(masks.legend, ignore), ()
+    names = names_in_metadata(masks.store)
+    if names is not None:
+        return legend_of_names(names, f"in the metadata of {where}", ignore), ()
+    coloured = False
+    found: set[int] = set()
+    for row in bar("reading masks")(rows.tolist(), len(rows)):
+        name = masks.store.name(row)
+        data = masks.store.read(row)
+        if not found:
+            coloured = is_coloured(data, name)
+        found.update(np.unique(codes_of(data, name, coloured)).tolist())
+        if len(found) > MAX_CLASSES + 2:  # with two that are ignored: no legend follows
+            break
+    legend, sentence = inferred(found, coloured, ignore)
+    return legend, (sentence,)
+
+
+def names_in_metadata(store: Store) -> list[str] | None:
+    """The names of classes in the metadata of a store's parquet files; None if they have none."""
+    files = getattr(store, "files", ())
+    if not files or not all(str(file).endswith(".parquet") for file in files):
+        return None
+    from vitkit.system.storage import remote
+
+    with remote.parquet_file(files[0]) as opened:
+        metadata = opened.schema_arrow.metadata or {}
+    if CLASSES not in metadata:
+        return None
+    try:
+        names = parse_json(metadata[CLASSES])
+    except ValueError:
+        return None
+    if isinstance(names, list) and names and all(isinstance(name, str) for name in names):
+        return names
+    return None
+
+
+def masked(
+    parts: dict[str, Source],
+    where: str,
+    masks: str,
+    legend: Path | Legend | None = None,
+    ignore: int | None = None,
+) -> tuple[dict[str, Masked], tuple[str, ...]]:
+    """The parts of a data set with their masks, and notes for the user.
+
+    Args:
+        parts: The images of each part.
+        where: The name of the data set.
+        masks: A folder of masks, a COCO file, or the column that holds them.
+        legend: A file (`read_legend`), or a legend; None: it is found (`find_legend`).
+        ignore: A value whose pixels do not count.
+
+    Raises BadData if there are no masks, or no legend follows from them.
+    """
+    store = open_masks(where, masks)
+    found = {}
+    notes: tuple[str, ...] = ()
+    for name, part in parts.items():
+        images, rows, sentences = store.paired(part)
+        found[name] = (images, rows)
+        notes += sentences
+    if isinstance(legend, Legend):
+        resolved = legend if ignore is None else with_ignored(legend, ignore)
+    else:
+        every = np.concatenate([rows for _, rows in found.values()])
+        resolved, sentences = find_legend(store, every, where, legend, ignore)
+        notes += sentences
+    return {
+        name: Masked(images, store.store, rows, resolved) for name, (images, rows) in found.items()
+    }, notes
+
+
+def resized_mask(mask: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """A mask, uint8 (h, w), at another (height, width), by the nearest pixel."""
+    from vitkit.data.images.resizing import resize_as_pillow
+
+    return resize_as_pillow(mask[..., None], size, "nearest")[0]

@@ -1,0 +1,76 @@
+"""Models that classify every pixel: the class of each pixel of an image, at the image's own size.
+
+Legend: K classes, (h', w') pixels of what the model gets, h w pixels of the image.
+"""
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from vitkit.data import Picture
+from vitkit.runtimes.pytorch import Eager
+from vitkit.runtimes.runtime import Runtime
+from vitkit.system.errors import Unsupported
+from vitkit.system.functions.steps import DATA, MODEL, step
+from vitkit.system.machine import PrecisionChoice, pick_device, pick_precision
+from vitkit.weights import Classifier
+
+
+def segments(classifier: Classifier) -> bool:
+    """Whether a model classifies every pixel."""
+    config = getattr(classifier.model, "config", None)
+    return bool(getattr(config, "segments", False))
+
+
+def check_segments(classifier: Classifier, name: str) -> None:
+    """Raises Unsupported for a model that has one output for an image."""
+    if not segments(classifier):
+        trains = step("finetune", MODEL, DATA, masks="masks/")
+        raise Unsupported(
+            f"{name} has one output for an image, not a class for every pixel; {trains} trains one"
+        )
+
+
+def map_runtime(
+    classifier: Classifier, device: str = "auto", precision: PrecisionChoice = "float32"
+) -> Eager:
+    """A model that classifies every pixel, as PyTorch computes it, for inference."""
+    own_device = pick_device(device)
+    deployed = classifier.for_inference().to(own_device)
+    return Eager(deployed, pick_precision(precision, own_device).precision)
+
+
+def logit_maps(runtime: Runtime, picture: Picture) -> np.ndarray:
+    """The logits of a whole picture at the size that the model reads it in, float32 (K, h', w'). Raises
+    BadImage, and Unsupported for a model whose preprocessing crops."""
+    preprocessing = runtime.preprocessing
+    if not preprocessing.is_native and (preprocessing.rule != "square" or preprocessing.resize):
+        raise Unsupported(
+            f"the model's preprocessing ({preprocessing}) cuts off parts of an image, so their pixels would "
+            'have no class: give it the rule "native"'
+        )
+    prepared = preprocessing.array(picture)
+    [maps] = runtime.logits(prepared[None])
+    return maps
+
+
+def class_map(runtime: Runtime, picture: Picture) -> np.ndarray:
+    """The class of every pixel of a picture, uint8 (h, w): its logits are interpolated to the picture's size.
+    Raises BadImage."""
+    return likeliest(logit_maps(runtime, picture), picture.size)
+
+
+def likeliest(maps: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """The class with the highest logit at every pixel of another (height, width): float32 (K, h', w') ->
+    uint8 (h, w). One class is interpolated at a time: all of many classes would not fit in memory."""
+    logits = torch.from_numpy(maps)
+    if size == maps.shape[1:]:
+        return logits.argmax(0).to(torch.uint8).numpy()
+    highest = torch.full(size, -torch.inf)
+    classes = torch.zeros(size, dtype=torch.uint8)
+    for number, plane in enumerate(logits):
+        own = F.interpolate(plane[None, None], size, mode="bilinear", antialias=False)[0, 0]
+        is_higher = own > highest
+        classes[is_higher] = number
+        highest = torch.where(is_higher, own, highest)
+    return classes.numpy()

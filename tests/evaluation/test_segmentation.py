@@ -1,0 +1,141 @@
+"""Metrics of masks, compared with slow and independent computations."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.ndimage import binary_erosion
+
+from vitkit.data import IGNORED
+from vitkit.evaluation import SegmentationScores, count_pixels
+from vitkit.evaluation.metrics.segmentation import boundary, boundary_width
+from vitkit.system.errors import BadData
+
+K = 4
+
+
+@pytest.fixture
+def pairs():
+    """Masks of three sizes with ignored pixels, and predictions that agree in part."""
+    random = np.random.default_rng(0)
+    made = []
+    for height, width in ((40, 60), (33, 21), (64, 64)):
+        coarse = random.integers(0, K - 1, (height // 8 + 1, width // 8 + 1), dtype=np.uint8)
+        truth = coarse.repeat(8, 0).repeat(8, 1)[:height, :width]
+        predicted = np.roll(truth, 2, axis=1)
+        noise = random.random(truth.shape) < 0.1
+        predicted = np.where(noise, random.integers(0, K, truth.shape), predicted).astype(np.uint8)
+        truth = np.where(random.random(truth.shape) < 0.05, IGNORED, truth).astype(np.uint8)
+        made.append((truth, predicted))
+    return made
+
+
+def scores_of(pairs, groups=None):
+    counts = [count_pixels(truth, predicted, K) for truth, predicted in pairs]
+    return SegmentationScores.of(tuple("abcd"), counts, groups)
+
+
+def metrics_of(pairs):
+    return {metric.name: metric for metric in scores_of(pairs).metrics()}
+
+
+def test_iou_dice_and_accuracy_are_those_of_a_confusion_matrix(pairs):
+    confusion = np.zeros((K, K))
+    for truth, predicted in pairs:
+        for t, p in zip(truth.reshape(-1).tolist(), predicted.reshape(-1).tolist(), strict=True):
+            if t != IGNORED:
+                confusion[t, p] += 1
+    right = np.diag(confusion)
+    either = confusion.sum(0) + confusion.sum(1) - right
+    found = metrics_of(pairs)
+    assert found["miou"].value == pytest.approx((right / either).mean(), abs=1e-12)
+    assert found["dice"].value == pytest.approx((2 * right / (either + right)).mean(), abs=1e-12)
+    assert found["pixel_accuracy"].value == pytest.approx(right.sum() / confusion.sum(), abs=1e-12)
+    for name, value in zip("abcd", right / either, strict=True):
+        assert found[f"iou/{name}"].value == pytest.approx(value, abs=1e-12)
+
+
+@pytest.mark.slow
+def test_metrics_are_those_of_torchmetrics(pairs):
+    torchmetrics = pytest.importorskip("torchmetrics", reason="needs torchmetrics to compare with")
+    truth = torch.cat([torch.from_numpy(t.astype(np.int64)).reshape(-1) for t, _ in pairs])
+    predicted = torch.cat([torch.from_numpy(p.astype(np.int64)).reshape(-1) for _, p in pairs])
+    kinds = {
+        "miou": ("multiclass_jaccard_index", "macro"),
+        "dice": ("multiclass_f1_score", "macro"),
+        "pixel_accuracy": ("multiclass_accuracy", "micro"),
+    }
+    found = metrics_of(pairs)
+    for name, (function, average) in kinds.items():
+        compute = getattr(torchmetrics.functional.classification, function)
+        theirs = compute(predicted, truth, K, average=average, ignore_index=IGNORED)
+        assert found[name].value == pytest.approx(float(theirs), abs=1e-6)
+
+
+def test_boundary_iou_is_that_of_its_paper(pairs):
+    inside = np.zeros((2, K))
+    for truth, predicted in pairs:
+        width = max(1, round(0.02 * np.hypot(*truth.shape)))
+        assert boundary_width(truth.shape) == width
+        predicted = np.where(truth == IGNORED, IGNORED, predicted)
+        for k in range(K):
+            own, other = (
+                (region == k) & ~binary_erosion(region == k, np.ones((3, 3)), width)
+                for region in (truth, predicted)
+            )
+            inside[:, k] += (own & other).sum(), (own | other).sum()
+    known = inside[1] > 0
+    found = metrics_of(pairs)["boundary_iou"].value
+    assert found == pytest.approx((inside[0][known] / inside[1][known]).mean(), abs=1e-12)
+
+
+def test_a_region_at_the_border_of_the_image_ends_there():
+    region = np.ones((9, 9), bool)
+    assert boundary(region, 2).sum() == 81 - 25
+    assert not boundary(np.zeros((9, 9), bool), 2).any()
+
+
+def test_what_is_ignored_counts_nowhere(pairs):
+    truth, predicted = pairs[0]
+    other = predicted.copy()
+    other[truth == IGNORED] = (other[truth == IGNORED] + 1) % K
+    assert (other != predicted).any()
+    for name, own in vars(count_pixels(truth, predicted, K)).items():
+        assert np.array_equal(own, getattr(count_pixels(truth, other, K), name)), name
+
+
+def test_a_class_that_is_nowhere_has_no_iou(pairs):
+    truth, predicted = pairs[0]
+    predicted = np.where(predicted == 3, 0, predicted).astype(np.uint8)
+    scores = scores_of([(truth, predicted)])
+    names = [metric.name for metric in scores.metrics()]
+    assert np.isnan(scores.iou()[3]) and "iou/d" not in names and "iou/c" in names
+    value = next(scores.metrics()).value
+    assert value == pytest.approx(np.nanmean(scores.iou()[:3]))
+
+
+def test_intervals_resample_images_and_groups_together(pairs):
+    few = next(scores_of(pairs * 4).metrics())
+    many = next(scores_of(pairs * 40).metrics())
+    grouped = next(scores_of(pairs * 40, np.arange(120) % 3).metrics())
+    width = [each.interval[1] - each.interval[0] for each in (few, many, grouped)]
+    assert few.value == many.value == grouped.value
+    assert width[1] < width[0] and width[1] < width[2]
+    assert few.interval[0] < few.value < few.interval[1]
+
+
+def test_the_worst_images_come_first(pairs):
+    truth = pairs[0][0]
+    perfect = np.where(truth == IGNORED, 0, truth).astype(np.uint8)
+    scores = scores_of([(truth, perfect), *pairs])
+    assert scores.image_iou()[0] == 1 and scores.worst(10)[-1] == 0
+    assert scores.worst(2).tolist() == np.argsort(scores.image_iou())[:2].tolist()
+    everything = np.full_like(truth, IGNORED)
+    assert len(scores_of([(everything, perfect), *pairs]).worst(10)) == 3
+
+
+def test_nothing_to_evaluate_is_refused():
+    with pytest.raises(BadData, match="no image"):
+        SegmentationScores.of(("a", "b"), [])
+    nothing = count_pixels(np.full((4, 4), IGNORED, np.uint8), np.zeros((4, 4), np.uint8), 2)
+    with pytest.raises(BadData, match="ignore every pixel"):
+        SegmentationScores.of(("a", "b"), [nothing])
