@@ -126,7 +126,7 @@ def step(recipe: Recipe, state: State, batch: Batch, lag: int) -> Run:
         outcome = gradient(recipe, state, batch)
         state.step += 1
         outcomes.add(state.step, batch, outcome)
-        advance(recipe, state, outcome, state.step, at_once=not lag)
+        advance(recipe, state, outcome, state.step, synchronous=not lag)
         for _ in outcomes.arrived(lag):
             pass
 
