@@ -265,15 +265,14 @@ def false_alarms(images: Images, draws: int) -> dict:
     """The share of other good images above the threshold, which promises 5 %: mean over draws, the lowest and
     the highest, and how often it is within the interval that is printed.
 
-    Memory has as many patches of each image as are drawn of it on average, always the same of an image, so that
-    distances between images are computed once.
+    Which patches are in memory of an image does not depend on the others, so that distances between images are
+    computed once.
     """
     good = images.test.vitkit[torch.from_numpy(~images.is_bad)]
     patches = torch.cat([images.learn.vitkit, good])  # (I, N, D)
     count, each, _ = patches.shape
     half = count // 2
-    kept = torch.from_numpy(np.random.default_rng(0).permutation(each)[: max(MOST // half, 1)])
-    memory = patches[:, kept].flatten(0, 1).float()
+    memory = memory_bank(patches, most=min(MOST // half, each) * count).patches
     between = []  # the distance of each patch of an image to the nearest of each image
     for image in patches:
         similar = image.float() @ memory.mT  # (N, I · kept)

@@ -7,10 +7,12 @@ from margins import at_least, at_most
 
 from vitkit.finetuning.memory_bank import (
     anomaly_score,
+    covering,
     fit_threshold,
     left_out_scores,
     memory_bank,
 )
+from vitkit.models.head import distances_to
 
 
 def directions(*shape, seed=0):
@@ -29,16 +31,28 @@ def test_a_good_image_is_left_out_with_its_group():
     at_least(scores[3], 0.05)  # not 0, though its copy is in memory
 
 
-def test_of_many_patches_some_are_drawn_and_know_their_image():
+def test_of_many_patches_each_image_keeps_some_whatever_the_others_are():
     patches = directions(20, 9, 4)
     bank = memory_bank(patches, most=60)
-    assert bank.patches.shape == (60, 4) and len(set(bank.images.tolist())) > 15
+    assert bank.patches.shape == (60, 4)
+    assert bank.images.tolist() == np.repeat(np.arange(20), 3).tolist()
     for patch, image in zip(bank.patches, bank.images.tolist(), strict=True):
         assert (patches[image] == patch).all(1).any()
-    assert torch.equal(memory_bank(patches, most=60).patches, bank.patches)
+    fewer = memory_bank(patches[5:], most=45)
+    assert torch.equal(fewer.patches, bank.patches[15:])
     whole = left_out_scores(patches, np.arange(20), memory_bank(patches))
     drawn = left_out_scores(patches, np.arange(20), bank)
     assert (drawn >= whole - 1e-6).all()  # with less in memory, nothing is nearer
+
+
+def test_what_is_kept_covers_the_rest():
+    draws = torch.Generator().manual_seed(2)
+    noise = 0.01 * torch.randn(200, 16, generator=draws)
+    rows = directions(5, 16, seed=1).repeat_interleave(40, 0) + noise
+    rows = torch.nn.functional.normalize(rows, dim=-1)
+    chosen = covering(rows, 5)
+    assert sorted((chosen // 40).tolist()) == [0, 1, 2, 3, 4]  # one of each cluster
+    at_most(distances_to(rows[None], rows[chosen]).max().item(), 0.02)
 
 
 @pytest.mark.parametrize(

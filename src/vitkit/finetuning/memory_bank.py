@@ -71,13 +71,27 @@ class MemoryBank(NamedTuple):
 
 
 def memory_bank(patches: Tensor, most: int = MOST) -> MemoryBank:
-    """The patches of good images, (I, N, D), or `most` of them, drawn at random."""
+    """The patches of good images, (I, N, D); of more than `most` those of each image that cover it best, at
+    least one. Which ones are kept of an image does not depend on the others, so that it can be left out."""
     count, each, _ = patches.shape
-    rows = torch.arange(count * each)
-    if len(rows) > most:
-        generator = torch.Generator().manual_seed(0)
-        rows = torch.randperm(len(rows), generator=generator)[:most].sort().values
-    return MemoryBank(patches.flatten(0, 1)[rows].float(), (rows // each).numpy())
+    kept = max(most // count, 1)
+    if kept >= each:
+        return MemoryBank(patches.flatten(0, 1).float(), np.repeat(np.arange(count), each))
+    chosen = [own[covering(own.float(), kept)].float() for own in patches]
+    return MemoryBank(torch.cat(chosen), np.repeat(np.arange(count), kept))
+
+
+def covering(rows: Tensor, count: int) -> Tensor:
+    """`count` of N rows of length 1, so that none is far from its nearest of these: the greedy k-centre
+    algorithm of PatchCore, which begins with the most unusual one. (N, D) -> indices, (count,)."""
+    similar = rows @ rows.mT  # (N, N)
+    chosen = torch.zeros(count, dtype=torch.int64)
+    chosen[0] = (rows @ rows.mean(0)).argmin()
+    nearest = similar[chosen[0]].clone()  # of each row, among those that are chosen
+    for k in range(1, count):
+        chosen[k] = nearest.argmin()
+        nearest = torch.maximum(nearest, similar[chosen[k]])
+    return chosen
 
 
 def left_out_scores(patches: Tensor, groups: np.ndarray, memory: MemoryBank) -> np.ndarray:
