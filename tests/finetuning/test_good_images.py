@@ -254,6 +254,20 @@ def test_images_of_one_part_are_left_out_together(pretrained, parts, tmp_path):
         vitkit.finetune(pretrained, table, columns=Columns(group="part"), **settings)
 
 
+def test_it_is_no_pretrained_model(made, parts, tmp_path):
+    """Its own weights and one number are no beginning for classes, masks or features."""
+    begin = "is a model of good images: .* begin with those weights .pretrained"
+    for settings in ({}, {"normal": "good"}, {"preset": "none"}, {"masks": str(parts)}):
+        with pytest.raises(ValueError, match=begin):
+            vitkit.finetune(made, parts, workdir=tmp_path / "run", quiet=True, **settings)
+    number = "one number of an image, its anomaly score.* made of .pretrained"
+    with pytest.raises(ValueError, match=number):
+        vitkit.features(made, parts, output=tmp_path / "features.npz", quiet=True)
+    for evals in ("neighbours", "fewshot"):
+        with pytest.raises(ValueError, match=number):
+            vitkit.evaluate(made, parts, evals=evals, quiet=True)
+
+
 def test_it_is_not_taught_classes(made, parts):
     with pytest.raises(ValueError, match="remembers the patches of good images, not classes"):
         vitkit.teach(made, add=[str(parts / "good")], quiet=True)
