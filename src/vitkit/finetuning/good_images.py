@@ -28,7 +28,6 @@ from vitkit.evaluation import Metric, batches_of, collect
 from vitkit.evaluation.evaluator import concatenated
 from vitkit.evaluation.metrics.defects import GOOD, MEMORY_BANK, detection, good_or_not
 from vitkit.finetuning.memory_bank import (
-    MemoryBank,
     Threshold,
     fit_threshold,
     left_out_scores,
@@ -207,7 +206,7 @@ def good_model(
     if len(good) <= TURNED and height == width:
         views = [patches, *(patches_of(trunk, good, precision, turns) for turns in (1, 2, 3))]
         turned = torch.cat(views, 1)  # (I, 4 N, D)
-        if turns_help(patches, turned, groups, memory, scores):
+        if turns_help(patches, turned, groups, scores):
             say(
                 "each good image is remembered in four positions, turned by quarters: the images that are left "
                 "out resemble those more"
@@ -231,9 +230,7 @@ def good_model(
     return GoodModel(classifier, threshold, images, len(good), tuple(figures), tuple(test))
 
 
-def turns_help(
-    patches: Tensor, turned: Tensor, groups: np.ndarray, memory: MemoryBank, scores: np.ndarray
-) -> bool:
+def turns_help(patches: Tensor, turned: Tensor, groups: np.ndarray, scores: np.ndarray) -> bool:
     """Whether good images that are left out are nearer to a memory bank of images turned by quarters than to
     one of the images as they are, which has as many patches: by more than a standard error.
 
@@ -241,11 +238,11 @@ def turns_help(
         patches: The patches of the good images, (I, N, D).
         turned: Those of the images in four positions, (I, 4 N, D).
         groups: Group numbers, (I,).
-        memory: A memory bank of `patches`.
-        scores: The anomaly scores of the images by that, (I,).
+        scores: The anomaly scores of the images by a memory bank of `patches`, (I,).
     """
-    bank = memory_bank(turned, most=len(memory.patches))
-    gains = scores - left_out_scores(patches, groups, bank)
+    generator = torch.Generator().manual_seed(0)
+    drawn = torch.randperm(turned.shape[1], generator=generator)[: patches.shape[1]]  # (N,)
+    gains = scores - left_out_scores(patches, groups, memory_bank(turned[:, drawn]))
     return bool(gains.sum() > np.sqrt(np.square(gains).sum()))
 
 
