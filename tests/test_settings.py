@@ -76,7 +76,7 @@ CHANGES = {
         "classes": Change(3),
         "pool": Change("gap"),
         "read_blocks": Change(2),
-        "memory": Change(9, {"pool": "memory", "memory": 5}),
+        "memory": Change(9, {"pool": "memory", "memory": 5, "classes": 2}),
         "class_token": Change(True, {"pool": "gap"}),
         "registers": Change(2),
         "norm": Change("pooled", {"pool": "gap"}),

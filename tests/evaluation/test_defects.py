@@ -28,6 +28,21 @@ def test_detection_counts_on_both_sides_of_the_threshold():
     assert found["good"].value == 4 and found["different"].value == 2
 
 
+def test_an_area_by_few_bad_images_has_an_interval():
+    """Some of the bootstrap's draws have no bad image."""
+    draws = np.random.default_rng(0)
+    excess = np.concatenate([draws.normal(0, 1, 24), draws.normal(1, 1, 3)])
+    first = detection(excess, np.arange(27) >= 24)[0]
+    low, high = first.interval
+    assert first.name == "auroc" and low < first.value < high
+
+
+def test_scores_that_are_not_finite_are_no_answers():
+    excess = np.array([-1.0, np.nan, np.inf])
+    with pytest.raises(ValueError, match="NaN or infinity for 2 images"):
+        detection(excess, np.array([False, False, True]))
+
+
 def test_detection_without_others_has_false_alarms_alone():
     names = [metric.name for metric in detection(np.array([-1.0, 1.0]), np.zeros(2, bool))]
     assert names == ["false_alarms", "good", "different"]

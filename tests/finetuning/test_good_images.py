@@ -86,6 +86,7 @@ def test_what_the_command_prints_is_what_was_measured(made):
     assert threshold.images == 24 and threshold.rejected == pytest.approx(1 / 25)
     assert f"anomaly score of {threshold.value:.3f} on, which 4.0 % of other images of good" in text
     assert made.metric.value == 1.0 and "area under the ROC curve" in text
+    assert "by 24 images that were left out" in text and "better than chance" not in text
     record = json.loads((made.run_dir / "good_images.json").read_text())
     assert record["threshold"] == threshold.value
 
@@ -96,6 +97,49 @@ def test_predict_and_evaluate_take_it_as_any_classifier(made, parts):
     at_least(np.mean([answer.label == "good" for answer in answers[4:]]), 0.95)
     found = vitkit.evaluate(made, parts, quiet=True)
     assert found["auroc"] == 1.0 and found["missed"] == 0.0 and found["different"] == 4
+
+
+@pytest.mark.parametrize("given", ["parts", "parts/good"])
+def test_evaluate_says_that_good_images_are_in_memory(given, pretrained, parts, tmp_path):
+    run = tmp_path / "run"
+    vitkit.finetune(
+        pretrained, parts.parent / given, normal="good", workdir=run, device="cpu", quiet=True
+    )
+    found = vitkit.evaluate(run, parts, quiet=True)
+    assert "whose good images the model learned from" in str(found)
+    shutil.copytree(parts / "spot", tmp_path / "other" / "spot")
+    (tmp_path / "other" / "good").mkdir()
+    (tmp_path / "other" / "good" / "new.png").write_bytes(encoded(stripes(77), "PNG"))
+    assert "learned from" not in str(vitkit.evaluate(run, tmp_path / "other", quiet=True))
+
+
+def test_good_images_under_another_name_are_not_counted_silently(made, parts, tmp_path):
+    shutil.copytree(parts, tmp_path / "parts")
+    (tmp_path / "parts" / "good").rename(tmp_path / "parts" / "OK")
+    heard = []
+    vitkit.evaluate(made, tmp_path / "parts", progress=lambda each: heard.append(str(each)))
+    (sentence,) = (each for each in heard if "none of the classes is named good" in each)
+    assert "(OK, spot), so all 28 images count as unlike the good ones" in sentence
+
+
+def test_images_that_chose_the_threshold_do_not_measure_it(made):
+    assert [metric.name for metric in made.good.figures] == ["auroc", "missed", "good", "different"]
+    assert "called unlike" not in str(made)
+    record = json.loads((made.run_dir / "good_images.json").read_text())
+    assert "false_alarms" not in record["metrics"]
+
+
+def test_a_model_at_chance_is_called_so(pretrained, parts, tmp_path):
+    """Others that are as the good ones are."""
+    shutil.copytree(parts / "good", tmp_path / "parts" / "good")
+    (tmp_path / "parts" / "bad").mkdir()
+    for i in range(6):
+        path = tmp_path / "parts" / "bad" / f"{i}.png"
+        path.write_bytes(encoded(stripes(200 + i), "PNG"))
+    settings = {"normal": "good", "device": "cpu", "quiet": True}
+    found = vitkit.finetune(pretrained, tmp_path / "parts", workdir=tmp_path / "run", **settings)
+    assert found.metric.interval[0] <= 0.5
+    assert "does not tell bad from good clearly better than chance" in str(found)
 
 
 def test_several_kinds_of_defects_are_one_class(made, parts, tmp_path):
@@ -177,6 +221,22 @@ def test_what_cannot_be_asked_gets_a_sentence(settings, sentence, pretrained, pa
         vitkit.finetune(pretrained, parts, workdir=tmp_path / "run", quiet=True, **settings)
 
 
+def test_settings_of_a_training_are_named(pretrained, parts, tmp_path):
+    heard = []
+    vitkit.finetune(
+        pretrained,
+        parts / "good",
+        workdir=tmp_path / "run",
+        device="cpu",
+        length="3epochs",
+        optim__lr=0.1,
+        precision="float32",
+        progress=lambda each: heard.append(str(each)),
+    )
+    (sentence,) = (each for each in heard if "changes nothing" in each)
+    assert "not trained, so `optim.lr`, `length` changes nothing" in sentence
+
+
 def test_one_good_image_is_not_enough(pretrained, folder, tmp_path):
     one = folder({"good/1.png": 40})
     with pytest.raises(ValueError, match="has 1 image of good .* at least 2 are needed"):
@@ -249,9 +309,23 @@ def test_images_of_one_part_are_left_out_together(pretrained, parts, tmp_path):
     write(12)
     made = vitkit.finetune(pretrained, table, columns=Columns(group="part"), **settings)
     assert made.good.threshold.images == 12 and made.good.used == 24
+    assert "by 12 groups of images that were left out" in str(made)
     write(1)
     with pytest.raises(ValueError, match="all 24 images of good are of one group; at least 2"):
         vitkit.finetune(pretrained, table, columns=Columns(group="part"), **settings)
+
+
+def test_it_is_no_pretrained_model(made, parts, tmp_path):
+    """Its own weights and one number are no beginning for classes, masks or features."""
+    begin = "is a model of good images: .* begin with those weights .pretrained"
+    for settings in ({}, {"normal": "good"}, {"preset": "none"}, {"masks": str(parts)}):
+        with pytest.raises(ValueError, match=begin):
+            vitkit.finetune(made, parts, workdir=tmp_path / "run", quiet=True, **settings)
+    number = "one number of an image, its anomaly score.* made of .pretrained"
+    with pytest.raises(ValueError, match=number):
+        vitkit.features(made, parts, output=tmp_path / "features.npz", quiet=True)
+    with pytest.raises(ValueError, match=number):
+        vitkit.evaluate(made, parts, evals="neighbours", quiet=True)
 
 
 def test_it_is_not_taught_classes(made, parts):

@@ -73,6 +73,13 @@ def test_memory_and_pooling_go_together(changes):
         replace(SMALL, read_blocks=1, **changes)
 
 
+def test_an_anomaly_score_tells_two_classes():
+    with pytest.raises(
+        ValueError, match="classes is 3 with pool .memory., whose anomaly score tells two"
+    ):
+        replace(SMALL, classes=3)
+
+
 def test_a_new_head_is_one_of_classes_again():
     config = SMALL.with_head(5)
     assert (config.pool, config.memory, config.read_blocks, config.classes) == ("token", 0, 1, 5)

@@ -19,14 +19,20 @@ from vitkit.data import (
     Batch,
     Source,
     check_images,
-    fingerprint,
+    content_digest,
     grouped_columns,
     parts_at,
     subset,
 )
 from vitkit.evaluation import Metric, batches_of, collect
 from vitkit.evaluation.evaluator import concatenated
-from vitkit.evaluation.metrics.defects import GOOD, MEMORY_BANK, detection, good_or_not
+from vitkit.evaluation.metrics.defects import (
+    GOOD,
+    MEMORY_BANK,
+    detection,
+    good_or_not,
+    without_good_class,
+)
 from vitkit.finetuning.memory_bank import (
     Threshold,
     fit_threshold,
@@ -82,7 +88,8 @@ class GoodModel:
     used: int
     """Number of good images whose patches were compared."""
     figures: tuple[Metric, ...]
-    """Of the good images, each by a model without it, and of the others beside them; empty without others."""
+    """Of the good images, each by a model without it, and of the others beside them; empty without others.
+    Without the share of false alarms, as the threshold was chosen by the scores of these good images."""
     test: tuple[Metric, ...]
     """Of the part to measure on; empty without one."""
 
@@ -157,6 +164,7 @@ def open_good_images(data: Data, normal: str) -> GoodImages:
         test_name = "val"
     test = sources.get(test_name)
     if test is not None:
+        notes += without_good_class(test, labels)
         test = _intact(good_or_not(test, labels), notes)
     return GoodImages(good, bad if len(bad) else None, test, test_name, labels, tuple(notes))
 
@@ -215,7 +223,7 @@ def good_model(
             scores = left_out_scores(patches, groups, memory)
     threshold = fit_threshold(scores, groups)
     classifier = with_memory(trunk, memory.patches, threshold, images.labels)
-    classifier = replace(classifier, origin=_origin(recipe, good, threshold))
+    classifier = replace(classifier, origin=_origin(recipe, images.good, threshold))
 
     # Other images
     figures: list[Metric] = []
@@ -223,10 +231,15 @@ def good_model(
     if images.others is not None:
         excess = np.concatenate([scores, scores_of(classifier, images.others, precision)])
         is_bad = np.arange(len(excess)) >= len(scores)
-        figures = detection(excess - threshold.value, is_bad)
+        together = None
+        if good.groups is not None and images.others.groups is not None:
+            together = np.concatenate([good.groups, images.others.groups])
+        found = detection(excess - threshold.value, is_bad, together)
+        # The threshold was chosen by the scores of these good images
+        figures = [metric for metric in found if metric.name != "false_alarms"]
     if images.test is not None:
         excess = scores_of(classifier, images.test, precision) - threshold.value
-        test = detection(excess, images.test.target_array != GOOD)
+        test = detection(excess, images.test.target_array != GOOD, images.test.groups)
     return GoodModel(classifier, threshold, images, len(good), tuple(figures), tuple(test))
 
 
@@ -356,6 +369,6 @@ def _origin(recipe: Recipe, good: Source, threshold: Threshold) -> dict:
         "init": recipe.init,
         "head": MEMORY_BANK,
         "data": recipe.data.source,
-        "learned": [fingerprint(good)],
+        "learned": [content_digest(good)],  # whether the others are given as well or not
         "metrics": {"expected_false_alarms": f"{100 * threshold.rejected:.1f} %"},
     }

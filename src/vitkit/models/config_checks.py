@@ -171,6 +171,11 @@ def _check_pooling(config: "ViTConfig") -> None:
             f'memory is {config.memory} with pool "{config.pool}"; it is the number of patches in the memory '
             'bank of the pool "memory", at least 1, and 0 with every other pool'
         )
+    if pool.compares_patches and config.classes not in (0, 2):
+        raise BadSettings(
+            f'classes is {config.classes} with pool "memory", whose anomaly score tells two: good images and '
+            "all others"
+        )
     joins = pool.can_read_blocks and (pool.states > 1 or config.read_blocks > 1)
     joins = joins or pool.compares_patches
     if joins and (config.norm == "pooled" or config.representation):

@@ -37,6 +37,7 @@ from vitkit.weights import (
     Hints,
     Published,
     adopt,
+    check_pretrained,
     hub_answers,
     load_as,
     numbered,
@@ -135,6 +136,7 @@ def finetune(
     # The model, adapted to the images' number of channels
     columns = columns or Columns()
     classifier = load_as(model, replace(hints, channels=None), quiet=True)
+    check_pretrained(classifier, model)
     splits = splits_at(data, columns, typed=typed)
     is_for_colours = classifier.model.config.channels == COLOURS
     may_change = hints.channels is not None or is_for_colours

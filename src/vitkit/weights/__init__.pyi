@@ -14,6 +14,7 @@ from .files.safetensors import write_safetensors as write_safetensors
 from .fingerprint import add_weights as add_weights
 from .fingerprint import feature_settings as feature_settings
 from .fitting import at_stride as at_stride
+from .fitting import check_pretrained as check_pretrained
 from .fitting import fitted_to as fitted_to
 from .formats import format_of as format_of
 from .formats.shapes import STATISTICS as STATISTICS

@@ -9,7 +9,7 @@ from pathlib import Path
 from vitkit.data import Preprocessing, squarest
 from vitkit.data.images.preprocessing import Rule
 from vitkit.models import Grid, ModelConfig, Tiling, ViTConfig, called, with_stride
-from vitkit.system.errors import BadSettings
+from vitkit.system.errors import BadSettings, Unsupported
 from vitkit.weights.adoption import (
     adopt,
     preprocessing_for,
@@ -32,6 +32,19 @@ PREPROCESSING = (
     "interpolation",
 )
 LONGEST_LABELS = 50_000_000  # bytes of a file of names; that of ImageNet-21k has half a million
+
+
+def check_pretrained(classifier: Classifier, name: str) -> None:
+    """Raises Unsupported for a model of good images, called `name`: it has the first blocks of another model,
+    whose weights are the ones to begin with."""
+    config = classifier.model.config
+    if not isinstance(config, ViTConfig) or not config.pooling.compares_patches:
+        return
+    begin = classifier.origin.get("init", "published weights")
+    raise Unsupported(
+        f"{name} is a model of good images: the first blocks of other weights, and a memory bank. It is not "
+        f"fine-tuned; begin with those weights ({begin})"
+    )
 
 
 # A configuration

@@ -35,7 +35,12 @@ from vitkit.evaluation.functions.report import (
     report_on,
     report_on_files,
 )
-from vitkit.evaluation.metrics.defects import good_or_not, knows_good_images
+from vitkit.evaluation.metrics.defects import (
+    good_or_not,
+    knows_good_images,
+    learned_good_in,
+    without_good_class,
+)
 from vitkit.evaluation.metrics.metric import Metric
 from vitkit.evaluation.probes.fewshot import Fewshot, shot_notes
 from vitkit.evaluation.sources import without_broken, without_unknown
@@ -273,7 +278,9 @@ def images_of(settings: Measurement, classifier: Classifier) -> tuple[Source, st
     For the data set that a model was trained on, these are the images that its training held out.
     """
     source, note = _opened(settings, classifier)
+    without_good: list[str] = []
     if knows_good_images(classifier):
+        without_good += without_good_class(source, classifier.labels)
         source = good_or_not(source, classifier.labels)
     if settings.on_bad_image == "skip":
         source = without_broken(source)
@@ -286,11 +293,11 @@ def images_of(settings: Measurement, classifier: Classifier) -> tuple[Source, st
         source = subset(source, chosen)
     title = f"{count} of {shown_address(settings.data)}{note}"
     if settings.groups == "none":
-        return replace(source, groups=None), title, ()
+        return replace(source, groups=None), title, tuple(without_good)
     if source.target_kind == "none":
         return source, title, ()  # without labels there are no intervals to widen
     groups, notes = from_rank_0(lambda: _groups_of(source))
-    return replace(source, groups=groups), title, notes
+    return replace(source, groups=groups), title, (*without_good, *notes)
 
 
 def _groups_of(source: Source) -> tuple[np.ndarray | None, tuple[str, ...]]:
@@ -323,8 +330,12 @@ def _opened(settings: Measurement, classifier: Classifier) -> tuple[Source, str]
                 "changed since, so it may know some of them"
             )
     source = source_at(settings.data, with_groups, settings.split, typed=True)
-    if origin.get("learned") and fingerprint(source) in origin["learned"]:
-        note = ", images that the model learned from"
+    if learned := origin.get("learned"):
+        if knows_good_images(classifier):
+            if learned_good_in(source, classifier):
+                note = ", whose good images the model learned from"
+        elif fingerprint(source) in learned:
+            note = ", images that the model learned from"
     return source, note
 
 

@@ -10,18 +10,21 @@ from typing import ClassVar
 import numpy as np
 from torch import Tensor
 
-from vitkit.data import Batch, Source, TargetKind
+from vitkit.data import Batch, Source, TargetKind, content_digest, subset
 from vitkit.evaluation.evaluator import Part, Subject, collect, concatenated
 from vitkit.evaluation.metrics.metric import (
     COUNT,
     MISFIT,
     SHARE,
     Metric,
+    group_count,
+    interval_of,
+    resampled,
     share_interval,
-    with_intervals,
 )
 from vitkit.models import ViTConfig
-from vitkit.system.errors import BadData, BadSettings
+from vitkit.system.console.text import counted, some
+from vitkit.system.errors import BadData, BadImage, BadSettings, BadWeights
 from vitkit.weights import Classifier
 
 MEMORY_BANK = "memory bank"  # what the origin of such a model calls its head
@@ -52,6 +55,27 @@ def good_or_not(source: Source, labels: Sequence[str]) -> Source:
     is_good = np.array([label == labels[GOOD] for label in source.labels])
     targets = np.where(is_good[source.target_array], GOOD, 1 - GOOD).astype(np.int64)
     return replace(source, targets=targets, labels=tuple(labels))
+
+
+def without_good_class(source: Source, labels: Sequence[str]) -> Iterator[str]:
+    """Yields a sentence if none of the classes of images is the good one of a model with these labels."""
+    if source.target_kind == "class" and labels[GOOD] not in source.labels:
+        yield (
+            f"none of the classes is named {labels[GOOD]} ({some(list(source.labels))}), so all "
+            f"{counted(len(source), 'image')} count as unlike the good ones: if a folder has good images, name it "
+            f"{labels[GOOD]}"
+        )
+
+
+def learned_good_in(source: Source, classifier: Classifier) -> bool:
+    """Whether a model of good images has learned from the good ones among these. Raises VitkitError as
+    `good_or_not` does."""
+    source = good_or_not(source, classifier.labels)
+    good = subset(source, np.flatnonzero(source.target_array == GOOD))
+    try:
+        return content_digest(good) in classifier.origin.get("learned", ())
+    except (BadImage, OSError):  # the model has learned from images that can be read
+        return False
 
 
 @dataclass(frozen=True)
@@ -97,19 +121,29 @@ def detection(
 
     excess: by how much each image's score is above the threshold, (N,). is_bad: bool (N,). groups:
     images with the same number, (N,), are not independent. Without images of one kind, the figures that
-    need them are left out. Raises BadData if there is no image.
+    need them are left out. Raises BadData if there is no image, and BadWeights for scores that are not
+    finite.
     """
     if not len(excess):
         raise BadData("there is no image to evaluate on")
+    broken = int((~np.isfinite(excess)).sum())
+    if broken:
+        raise BadWeights(
+            f"the model gives NaN or infinity for {counted(broken, 'image')}, so they are neither good nor "
+            "unlike; its weights may be damaged"
+        )
     metrics = []
     if is_bad.any() and not is_bad.all():
 
         def figures(rows: np.ndarray) -> np.ndarray:
             return np.array([auroc(excess[rows], is_bad[rows])])
 
-        metrics += with_intervals(
-            {"auroc": SHARE}, figures, len(excess), bool(np.isfinite(excess).all()), groups
-        )
+        draws = resampled(figures, len(excess), groups=groups)[:, 0]
+        draws = draws[np.isfinite(draws)]  # of few images of a kind, some draws have none
+        interval = None
+        if len(draws):
+            interval = interval_of(draws, group_count(len(excess), groups))
+        metrics.append(Metric("auroc", auroc(excess, is_bad), SHARE, interval))
     for name, of_kind, is_wrong in (
         ("false_alarms", ~is_bad, excess > 0),
         ("missed", is_bad, excess <= 0),

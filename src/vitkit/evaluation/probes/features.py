@@ -22,7 +22,7 @@ from torch import Tensor
 from vitkit import __version__
 from vitkit.data import Batch, Lists, Source, content_digest, default_workers, eval_batches
 from vitkit.evaluation.evaluator import Rows, collect
-from vitkit.models import POOLS, FeatureSet
+from vitkit.models import POOLS, FeatureSet, ViTConfig
 from vitkit.system.console.messages import say
 from vitkit.system.console.progress import bar
 from vitkit.system.errors import BadData, Unavailable, Unsupported
@@ -88,7 +88,13 @@ def compute_features(
     """
     if not len(source):
         raise BadData("there are no images, so there are no features of them")
-    if getattr(getattr(classifier.model, "config", None), "segments", False):
+    config = getattr(classifier.model, "config", None)
+    if isinstance(config, ViTConfig) and config.pooling.compares_patches:
+        raise Unsupported(
+            "a model of good images computes one number of an image, its anomaly score, and no other features; "
+            f"give the weights that it was made of ({classifier.origin.get('init', 'published weights')})"
+        )
+    if getattr(config, "segments", False):
         raise Unsupported(
             "the model classifies every pixel, by the states of all patches, and features are one state of an "
             "image; give the weights that it was made of (`vitkit.show` names them)"

@@ -55,6 +55,7 @@ from vitkit.weights import Hints, ModelLike, Overrides, hints_of, load
 KEYS = Overrides.__annotations__
 """Settings of the model's file; all other settings belong to the recipe."""
 
+OF_GOOD_IMAGES = ("data.", "precision")  # settings of a recipe that a model of good images has
 
 if TYPE_CHECKING:
     OwnRecipe = Recipe
@@ -332,6 +333,12 @@ def finetune(
         )
 
     if good:
+        unused = [name for name in sorted(dotted(of_recipe)) if not name.startswith(OF_GOOD_IMAGES)]
+        unused += ["length"] * (length is not None) + ["evaluators"] * bool(evaluators)
+        if unused:
+            say(
+                f"a model of good images is not trained, so `{'`, `'.join(unused)}` changes nothing in it"
+            )
         made = finetune_good(recipe, data, workdir, good, hints, device, patience)
     elif preset == "quick":
         made = finetune_quick(recipe, data, workdir, minutes, portable, hints, device, patience)

@@ -107,10 +107,13 @@ def shown(made: GoodModel, run_dir: Path) -> Iterator[str | Table]:
     normal, other = made.images.labels
     threshold = made.threshold
     low, high = threshold.interval
+    by = counted(threshold.images, "image")
+    if threshold.images < made.used:
+        by = counted(threshold.images, "group") + " of images"
     yield (
         f"an image is called {other} from an anomaly score of {threshold.value:.3f} on, which "
         f"{100 * threshold.rejected:.1f} % of other images of {normal} are expected to exceed "
-        f"({100 * low:.1f} to {100 * high:.1f} %), by {counted(threshold.images, 'image')} that were left out"
+        f"({100 * low:.1f} to {100 * high:.1f} %), by {by} that were left out"
     )
     columns: list[tuple[str, tuple[Metric, ...]]] = []
     if made.figures:
@@ -129,10 +132,32 @@ def shown(made: GoodModel, run_dir: Path) -> Iterator[str | Table]:
             if any(cells):
                 table.add_row(words, *cells)
         yield table
+    yield from _chance(made)
     yield f"wrote {run_dir / MODEL}"
     yield "next:"
     yield f"  {step('predict', run_dir, IMAGES, attention='maps')}   which images are {other}, and where"
     yield f"  {step('sort', run_dir, IMAGES, into='sorted')}   images into folders"
+
+
+def _chance(made: GoodModel) -> Iterator[str]:
+    """A sentence if the model does not tell other images from good ones better than chance."""
+    metric = main_metric(made)
+    if metric is None:
+        return
+    lowest = metric.value
+    if metric.interval is not None:
+        lowest = metric.interval[0]
+    if lowest > 0.5:
+        return
+    normal, other = made.images.labels
+    height, width = made.classifier.preprocessing.size
+    yield (
+        f"this model does not tell {other} from {normal} clearly better than chance, which has an area of 50 %. "
+        f"Are the differences visible at {width} x {height} pixels, and do all images of {normal} show one kind "
+        f"of object in one view? Then try larger images (`image={2 * max(height, width)}`), more images of "
+        f"{normal}, other weights, or, with enough images of {other}, a classifier: the same command without "
+        "`normal`"
+    )
 
 
 def main_metric(made: GoodModel) -> Metric | None:

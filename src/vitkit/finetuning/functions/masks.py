@@ -16,7 +16,7 @@ from vitkit.system.machine import pick_device
 from vitkit.system.processes.ranks import world
 from vitkit.system.storage.files import parse_json
 from vitkit.training import RUNS, Occupied, is_run, run_name, tidied
-from vitkit.weights import Hints, load, load_as
+from vitkit.weights import Hints, check_pretrained, load, load_as
 
 KIND = "masks"  # the end of the names of run directories
 
@@ -56,6 +56,7 @@ def finetune_masks(
     told = [name for name in ("crop", "resize", "labels", "stride") if getattr(hints, name)]
     check_alone(told)
     published = load_as(model, replace(hints, image=(), tokens=None), quiet=True)
+    check_pretrained(published, model)
     tokens = hints.tokens
     config = published.model.config
     if hints.image and isinstance(config, ViTConfig):  # `dense` refuses others
