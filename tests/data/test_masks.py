@@ -262,11 +262,70 @@ def test_masks_in_one_folder_are_found_by_name_if_that_says_it(folders):
         str(flat),
     )
     assert len(parts["train"]) == 1 and "1 image without a mask" in notes[0]
-    with pytest.raises(BadData, match="2 masks .* are called a"):
-        for name in ("x", "y"):
-            (flat / name).mkdir()
-            (flat / name / "a.png").write_bytes(png(MASK))
+    with pytest.raises(BadData, match=r"2 masks .* have the name .*train/b.*b\.png, x/b\.png"):
+        (flat / "x").mkdir()
+        (flat / "x/b.png").write_bytes(png(MASK))
         parts_of(folders / "photos", flat)
+
+
+def files_of(folder, names, content):
+    """Write files of these names below a folder; returns the folder."""
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    return folder
+
+
+def paired(tmp_path, photos, masks):
+    """The mask of each of these images that has one."""
+    where = files_of(tmp_path / "photos", photos, encoded(photograph(2, 3)))
+    folder = files_of(tmp_path / "masks", masks, png(MASK))
+    part = masked({"": open_source(where, Columns(target="none"))}, str(where), str(folder))[0][""]
+    found = {}
+    for i in range(len(part)):
+        image = part.images.name(i).removeprefix(f"{where}/")
+        found[image] = part.mask_name(i).removeprefix(f"{folder}/")
+    return found
+
+
+def test_an_image_never_has_the_mask_of_another_image(tmp_path):
+    photos = ["x/1.jpg", "x/2.jpg", "y/1.jpg", "y/2.jpg", "y/3.jpg"]
+    assert paired(tmp_path, photos, ["x/1.png", "x/2.png"]) == {
+        "x/1.jpg": "x/1.png",
+        "x/2.jpg": "x/2.png",
+    }
+
+
+def test_a_mask_of_another_folder_is_found_if_one_image_alone_has_its_name(tmp_path):
+    assert paired(tmp_path, ["x/1.jpg", "y/2.jpg"], ["z/1.png", "z/2_mask.png"]) == {
+        "x/1.jpg": "z/1.png",
+        "y/2.jpg": "z/2_mask.png",
+    }
+
+
+def test_one_mask_of_two_images_is_refused(tmp_path):
+    with pytest.raises(BadData, match=r"1\.png .* of .*x/1\.jpg and of .*y/1\.jpg"):
+        paired(tmp_path, ["x/1.jpg", "y/1.jpg"], ["1.png"])
+
+
+@pytest.mark.parametrize("other", ["0.tif", "0_mask.png"])
+def test_two_masks_of_one_image_are_refused_with_both_names(tmp_path, other):
+    with pytest.raises(BadData, match=r"0\.png") as caught:
+        paired(tmp_path, ["0.jpg"], ["0.png", other])
+    assert other in str(caught.value)
+
+
+def test_names_of_images_that_end_as_masks_do_are_told_apart(tmp_path):
+    assert paired(tmp_path, ["a.jpg", "a_L.jpg"], ["a.png", "a_L.png"]) == {
+        "a.jpg": "a.png",
+        "a_L.jpg": "a_L.png",
+    }
+
+
+def test_masks_saved_as_jpeg_are_refused_and_photographs_beside_masks_are_none(tmp_path):
+    assert paired(tmp_path / "beside", ["a.jpg"], ["a.png", "a.jpg"]) == {"a.jpg": "a.png"}
+    with pytest.raises(BadData, match=r"a_mask\.JPG .* is a JPEG file.*PNG"):
+        paired(tmp_path, ["a.jpg"], ["a_mask.JPG"])
 
 
 def test_masks_below_the_folder_of_images_are_no_images(tmp_path):

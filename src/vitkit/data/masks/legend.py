@@ -63,6 +63,11 @@ class Legend:
             table[low : high + 1] = number
         return table
 
+    @property
+    def ignores_255_alone(self) -> bool:
+        """Whether 255, and no other code, is ignored: nobody may have asked for that."""
+        return [each for each in self.codes if each.number == IGNORED] == [Codes(255, 255, IGNORED)]
+
     def __getstate__(self) -> dict:
         """It travels to other processes without its table."""
         return {name: getattr(self, name) for name in ("labels", "codes", "coloured")}

@@ -22,7 +22,7 @@ from vitkit.data import (
 )
 from vitkit.data.masks.legend import Codes
 from vitkit.evaluation.functions.outcome import Evaluation, Measurement
-from vitkit.evaluation.metrics.segmentation import measure_masks
+from vitkit.evaluation.metrics.segmentation import SegmentationScores, measure_masks
 from vitkit.runtimes import Eager, check_segments, segments
 from vitkit.system.console.messages import say
 from vitkit.system.console.text import counted, printable, some
@@ -86,6 +86,8 @@ def evaluate_masks(settings: Measurement, loaded: Classifier, device: torch.devi
     # The scores
     runtime = Eager(loaded.to(device), settings.precision)
     scores = measure_masks(runtime, pairs)
+    if settings.ignore is None:
+        _check_255(pairs, scores)
     worst = [pairs.images.name(i) for i in scores.worst(WORST).tolist()]
     say(printable(f"the lowest IoU have {', '.join(worst)}"))
     found = Evaluation.of(settings, title, tuple(scores.metrics()), None, pairs.images)
@@ -124,6 +126,20 @@ def _readable(pairs: Masked) -> Masked:
         except (BadData, BadImage) as error:
             say(f"skipped: {error}")
     return pairs.subset(kept)
+
+
+def _check_255(pairs: Masked, scores: SegmentationScores) -> None:
+    """Raises BadData if all pixels have one class or 255, which is ignored unasked: it may be the object, as in
+    masks that are 0 and 255 where the model's were 0 and 1."""
+    present = np.flatnonzero(scores.truth.sum(0))
+    if len(present) > 1 or not pairs.legend.ignores_255_alone:
+        return
+    for i in range(len(pairs)):
+        if (pairs.mask(i) == IGNORED).any():
+            raise BadData(
+                f"the masks have {pairs.labels[present[0]]!r} and pixels of 255, which are ignored, and no other "
+                "class: say in `legend` which class 255 is, or give `ignore=255` if these pixels do not count"
+            )
 
 
 def renumbered_legend(legend: Legend, labels: tuple[str, ...], model: str) -> Legend:

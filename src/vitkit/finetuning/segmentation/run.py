@@ -224,14 +224,18 @@ def read(
             kept.append(i)
     if sums is None:
         raise BadData("none of the training images can be read with its mask")
+    about_255 = ""
+    if train.legend.ignores_255_alone:
+        about_255 = " (pixels of 255 are ignored unless `legend` gives 255 to a class)"
     if present.sum() < 2:
         raise BadData(
             f"the masks of the training images have {counted(int(present.sum()), 'class')} "
-            f"({some([train.labels[k] for k in np.flatnonzero(present)], 3)}); a model needs two at least"
+            f"({some([train.labels[k] for k in np.flatnonzero(present)], 3)}); a model needs two at "
+            f"least{about_255}"
         )
     absent = [train.labels[k] for k in np.flatnonzero(~present)]
     if absent:
-        say(f"no training mask has {some(absent, 5)}, so the model never answers that")
+        say(f"no training mask has {some(absent, 5)}, so the model never answers that{about_255}")
     if len(np.unique(folds)) < 2:
         raise BadData(
             "one training image, or one group of images, is not enough: two are needed at least, so that one is "
