@@ -297,6 +297,12 @@ def test_images_that_nothing_can_be_learned_from_are_refused(pretrained, scenes,
     with pytest.raises(BadData, match="have 1 class"):
         make(legend=tmp_path / "legend.txt")
     for number in range(3):
+        mask = 255 * (np.arange(40 + 4 * number) % 2)[:, None].repeat(60, 1).astype(np.uint8)
+        (tmp_path / f"masks/{number}.png").write_bytes(encoded(mask, "PNG"))
+    (tmp_path / "legend.txt").write_text("ground\nred\n")
+    with pytest.raises(BadData, match=r"have 1 class \(ground\).*255 are ignored unless `legend`"):
+        make(legend=tmp_path / "legend.txt")
+    for number in range(3):
         (tmp_path / f"masks/{number}.png").write_bytes(encoded(np.zeros((9, 9), np.uint8), "PNG"))
     with pytest.raises(BadData, match="all masks have one value, 0"):
         make()
