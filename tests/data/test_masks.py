@@ -485,7 +485,8 @@ def test_a_file_that_is_not_as_coco_has_it_is_refused(tmp_path, annotations, oth
 
 @pytest.mark.parametrize(
     "segmentation",
-    [[[1, 2]], [["a"] * 6], [[1, 2, 3, 4, 5, None]], {"counts": [1], "size": [6, 8]}, {"counts": "~~", "size": [6, 8]},
+    [[[1, 2]], [["a"] * 6], [[1, 2, 3, 4, 5, None]], [[0, 0, 1e300, 1, 2, 2]],
+     {"counts": [1], "size": [6, 8]}, {"counts": "~~", "size": [6, 8]},
      {"counts": [48], "size": [8, 6]}, {"counts": [10**30], "size": [6, 8]}, 7, "text"],
 )  # fmt: skip
 def test_an_annotation_that_is_none_is_refused_with_its_image(tmp_path, segmentation):

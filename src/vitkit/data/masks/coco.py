@@ -18,6 +18,7 @@ from vitkit.system.environment import max_pixels
 from vitkit.system.errors import BadData
 from vitkit.system.storage.files import parse_json
 
+FARTHEST = 1 << 24  # pixels that a point of a polygon may be away
 BACKGROUND = "background"  # the class of pixels that no annotation covers
 
 
@@ -129,8 +130,9 @@ def region_of(segmentation: Any, size: tuple[int, int]) -> np.ndarray:
 def polygon_region(points: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     """The pixels whose centres a polygon encloses, bool (h, w); x and y in turn, (2 n,), in pixels from the top
     left corner of the image."""
-    if points.ndim != 1 or len(points) < 6 or len(points) % 2 or not np.isfinite(points).all():
-        raise BadData("a polygon has three points at least, x and y in turn")
+    is_polygon = points.ndim == 1 and len(points) >= 6 and len(points) % 2 == 0
+    if not is_polygon or not (np.abs(points) < FARTHEST).all():  # NaN is not
+        raise BadData("a polygon has three points at least, x and y in turn, in pixels")
     x, y = points[::2], points[1::2]
     next_x, next_y = np.roll(x, -1), np.roll(y, -1)
     region = np.zeros(size, bool)
