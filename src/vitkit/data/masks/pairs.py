@@ -30,7 +30,7 @@ from vitkit.data.sources.stores import Files, Names, Store
 from vitkit.data.sources.tables import Columns
 from vitkit.system.console.progress import bar
 from vitkit.system.console.text import counted, some
-from vitkit.system.errors import BadData
+from vitkit.system.errors import BadData, BadImage
 from vitkit.system.storage.files import parse_json
 
 # What follows the image's name in the names of masks; "_L" is CamVid's, "_labelIds" Cityscapes'
@@ -321,18 +321,32 @@ def find_legend(
     names = names_in_metadata(masks.store)
     if names is not None:
         return legend_of_names(names, f"in the metadata of {where}", ignore), ()
-    coloured = False
-    found: set[int] = set()
-    for row in bar("reading masks")(rows.tolist(), len(rows)):
-        name = masks.store.name(row)
-        data = masks.store.read(row)
-        if not found:
-            coloured = is_coloured(data, name)
-        found.update(np.unique(codes_of(data, name, coloured)).tolist())
-        if len(found) > MAX_CLASSES + 2:  # with two that are ignored: no legend follows
-            break
+    found = _pixels_of_codes(masks.store, rows, coloured=False)
+    coloured = found is None
+    if found is None:
+        found = _pixels_of_codes(masks.store, rows, coloured=True)
+    assert found is not None  # any mask has colours
     legend, sentence = inferred(found, coloured, ignore)
     return legend, (sentence,)
+
+
+def _pixels_of_codes(store: Store, rows: np.ndarray, coloured: bool) -> Counter | None:
+    """How many pixels of these masks have each code; None if they are read as values, and one has colours."""
+    found: Counter = Counter()
+    for row in bar("reading masks")(rows.tolist(), len(rows)):
+        name = store.name(row)
+        data = store.read(row)
+        try:
+            codes = codes_of(data, name, coloured)
+        except BadImage:
+            if not coloured and is_coloured(data, name):
+                return None
+            raise
+        values, counts = np.unique(codes, return_counts=True)
+        found.update(dict(zip(values.tolist(), counts.tolist(), strict=True)))
+        if len(found) > MAX_CLASSES + 2:  # with two that are ignored: no legend follows
+            break
+    return found
 
 
 def names_in_metadata(store: Store) -> list[str] | None:
