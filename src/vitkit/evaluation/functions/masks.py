@@ -22,11 +22,11 @@ from vitkit.data import (
 from vitkit.data.masks.legend import Codes
 from vitkit.data.sources.splits import grouped_to_measure
 from vitkit.evaluation.functions.outcome import Evaluation, Measurement
-from vitkit.evaluation.metrics.segmentation import SegmentationScores, measure_masks
+from vitkit.evaluation.metrics.segmentation import SegmentationScores, measure_masks, readable
 from vitkit.runtimes import Eager, check_segments, segments
 from vitkit.system.console.messages import say
 from vitkit.system.console.text import counted, printable, some
-from vitkit.system.errors import BadData, BadImage, BadSettings
+from vitkit.system.errors import BadData, BadSettings
 from vitkit.system.functions.arguments import name_of
 from vitkit.system.functions.steps import DATA, IMAGES, step
 from vitkit.system.processes.ranks import world
@@ -70,7 +70,7 @@ def evaluate_masks(settings: Measurement, loaded: Classifier, device: torch.devi
     renumbered = renumbered_legend(pairs.legend, loaded.labels, name_of(settings.model))
     pairs = replace(pairs, legend=renumbered)
     if settings.on_bad_image == "skip":
-        pairs = _readable(pairs)
+        pairs = readable(pairs, "skipped")
     count = counted(len(pairs), "image")
     if 0 < settings.limit < len(pairs):
         count = f"{settings.limit:,} of {count}"
@@ -114,18 +114,6 @@ def _images(settings: Measurement, classifier: Classifier) -> tuple[Source, str]
     if fingerprint(source) in origin.get("learned", ()):
         note = ", images that the model learned from"
     return source, note
-
-
-def _readable(pairs: Masked) -> Masked:
-    """The images that can be read with their masks; names the others."""
-    kept = []
-    for i in range(len(pairs)):
-        try:
-            pairs.pair(i)
-            kept.append(i)
-        except (BadData, BadImage) as error:
-            say(f"skipped: {error}")
-    return pairs.subset(kept)
 
 
 def _check_255(pairs: Masked, scores: SegmentationScores) -> None:
