@@ -7,11 +7,11 @@ import pickle
 import numpy as np
 import pytest
 from pictures import encoded, photograph
-from PIL import Image
+from PIL import Image, ImageDraw
 
 from vitkit.data import IGNORED, Columns, Legend, masked, open_source, open_splits, resized_mask
 from vitkit.data.masks.coco import polygon_region, read_coco
-from vitkit.data.masks.legend import inferred, read_legend, with_ignored
+from vitkit.data.masks.legend import inferred, legend_text, read_legend, with_ignored
 from vitkit.data.masks.pairs import open_masks
 from vitkit.data.masks.reading import codes_of, is_coloured
 from vitkit.system.errors import BadData, BadImage
@@ -87,6 +87,9 @@ def test_a_legend_of_colours_as_other_programs_write_it(tmp_path, name, text):
         ("road, 1, 2, 300\n", "from 0 to 255"),
         ("road, 70000\n", "from 0 to 65535"),
         ("1\n2\n", "line 1 is '1'"),
+        ("Label\nroad\ncar\n", "a heading rather than a class"),
+        ("name,value\nroad,7,8\n", "line 2 is 'road,7,8'"),
+        ("name,value\nroad,x\n", "expected a name and a value"),
     ],
 )
 def test_a_legend_that_contradicts_itself_is_refused_with_its_line(tmp_path, text, words):
@@ -113,6 +116,20 @@ def test_a_value_that_no_class_has_is_named_with_its_file_and_the_remedy(tmp_pat
         legend.class_map(np.array([[0, 11, 11]]), "m.png")
     with pytest.raises(BadData, match="JPEG changes the values"):
         legend.class_map(np.array([[0, 11, 11]]), "m.jpg")
+
+
+def test_a_legend_that_was_written_is_read_whatever_the_names_of_classes_are(tmp_path):
+    labels = ("0", "#ff0000", "car, red", 'a "b"', "1-5", "a\nb")
+    (tmp_path / "legend.csv").write_text(legend_text(labels))
+    legend = read_legend(tmp_path / "legend.csv")
+    assert legend.labels == labels and not legend.coloured
+    assert legend.class_map(np.arange(6)[None], "m").tolist() == [[0, 1, 2, 3, 4, 5]]
+
+
+def test_values_that_are_ignored_are_not_named_as_classes(tmp_path):
+    (tmp_path / "legend.txt").write_text("road\ncar\n")
+    with pytest.raises(BadData, match="the classes have 0, 1:"):
+        read_legend(tmp_path / "legend.txt").class_map(np.array([[7]]), "m.png")
 
 
 def test_a_legend_survives_json_and_another_process(tmp_path):
@@ -149,7 +166,7 @@ def test_a_legend_survives_json_and_another_process(tmp_path):
 def test_masks_without_a_legend_have_the_one_that_follows_from_their_values(
     found, ignore, labels, ignored
 ):
-    legend, sentence = inferred(found, coloured=False, ignore=ignore)
+    legend, sentence = inferred(dict.fromkeys(found, 9), coloured=False, ignore=ignore)
     assert legend.labels == labels and "`legend` names the classes" in sentence
     for value in ignored:
         assert legend.class_map(np.array([[value]]), "m").item() == IGNORED
@@ -159,9 +176,39 @@ def test_masks_without_a_legend_have_the_one_that_follows_from_their_values(
 
 def test_masks_that_no_legend_follows_from_are_refused():
     with pytest.raises(BadData, match="all masks have one value, 7"):
-        inferred({7}, coloured=False)
+        inferred({7: 1}, coloured=False)
+    with pytest.raises(BadData, match="one value, 0 beside 1, which is ignored"):
+        inferred({0: 1, 1: 1}, coloured=False, ignore=1)
     with pytest.raises(BadData, match="merges them"):
-        inferred(set(range(300)), coloured=False)
+        inferred(dict.fromkeys(range(300), 1), coloured=False)
+
+
+def test_masks_with_smoothed_borders_are_refused(tmp_path):
+    disc = Image.new("L", (400, 400))
+    ImageDraw.Draw(disc).ellipse((80, 60, 300, 320), fill=255)
+    photos = files_of(tmp_path / "photos", ["a.jpg"], encoded(photograph(100, 100)))
+    for resample in (Image.Resampling.BOX, Image.Resampling.BICUBIC):
+        small = np.asarray(disc.resize((100, 100), resample))
+        files_of(tmp_path / "masks", ["a.png"], png(small))
+        with pytest.raises(BadData, match="borders are smoothed.*nearest pixel"):
+            parts_of(photos, tmp_path / "masks")
+    sharp = np.asarray(disc.resize((100, 100), Image.Resampling.NEAREST))
+    files_of(tmp_path / "masks", ["a.png"], png(sharp))
+    assert parts_of(photos, tmp_path / "masks")[0]["train"].labels == ("background", "object")
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        {0: 900, 1: 3, 2: 3, 3: 3, 255: 50},  # numbered without gaps
+        {0: 900, 5: 30, 9: 30, 15: 60, 255: 40},  # some classes of Pascal VOC
+        {0: 900, 127: 5, 255: 500},
+        {0: 900, 3: 2, 7: 2, 9: 2, 15: 500},
+    ],
+)
+def test_rare_classes_are_no_smoothed_borders(found):
+    labels = inferred(found, coloured=False)[0].labels
+    assert len(labels) == len(set(found) - {255})
 
 
 # Files of masks
@@ -262,11 +309,70 @@ def test_masks_in_one_folder_are_found_by_name_if_that_says_it(folders):
         str(flat),
     )
     assert len(parts["train"]) == 1 and "1 image without a mask" in notes[0]
-    with pytest.raises(BadData, match="2 masks .* are called a"):
-        for name in ("x", "y"):
-            (flat / name).mkdir()
-            (flat / name / "a.png").write_bytes(png(MASK))
+    with pytest.raises(BadData, match=r"2 masks .* have the name .*train/b.*b\.png, x/b\.png"):
+        (flat / "x").mkdir()
+        (flat / "x/b.png").write_bytes(png(MASK))
         parts_of(folders / "photos", flat)
+
+
+def files_of(folder, names, content):
+    """Write files of these names below a folder; returns the folder."""
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    return folder
+
+
+def paired(tmp_path, photos, masks):
+    """The mask of each of these images that has one."""
+    where = files_of(tmp_path / "photos", photos, encoded(photograph(2, 3)))
+    folder = files_of(tmp_path / "masks", masks, png(MASK))
+    part = masked({"": open_source(where, Columns(target="none"))}, str(where), str(folder))[0][""]
+    found = {}
+    for i in range(len(part)):
+        image = part.images.name(i).removeprefix(f"{where}/")
+        found[image] = part.mask_name(i).removeprefix(f"{folder}/")
+    return found
+
+
+def test_an_image_never_has_the_mask_of_another_image(tmp_path):
+    photos = ["x/1.jpg", "x/2.jpg", "y/1.jpg", "y/2.jpg", "y/3.jpg"]
+    assert paired(tmp_path, photos, ["x/1.png", "x/2.png"]) == {
+        "x/1.jpg": "x/1.png",
+        "x/2.jpg": "x/2.png",
+    }
+
+
+def test_a_mask_of_another_folder_is_found_if_one_image_alone_has_its_name(tmp_path):
+    assert paired(tmp_path, ["x/1.jpg", "y/2.jpg"], ["z/1.png", "z/2_mask.png"]) == {
+        "x/1.jpg": "z/1.png",
+        "y/2.jpg": "z/2_mask.png",
+    }
+
+
+def test_one_mask_of_two_images_is_refused(tmp_path):
+    with pytest.raises(BadData, match=r"1\.png .* of .*x/1\.jpg and of .*y/1\.jpg"):
+        paired(tmp_path, ["x/1.jpg", "y/1.jpg"], ["1.png"])
+
+
+@pytest.mark.parametrize("other", ["0.tif", "0_mask.png"])
+def test_two_masks_of_one_image_are_refused_with_both_names(tmp_path, other):
+    with pytest.raises(BadData, match=r"0\.png") as caught:
+        paired(tmp_path, ["0.jpg"], ["0.png", other])
+    assert other in str(caught.value)
+
+
+def test_names_of_images_that_end_as_masks_do_are_told_apart(tmp_path):
+    assert paired(tmp_path, ["a.jpg", "a_L.jpg"], ["a.png", "a_L.png"]) == {
+        "a.jpg": "a.png",
+        "a_L.jpg": "a_L.png",
+    }
+
+
+def test_masks_saved_as_jpeg_are_refused_and_photographs_beside_masks_are_none(tmp_path):
+    assert paired(tmp_path / "beside", ["a.jpg"], ["a.png", "a.jpg"]) == {"a.jpg": "a.png"}
+    with pytest.raises(BadData, match=r"a_mask\.JPG .* is a JPEG file.*PNG"):
+        paired(tmp_path, ["a.jpg"], ["a_mask.JPG"])
 
 
 def test_masks_below_the_folder_of_images_are_no_images(tmp_path):
@@ -332,6 +438,18 @@ def test_masks_in_a_column_of_parquet_whose_metadata_names_the_classes(tmp_path)
     assert parts["train"].labels == ("road", "car", "sky") and not notes
     assert np.array_equal(parts["train"].mask(0), MASK)
     assert parts["train"].mask_name(0).startswith("the mask of d-train.parquet row ")
+
+
+def test_masks_have_colours_if_any_of_them_has(tmp_path):
+    pixels = np.zeros((2, 3, 3), np.uint8)
+    photos = files_of(tmp_path / "photos", ["a.jpg", "b.jpg"], encoded(photograph(2, 3)))
+    files_of(tmp_path / "masks", ["a.png"], png(pixels))
+    pixels[1] = 200, 30, 0
+    files_of(tmp_path / "masks", ["b.png"], png(pixels))
+    source = open_source(photos, Columns(target="none"))
+    part = masked({"": source}, str(photos), str(tmp_path / "masks"))[0][""]
+    assert part.labels == ("#000000", "#c81e00") and part.legend.coloured
+    assert [np.unique(part.mask(i)).tolist() for i in range(2)] == [[0], [0, 1]]
 
 
 def test_a_mask_is_resized_to_its_nearest_pixels():

@@ -3,12 +3,16 @@
 import numpy as np
 import pytest
 import torch
+from pictures import encoded, photograph
 from scipy.ndimage import binary_erosion
 
-from vitkit.data import IGNORED
+import vitkit
+from vitkit.data import IGNORED, Preprocessing
 from vitkit.evaluation import SegmentationScores, count_pixels
 from vitkit.evaluation.metrics.segmentation import boundary, boundary_width
+from vitkit.models import create, vit
 from vitkit.system.errors import BadData
+from vitkit.weights import Classifier, dense
 
 K = 4
 
@@ -123,6 +127,30 @@ def test_intervals_resample_images_and_groups_together(pairs):
     assert few.interval[0] < few.value < few.interval[1]
 
 
+def test_an_interval_is_of_the_classes_of_the_estimate():
+    """A class of one image, badly predicted, is missing from a third of the draws."""
+    truth = np.zeros((20, 20), np.uint8)
+    truth[:, 10:] = 1
+    noisy = np.where(np.random.default_rng(0).random((9, 20, 20)) < 0.05, 1 - truth, truth)
+    rare = truth.copy()
+    rare[:4, :4] = 2
+    pairs = [(truth, each.astype(np.uint8)) for each in noisy] + [(rare, truth)]
+    scores = SegmentationScores.of(("a", "b", "c"), [count_pixels(*pair, 3) for pair in pairs])
+    found = {metric.name: metric for metric in scores.metrics()}
+    for name in ("miou", "dice", "boundary_iou"):
+        low, high = found[name].interval
+        assert low < found[name].value < high and high - low < 0.1, name
+    assert found["iou/c"].value == 0
+
+
+def test_the_worst_tenth_of_few_images_has_no_interval():
+    random = np.random.default_rng(0)
+    made = list(random.integers(0, 2, (60, 2, 16, 16), dtype=np.uint8))
+    for count, known in ((12, False), (60, True)):
+        found = metrics_of(made[:count])
+        assert (found["image_miou_worst_tenth"].interval is not None) == known
+
+
 def test_the_worst_images_come_first(pairs):
     truth = pairs[0][0]
     perfect = np.where(truth == IGNORED, 0, truth).astype(np.uint8)
@@ -139,3 +167,48 @@ def test_nothing_to_evaluate_is_refused():
     nothing = count_pixels(np.full((4, 4), IGNORED, np.uint8), np.zeros((4, 4), np.uint8), 2)
     with pytest.raises(BadData, match="ignore every pixel"):
         SegmentationScores.of(("a", "b"), [nothing])
+
+
+# Images with masks
+
+
+@pytest.fixture(scope="module")
+def model():
+    """A small model with random weights that tells objects from the background."""
+    config = vit("mu/16", image=(16, 16), patch=4, depth=1, classes=0)
+    plain = Classifier(create(config, seed=0), Preprocessing(size=(16, 16)), ())
+    return dense(plain, ("background", "object"), blocks=1, tokens=16)
+
+
+@pytest.fixture
+def measured(model, tmp_path):
+    """A function that measures the model on masks of these values."""
+    (tmp_path / "legend.txt").write_text("background\nobject\n")
+
+    def measure(*values, **settings):
+        for kind, content in (("photos", photograph(16, 16)), ("masks", None)):
+            (tmp_path / kind).mkdir(exist_ok=True)
+            for number, value in enumerate(values):
+                mask = np.zeros((16, 16), np.uint8)
+                mask[4:9, 3:12] = value
+                file = tmp_path / kind / f"{number}.png"
+                file.write_bytes(encoded(mask if content is None else content, "PNG"))
+        given = {"masks": tmp_path / "masks", "legend": tmp_path / "legend.txt", "device": "cpu"}
+        return vitkit.evaluate(model, tmp_path / "photos", **(given | settings))
+
+    return measure
+
+
+def test_an_object_of_255_is_not_ignored_unasked(measured):
+    with pytest.raises(BadData, match="'background' and pixels of 255, which are ignored"):
+        measured(255, 255)
+    assert measured(255, 255, ignore=255)["pixel_accuracy"] >= 0
+    assert measured(255, 255, legend=None)["iou/object"] >= 0  # 255 is the object
+    assert measured(255, 1)["iou/object"] >= 0  # as Pascal VOC has it
+
+
+def test_classes_that_no_mask_has_are_named(measured, capsys):
+    measured(0, 0)
+    assert "no mask has object" in capsys.readouterr().err
+    measured(1, 0)
+    assert "no mask has" not in capsys.readouterr().err

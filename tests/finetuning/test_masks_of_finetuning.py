@@ -2,6 +2,7 @@
 that had no part in it."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -297,6 +298,12 @@ def test_images_that_nothing_can_be_learned_from_are_refused(pretrained, scenes,
     with pytest.raises(BadData, match="have 1 class"):
         make(legend=tmp_path / "legend.txt")
     for number in range(3):
+        mask = 255 * (np.arange(40 + 4 * number) % 2)[:, None].repeat(60, 1).astype(np.uint8)
+        (tmp_path / f"masks/{number}.png").write_bytes(encoded(mask, "PNG"))
+    (tmp_path / "legend.txt").write_text("ground\nred\n")
+    with pytest.raises(BadData, match=r"have 1 class \(ground\).*255 are ignored unless `legend`"):
+        make(legend=tmp_path / "legend.txt")
+    for number in range(3):
         (tmp_path / f"masks/{number}.png").write_bytes(encoded(np.zeros((9, 9), np.uint8), "PNG"))
     with pytest.raises(BadData, match="all masks have one value, 0"):
         make()
@@ -304,3 +311,37 @@ def test_images_that_nothing_can_be_learned_from_are_refused(pretrained, scenes,
     with pytest.raises(BadData, match="is 9 x 9 pixels, and its image"):
         make(legend=tmp_path / "legend.txt")
     assert not (tmp_path / "run/model").exists()
+
+
+class Killed(BaseException):
+    """Ends a command as a signal does."""
+
+
+@pytest.mark.slow
+def test_a_killed_command_begins_again_and_a_broken_test_image_is_left_out(
+    pretrained, scenes, tmp_path, monkeypatch, capsys
+):
+    for kind in ("photos", "masks"):
+        shutil.copytree(scenes / kind, tmp_path / kind)
+    broken = tmp_path / "photos/test/12.png"
+    broken.write_bytes(broken.read_bytes()[:200])
+
+    def make(**settings):
+        return vitkit.finetune(
+            pretrained, tmp_path / "photos", masks=tmp_path / "masks", workdir=tmp_path / "run",
+            tokens=60, device="cpu", **settings,
+        )  # fmt: skip
+
+    def killed(*_):
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr("vitkit.finetuning.segmentation.run._measured", killed)
+        with pytest.raises(Killed):
+            make()
+    assert (tmp_path / "run/model").is_dir()
+    made = make(minutes=7)
+    assert len(made.masks.scores) == 4 and made.path.is_file()
+    said = capsys.readouterr().err
+    assert "left out: " in said and "test/12.png" in said
+    assert "minutes=7` changes nothing" in said

@@ -15,6 +15,7 @@ from vitkit.data import Preprocessing, masked, open_image, open_source
 from vitkit.models import create, vit
 from vitkit.prediction.segmentation.palette import mask_png, overlay, palette
 from vitkit.prediction.segmentation.regions import regions
+from vitkit.prediction.segmentation.writing import MaskFolder
 from vitkit.runtimes.maps import class_map, likeliest, logit_maps, map_runtime
 from vitkit.system.errors import BadSettings, Unsupported
 from vitkit.weights import Classifier, dense
@@ -121,6 +122,25 @@ def test_written_masks_are_masks_to_learn_from(model, files, tmp_path):
         assert np.array_equal(parts[""].pair(i)[1], alone.mask)
     again = vitkit.segment(model, files, to=tmp_path / "out", overlays=False)  # replaces its own
     assert len(again) == len(found)
+
+
+def test_a_folder_of_a_killed_command_is_written_again(model, files, tmp_path):
+    folder = MaskFolder(tmp_path / "out", LABELS, overlays=False, smallest=1)
+    folder.add("a.jpg", np.zeros((4, 4), np.uint8), None)  # and no tables at the end
+    assert len(vitkit.segment(model, files, to=tmp_path / "out")) == 2
+    assert json.loads((tmp_path / "out/regions.json").read_text())["images"]
+
+
+def test_long_names_of_images_are_shortened(tmp_path):
+    with MaskFolder(tmp_path / "out", LABELS, overlays=True, smallest=1) as folder:
+        mask = np.ones((4, 4), np.uint8)
+        for name in ("ü" * 300 + ".jpg", "ü" * 300 + "x.jpg", "a" * 250 + ".jpg", "a\0b.png"):
+            file = folder.add(name, mask, np.zeros((4, 4, 3), np.uint8))
+            assert np.array_equal(np.asarray(Image.open(file)), mask)
+            assert file.with_name(f"{file.stem}.overlay.jpg").is_file()
+    with (tmp_path / "out/shares.csv").open() as table:
+        rows = list(csv.DictReader(table))
+    assert len({row["mask"] for row in rows}) == 4 and rows[0]["image"] == "ü" * 300 + ".jpg"
 
 
 def test_a_folder_with_other_files_is_refused(model, files, tmp_path):

@@ -9,9 +9,10 @@ Legend: K classes, h w pixels of a mask.
 
 import csv
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from io import StringIO
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,6 +33,12 @@ COLOURS = 1 << 24  # colours of 8 bits a channel
 IGNORED_NAMES = frozenset(
     ("ignore", "ignored", "void", "unlabeled", "unlabelled", "don't care", "dontcare")
 )
+# What stands above a column of names, in small letters
+HEADINGS = frozenset(
+    ("label", "labels", "class", "classes", "name", "names", "class name", "class_name", "category",
+     "categories")
+)  # fmt: skip
+OWN_HEADING = "name,value"  # of the legends that `write_legend` writes
 _RANGE = re.compile(r"(\d+)(?:\s*-\s*(\d+))?")
 
 
@@ -63,6 +70,11 @@ class Legend:
             table[low : high + 1] = number
         return table
 
+    @property
+    def ignores_255_alone(self) -> bool:
+        """Whether 255, and no other code, is ignored: nobody may have asked for that."""
+        return [each for each in self.codes if each.number == IGNORED] == [Codes(255, 255, IGNORED)]
+
     def __getstate__(self) -> dict:
         """It travels to other processes without its table."""
         return {name: getattr(self, name) for name in ("labels", "codes", "coloured")}
@@ -81,7 +93,8 @@ class Legend:
 
     def _about_unknown(self, code: int, pixels: int, name: str) -> str:
         """The sentence about a code that no class has."""
-        known = some([code_text(each.low, self.coloured) for each in self.codes], 5)
+        of_classes = [each.low for each in self.codes if each.number != IGNORED]
+        known = some([code_text(low, self.coloured) for low in of_classes], 5)
         sentence = (
             f"{name} has the {_kind(self.coloured)} {code_text(code, self.coloured)} in "
             f"{counted(pixels, 'pixel')}, and the classes have {known}"
@@ -200,7 +213,37 @@ def _entries_of_json(text: str, path: Path) -> list[_Entry]:
     return entries
 
 
+def legend_text(labels: Sequence[str]) -> str:
+    """A legend, as `read_legend` reads it, of classes whose values are 0, 1, 2, ...; a name may be anything."""
+    text = StringIO(newline="")
+    table = csv.writer(text, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n")
+    for number, name in enumerate(labels):
+        table.writerow([name, number])
+    return f"{OWN_HEADING}\n{text.getvalue()}"
+
+
+def _entries_of_table(text: str, path: Path) -> list[_Entry]:
+    """The entries of a table with the heading name,value: a name may look like a number, a colour or a comment."""
+    entries = []
+    table = csv.reader(StringIO(text, newline=""))
+    next(table)
+    try:
+        for row in table:
+            where = f"the legend {path} line {table.line_num}"
+            if not row:
+                continue
+            if len(row) != 2 or not _RANGE.fullmatch(row[1].strip()):
+                raise BadData(f"{where} is {','.join(row)[:100]!r}; expected a name and a value")
+            entries.append(_entry(row[0].strip(), [row[1].strip()], where))
+    except csv.Error as error:
+        raise BadData(f"the legend {path} is no table: {error}") from None
+    return entries
+
+
 def _entries_of_lines(text: str, path: Path) -> list[_Entry]:
+    beginning = text.split("\n", 1)[0].lower()
+    if beginning.replace(" ", "").strip() == OWN_HEADING:
+        return _entries_of_table(text, path)
     entries = []
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.lstrip().startswith("#"):
@@ -211,6 +254,11 @@ def _entries_of_lines(text: str, path: Path) -> list[_Entry]:
         where = f"the legend {path} line {number}"
         if number == 1 and len(names) > 1 and not codes:
             continue  # a heading: name, red, green, blue
+        if number == 1 and not codes and line.strip().lower() in HEADINGS:
+            raise BadData(
+                f"{where} is {line.strip()!r}, which is a heading rather than a class: remove this line, or give "
+                "every class its value, such as road, 0"
+            )
         if len(names) != 1:
             raise BadData(
                 f"{where} is {line.strip()[:100]!r}; expected the name of a class, alone or with its value "
@@ -343,22 +391,31 @@ def with_ignored(legend: Legend, ignore: int | None) -> Legend:
 # From the masks themselves
 
 
-def inferred(found: Iterable[int], coloured: bool, ignore: int | None = None) -> tuple[Legend, str]:
-    """The legend of masks that come without one, from the codes that they have; and what was assumed, in a
-    sentence.
+def inferred(
+    found: Mapping[int, int], coloured: bool, ignore: int | None = None
+) -> tuple[Legend, str]:
+    """The legend of masks that come without one, from the codes that they have and how many pixels have each; and
+    what was assumed, in a sentence.
 
     Two values are a background and an object; 255 beside others is ignored, as in Pascal VOC. Raises BadData
-    for masks of one code alone, and of more than classes can be.
+    for masks of one code alone, of more than classes can be, and whose borders were smoothed.
     """
     codes = sorted(found)
+    if not coloured and ignore is None:
+        _check_sharp(found)
     rest = [code for code in codes if code != ignore]
     if not coloured and len(rest) > 2 and rest[-1] == 255 and ignore is None:
         ignore = 255
         rest = rest[:-1]
     if len(rest) < 2:
-        shown = ", ".join(code_text(code, coloured) for code in codes) or "none"
+        shown = "none"
+        if rest:
+            shown = code_text(rest[0], coloured)
+        beside = ""
+        if ignore in codes:
+            beside = f" beside {ignore}, which is ignored"
         raise BadData(
-            f"all masks have one {_kind(coloured)}, {shown}; a model needs pixels of two classes at least"
+            f"all masks have one {_kind(coloured)}, {shown}{beside}; a model needs pixels of two classes at least"
         )
     if len(rest) > MAX_CLASSES:
         raise BadData(
@@ -377,3 +434,20 @@ def inferred(found: Iterable[int], coloured: bool, ignore: int | None = None) ->
     if ignore is not None:
         sentence += f"; pixels of {ignore} are ignored"
     return legend, f"{sentence}; `legend` names the classes"
+
+
+def _check_sharp(found: Mapping[int, int]) -> None:
+    """Raises BadData for masks of 0 and 255 whose borders have values between, as antialiasing, resizing or JPEG
+    makes them: fewer pixels than either. Classes are numbered without gaps."""
+    codes = sorted(found)
+    between = codes[1:-1]
+    if len(between) < 3 or codes[-1] != 255:
+        return
+    if between == list(range(codes[0] + 1, codes[0] + 1 + len(between))):
+        return
+    if sum(found[code] for code in between) < min(found[codes[0]], found[255]):
+        raise BadData(
+            f"the masks have {codes[0]} and 255, and in few pixels {counted(len(between), 'value')} between, such as "
+            f"{between[0]}: their borders are smoothed, so save them without antialiasing or JPEG, and resize them "
+            "by the nearest pixel; if these values are classes, name them in `legend`"
+        )

@@ -5,7 +5,8 @@ Legend: N images, h w pixels.
 """
 
 import os
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
@@ -28,8 +29,8 @@ from vitkit.data.sources.source import Source, subset
 from vitkit.data.sources.stores import Files, Names, Store
 from vitkit.data.sources.tables import Columns
 from vitkit.system.console.progress import bar
-from vitkit.system.console.text import counted
-from vitkit.system.errors import BadData
+from vitkit.system.console.text import counted, some
+from vitkit.system.errors import BadData, BadImage
 from vitkit.system.storage.files import parse_json
 
 # What follows the image's name in the names of masks; "_L" is CamVid's, "_labelIds" Cityscapes'
@@ -107,12 +108,14 @@ class MaskStore:
     legend: Legend | None = None
     """What their values stand for, if the masks come with it."""
 
-    def paired(self, images: Source) -> tuple[Source, np.ndarray, tuple[str, ...]]:
-        """The images that have a mask, the rows of their masks, int64 (N,), and notes for the user.
-        Raises BadData if none has one."""
+    def paired(
+        self, images: Source, every: Sequence[Source]
+    ) -> tuple[Source, np.ndarray, tuple[str, ...]]:
+        """The images that have a mask, the rows of their masks, int64 (N,), and notes for the user; `every` is all
+        images of the data set. Raises BadData if none has one."""
         if self.names is None:
             return images, images.rows, ()
-        return _by_name(images, self.names, self.title)
+        return _by_name(images, self.names, self.title, every, not isinstance(self.store, Files))
 
 
 def open_masks(where: str, masks: str) -> MaskStore:
@@ -150,39 +153,36 @@ def _has_columns(folder: str) -> bool:
 
 
 def _by_name(
-    images: Source, masks: Names, title: str
+    images: Source, masks: Names, title: str, every: Sequence[Source], drawn: bool
 ) -> tuple[Source, np.ndarray, tuple[str, ...]]:
-    """The images with a mask of the same name, and the rows of these masks."""
-    by_path: dict[str, int] = {}
-    by_stem: dict[str, list[int]] = {}
-    for row in range(len(masks)):
-        path = PurePosixPath(masks[row])
-        by_path[str(path.with_suffix(""))] = row
-        by_stem.setdefault(path.stem, []).append(row)
-
+    """The images with a mask of the same name, and the rows of these masks; `every` is all images of the data
+    set, and `drawn` says that masks are drawn, not files."""
     own = os.path.abspath(title)  # noqa: PTH100 a lexical path, as links may lead anywhere
     if isinstance(images.store, Files) and os.path.abspath(images.store.root) == own:  # noqa: PTH100
         raise BadData(
             f"images and masks are both in {title}, so it is not known which is which: move the masks into a "
             "folder of their own"
         )
+    match = _Match.of(masks, title, every, drawn)
     kept: list[int] = []
     rows: list[int] = []
     without: list[str] = []
+    image_of: dict[int, str] = {}
     for i in range(len(images)):
         name = images.name(i)
-        if isinstance(images.store, Files):
-            if os.path.abspath(name).startswith(own + os.sep):  # noqa: PTH100
-                continue  # a mask, in a folder of masks below that of the images
-            relative = PurePosixPath(images.store.names[int(images.rows[i])])
-        else:
-            relative = PurePosixPath(name)
-        found = _mask_of(relative, by_path, by_stem, title)
+        if _is_mask(images, i, title):
+            continue
+        found = match.row(_name_of(images, i))
         if found is None:
             without.append(name)
-        else:
-            kept.append(i)
-            rows.append(found)
+            continue
+        if image_of.setdefault(found, name) != name:
+            raise BadData(
+                f"{masks[found]} in {title} would be the mask of {image_of[found]} and of {name}: give each "
+                "image a mask of its own, in the same folders as the images"
+            )
+        kept.append(i)
+        rows.append(found)
     if not kept:
         example = without[0] if without else str(images.name(0))
         raise BadData(
@@ -197,25 +197,99 @@ def _by_name(
     return subset(images, kept), np.array(rows, dtype=np.int64), notes
 
 
-def _mask_of(
-    image: PurePosixPath, by_path: dict[str, int], by_stem: dict[str, list[int]], title: str
-) -> int | None:
-    """The row of an image's mask: of the same path without the suffix, or of the same name if one mask has
-    it. None without one. Raises BadData if several masks have the name."""
-    path = str(image.with_suffix(""))
-    for ending in ENDINGS:
-        if f"{path}{ending}" in by_path:
-            return by_path[f"{path}{ending}"]
-    for ending in ENDINGS:
-        found = by_stem.get(f"{image.stem}{ending}", [])
-        if len(found) > 1:
+def _is_mask(images: Source, i: int, title: str) -> bool:
+    """Whether image i is a mask, in a folder of masks below that of the images."""
+    if not isinstance(images.store, Files):
+        return False
+    own = os.path.abspath(title)  # noqa: PTH100
+    return os.path.abspath(images.name(i)).startswith(own + os.sep)  # noqa: PTH100
+
+
+def _name_of(images: Source, i: int) -> PurePosixPath:
+    """The name of image i, below the folder of images if there is one."""
+    if isinstance(images.store, Files):
+        return PurePosixPath(images.store.names[int(images.rows[i])])
+    return PurePosixPath(images.name(i))
+
+
+def _bare(name: PurePosixPath) -> str:
+    return str(name.with_suffix(""))
+
+
+@dataclass(frozen=True)
+class _Match:
+    """The masks by their names."""
+
+    masks: Names
+    title: str
+    by_path: dict[str, list[int]]
+    """The rows of the masks of a path without suffix."""
+    by_stem: dict[str, list[int]]
+    """The rows of the masks of a name without folders and suffix."""
+    images: frozenset[str]
+    """The paths of all images, without suffix."""
+    stems: Counter
+    """How many images of different paths have a name without folders and suffix."""
+    has_folders: bool
+    """Whether a mask lies in a folder."""
+    jpeg: frozenset[int]
+    """The rows of the masks that are JPEG files."""
+
+    @classmethod
+    def of(cls, masks: Names, title: str, every: Sequence[Source], drawn: bool) -> "_Match":
+        by_path: dict[str, list[int]] = {}
+        by_stem: dict[str, list[int]] = {}
+        jpeg: set[int] = set()
+        has_folders = False
+        for row in range(len(masks)):
+            path = PurePosixPath(masks[row])
+            by_path.setdefault(_bare(path), []).append(row)
+            by_stem.setdefault(path.stem, []).append(row)
+            has_folders |= len(path.parts) > 1
+            if not drawn and path.suffix.lower() in (".jpg", ".jpeg"):
+                jpeg.add(row)
+        images = {
+            _name_of(part, i)
+            for part in every
+            for i in range(len(part))
+            if not _is_mask(part, i, title)
+        }
+        paths = frozenset(_bare(each) for each in images)
+        stems = Counter(each.stem for each in images)
+        return cls(masks, title, by_path, by_stem, paths, stems, has_folders, frozenset(jpeg))
+
+    def row(self, image: PurePosixPath) -> int | None:
+        """The row of an image's mask: that of the same path without the suffix, or of the same name if no other
+        image has that. None without one. Raises BadData if it is not known which mask it is."""
+        path = _bare(image)
+        rows = self._named(path, self.by_path, self.images)
+        if not rows and (self.stems[image.stem] == 1 or not self.has_folders):
+            rows = self._named(image.stem, self.by_stem, self.stems)
+        if len(rows) > 1:  # a photograph may lie beside its mask
+            rows = [row for row in rows if row not in self.jpeg] or rows
+        if len(rows) > 1:
+            named = some([self.masks[row] for row in rows], 3)
             raise BadData(
-                f"{len(found)} masks in {title} are called {image.stem}{ending}, so it is not known which is "
-                f"that of {image}: give masks the folders of their images too"
+                f"{len(rows)} masks in {self.title} have the name of the image {image} ({named}), so it is not "
+                "known which one is its mask: leave one of them, in the folders of its image"
             )
-        if found:
-            return found[0]
-    return None
+        if not rows:
+            return None
+        if rows[0] in self.jpeg:
+            raise BadData(
+                f"the mask {self.masks[rows[0]]} in {self.title} is a JPEG file, which changes the values of "
+                "pixels: make the masks again as PNG"
+            )
+        return rows[0]
+
+    def _named(self, name: str, rows: dict[str, list[int]], images: Container[str]) -> list[int]:
+        """The rows of the masks of this name with any of the endings that names of masks have, but not those of
+        another image."""
+        found = list(rows.get(name, []))
+        for ending in ENDINGS:
+            if ending and f"{name}{ending}" not in images:
+                found += rows.get(f"{name}{ending}", [])
+        return found
 
 
 # The legend of a data set's masks
@@ -247,18 +321,32 @@ def find_legend(
     names = names_in_metadata(masks.store)
     if names is not None:
         return legend_of_names(names, f"in the metadata of {where}", ignore), ()
-    coloured = False
-    found: set[int] = set()
-    for row in bar("reading masks")(rows.tolist(), len(rows)):
-        name = masks.store.name(row)
-        data = masks.store.read(row)
-        if not found:
-            coloured = is_coloured(data, name)
-        found.update(np.unique(codes_of(data, name, coloured)).tolist())
-        if len(found) > MAX_CLASSES + 2:  # with two that are ignored: no legend follows
-            break
+    found = _pixels_of_codes(masks.store, rows, coloured=False)
+    coloured = found is None
+    if found is None:
+        found = _pixels_of_codes(masks.store, rows, coloured=True)
+    assert found is not None  # any mask has colours
     legend, sentence = inferred(found, coloured, ignore)
     return legend, (sentence,)
+
+
+def _pixels_of_codes(store: Store, rows: np.ndarray, coloured: bool) -> Counter | None:
+    """How many pixels of these masks have each code; None if they are read as values, and one has colours."""
+    found: Counter = Counter()
+    for row in bar("reading masks")(rows.tolist(), len(rows)):
+        name = store.name(row)
+        data = store.read(row)
+        try:
+            codes = codes_of(data, name, coloured)
+        except BadImage:
+            if not coloured and is_coloured(data, name):
+                return None
+            raise
+        values, counts = np.unique(codes, return_counts=True)
+        found.update(dict(zip(values.tolist(), counts.tolist(), strict=True)))
+        if len(found) > MAX_CLASSES + 2:  # with two that are ignored: no legend follows
+            break
+    return found
 
 
 def names_in_metadata(store: Store) -> list[str] | None:
@@ -303,7 +391,7 @@ def masked(
     found = {}
     notes: tuple[str, ...] = ()
     for name, part in parts.items():
-        images, rows, sentences = store.paired(part)
+        images, rows, sentences = store.paired(part, list(parts.values()))
         found[name] = (images, rows)
         notes += sentences
     if isinstance(legend, Legend):

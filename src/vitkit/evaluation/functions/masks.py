@@ -22,11 +22,11 @@ from vitkit.data import (
 from vitkit.data.masks.legend import Codes
 from vitkit.data.sources.splits import grouped_to_measure
 from vitkit.evaluation.functions.outcome import Evaluation, Measurement
-from vitkit.evaluation.metrics.segmentation import measure_masks
+from vitkit.evaluation.metrics.segmentation import SegmentationScores, measure_masks, readable
 from vitkit.runtimes import Eager, check_segments, segments
 from vitkit.system.console.messages import say
 from vitkit.system.console.text import counted, printable, some
-from vitkit.system.errors import BadData, BadImage, BadSettings
+from vitkit.system.errors import BadData, BadSettings
 from vitkit.system.functions.arguments import name_of
 from vitkit.system.functions.steps import DATA, IMAGES, step
 from vitkit.system.processes.ranks import world
@@ -70,7 +70,7 @@ def evaluate_masks(settings: Measurement, loaded: Classifier, device: torch.devi
     renumbered = renumbered_legend(pairs.legend, loaded.labels, name_of(settings.model))
     pairs = replace(pairs, legend=renumbered)
     if settings.on_bad_image == "skip":
-        pairs = _readable(pairs)
+        pairs = readable(pairs, "skipped")
     count = counted(len(pairs), "image")
     if 0 < settings.limit < len(pairs):
         count = f"{settings.limit:,} of {count}"
@@ -86,6 +86,8 @@ def evaluate_masks(settings: Measurement, loaded: Classifier, device: torch.devi
     # The scores
     runtime = Eager(loaded.to(device), settings.precision)
     scores = measure_masks(runtime, pairs)
+    if settings.ignore is None:
+        _check_255(pairs, scores)
     worst = [pairs.images.name(i) for i in scores.worst(WORST).tolist()]
     say(printable(f"the lowest IoU have {', '.join(worst)}"))
     found = Evaluation.of(settings, title, tuple(scores.metrics()), None, pairs.images)
@@ -114,16 +116,18 @@ def _images(settings: Measurement, classifier: Classifier) -> tuple[Source, str]
     return source, note
 
 
-def _readable(pairs: Masked) -> Masked:
-    """The images that can be read with their masks; names the others."""
-    kept = []
+def _check_255(pairs: Masked, scores: SegmentationScores) -> None:
+    """Raises BadData if all pixels have one class or 255, which is ignored unasked: it may be the object, as in
+    masks that are 0 and 255 where the model's were 0 and 1."""
+    present = np.flatnonzero(scores.truth.sum(0))
+    if len(present) > 1 or not pairs.legend.ignores_255_alone:
+        return
     for i in range(len(pairs)):
-        try:
-            pairs.pair(i)
-            kept.append(i)
-        except (BadData, BadImage) as error:
-            say(f"skipped: {error}")
-    return pairs.subset(kept)
+        if (pairs.mask(i) == IGNORED).any():
+            raise BadData(
+                f"the masks have {pairs.labels[present[0]]!r} and pixels of 255, which are ignored, and no other "
+                "class: say in `legend` which class 255 is, or give `ignore=255` if these pixels do not count"
+            )
 
 
 def renumbered_legend(legend: Legend, labels: tuple[str, ...], model: str) -> Legend:

@@ -8,18 +8,21 @@ Legend: N images, K classes, h w pixels of an image.
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from vitkit.data import IGNORED, Masked
 from vitkit.evaluation.metrics.metric import SHARE, Metric, Unit, with_intervals
 from vitkit.runtimes import Runtime, class_map
+from vitkit.system.console.messages import say
 from vitkit.system.console.progress import bar
-from vitkit.system.errors import BadData
+from vitkit.system.console.text import counted, printable, some
+from vitkit.system.errors import BadData, BadImage
 
 BOUNDARY = 0.02  # width of a boundary, as a share of the image's diagonal (Cheng et al. 2021)
 WORST = 0.1  # share of the images that are the worst ones
+FEWEST_WORST = 5  # such images that an interval is computed from
 
 
 @dataclass(frozen=True)
@@ -132,10 +135,24 @@ class SegmentationScores:
             rows = np.arange(len(self))
         return self.truth[rows].sum(0), self.predicted[rows].sum(0), self.right[rows].sum(0)
 
+    def _of_classes(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """IoU, Dice and boundary IoU of each class over all pixels of some images, float64 (K,) each: NaN as for
+        `iou`."""
+        truth, predicted, right = self._sums(rows)
+        iou = _ratio(right, truth + predicted - right)
+        dice = _ratio(2 * right, truth + predicted)
+        inside = self.boundary_right[rows].sum(0)
+        return iou, dice, _ratio(inside, self.boundary_either[rows].sum(0))
+
+    @property
+    def absent(self) -> tuple[str, ...]:
+        """The classes that no mask has: only what is predicted wrongly counts for them."""
+        return tuple(self.labels[k] for k in np.flatnonzero(self.truth.sum(0) == 0))
+
     def metrics(self, each_class: bool = True) -> Iterator[Metric]:
         """Yields the mean IoU over classes (miou), Dice, the accuracy of pixels, the mean boundary IoU, the mean
         over images (image_miou) and that of the worst tenth of them, and the IoU of each class; with intervals
-        by resampling images."""
+        by resampling images, but for the worst tenth of few images: no draw has worse ones."""
         units: dict[str, Unit] = dict.fromkeys(
             (
                 "miou",
@@ -150,13 +167,15 @@ class SegmentationScores:
         if each_class:
             units |= {f"iou/{label}": SHARE for label in self.labels}
         of_images = self.image_iou()
+        every_iou, every_dice, every_boundary = self._of_classes(np.arange(len(self)))
 
         def figures(rows: np.ndarray) -> np.ndarray:
-            truth, predicted, right = self._sums(rows)
-            iou = _ratio(right, truth + predicted - right)
-            dice = _ratio(2 * right, truth + predicted)
-            inside = self.boundary_right[rows].sum(0)
-            boundaries = _ratio(inside, self.boundary_either[rows].sum(0))
+            # A class that a draw does not have keeps its value of all images, so that every draw has the same classes
+            iou, dice, boundaries = self._of_classes(rows)
+            iou = np.where(np.isnan(iou), every_iou, iou)
+            dice = np.where(np.isnan(dice), every_dice, dice)
+            boundaries = np.where(np.isnan(boundaries), every_boundary, boundaries)
+            truth, _, right = self._sums(rows)
             own = np.sort(of_images[rows][~np.isnan(of_images[rows])])
             worst = own[: max(1, round(WORST * len(own)))]
             values = [
@@ -172,6 +191,8 @@ class SegmentationScores:
             return np.array(values, dtype=np.float64)
 
         for metric in with_intervals(units, figures, len(self), groups=self.groups):
+            if metric.name == "image_miou_worst_tenth" and WORST * len(self) < FEWEST_WORST:
+                metric = replace(metric, interval=None)
             if not np.isnan(metric.value):
                 yield metric
 
@@ -203,4 +224,25 @@ def measure_masks(runtime: Runtime, masked: Masked, text: str = "evaluating") ->
         picture, truth = masked.pair(i)
         predicted = class_map(runtime, picture)
         counts.append(count_pixels(truth, predicted, len(masked.labels)))
-    return SegmentationScores.of(masked.labels, counts, masked.images.groups)
+    scores = SegmentationScores.of(masked.labels, counts, masked.images.groups)
+    if scores.absent:
+        known = len(masked.labels) - len(scores.absent)
+        say(
+            printable(
+                f"no mask has {some(list(scores.absent), 5)}: means are over the other {counted(known, 'class')}, and "
+                "a class that is predicted nevertheless counts as 0"
+            )
+        )
+    return scores
+
+
+def readable(masked: Masked, word: str) -> Masked:
+    """The images that can be read with their masks; names the others, after a word such as "skipped"."""
+    kept = []
+    for i in range(len(masked)):
+        try:
+            masked.pair(i)
+            kept.append(i)
+        except (BadData, BadImage) as error:
+            say(f"{word}: {error}")
+    return masked.subset(kept)

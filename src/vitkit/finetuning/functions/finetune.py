@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from vitkit.data import Columns
 from vitkit.evaluation import EvaluatorName
 from vitkit.finetuning.fine_tuning import RUN
-from vitkit.finetuning.functions.masks import check_alone, finetune_masks
+from vitkit.finetuning.functions.masks import MINUTES, check_alone, finetune_masks
 from vitkit.finetuning.functions.result import (
     Finetuned,
     earlier_model,
@@ -179,7 +179,7 @@ def finetune(
     *,
     preset: Preset = "quick",
     like: Like = "paper",
-    minutes: float = 2.0,
+    minutes: float = MINUTES,
     portable: bool = False,
     normal: str = "",
     select: bool = False,
@@ -220,7 +220,7 @@ def finetune(
         like: Training images for a row of Table 4. paper: BiT's preprocessing, a random crop of a square
             with random mirroring; code: the Inception crop of the released code.
         minutes: With `preset='quick'`: total time. The first model is always made, and fine-tuning gets
-            the rest of the time.
+            the rest of the time. With `masks` it only decides which weights are chosen if `model` is left out.
         portable: With `preset='quick'`: the head reads only the class token of the last block, so that
             Transformers and timm can open the model too. This may cost accuracy; the command prints how
             much.
@@ -250,8 +250,7 @@ def finetune(
             names.
         masks: Masks of the images: a folder of files with the images' names, a COCO file (.json), or the column
             of DATA that holds them. The model then classifies every pixel (docs/masks.md), and `vitkit.segment`
-            uses it. Its head is computed in closed form; `minutes` decides only which weights are chosen if
-            `model` is left out.
+            uses it. Its head is computed in closed form.
         legend: Text or JSON file that says which value or colour of a mask is which class, such as the lines
             "road, 0" or "64, 0, 128, car". Default: the classes in the metadata of parquet files, or numbers.
         ignore: Value of a mask whose pixels do not count. 255 is one unless a class has it.

@@ -10,6 +10,7 @@ from vitkit.data import Columns
 from vitkit.finetuning.functions.result import Finetuned
 from vitkit.finetuning.segmentation.run import RECORD, MaskRequest, make
 from vitkit.models import ViTConfig
+from vitkit.system.console.messages import say
 from vitkit.system.errors import BadSettings
 from vitkit.system.functions.steps import DATA, step
 from vitkit.system.machine import pick_device
@@ -18,6 +19,7 @@ from vitkit.system.storage.files import parse_json
 from vitkit.training import RUNS, Occupied, is_run, run_name, tidied
 from vitkit.weights import Hints, check_pretrained, load, load_as
 
+MINUTES = 2.0  # the default of `finetune`
 KIND = "masks"  # the end of the names of run directories
 
 
@@ -53,6 +55,11 @@ def finetune_masks(
         raise BadSettings("a model of masks is made by one process; start this without torchrun")
     if tidied(model) in ("", data):
         model = choose(data, workdir, minutes, device)
+    elif minutes != MINUTES:
+        say(
+            f"`minutes={minutes:g}` changes nothing: the head of a model of masks is computed in closed form, and "
+            "the weights are given"
+        )
     told = [name for name in ("crop", "resize", "labels", "stride") if getattr(hints, name)]
     check_alone(told)
     published = load_as(model, replace(hints, image=(), tokens=None), quiet=True)
@@ -84,9 +91,11 @@ def run_dir_for(request: MaskRequest) -> Path:
 
 
 def is_free(run_dir: Path, request: MaskRequest) -> bool:
-    """Whether a directory is empty, or holds an earlier run on the same images and masks, which is replaced."""
-    if is_run(run_dir) or not (run_dir / RECORD).is_file():
-        return not (run_dir / "model").exists() and not is_run(run_dir)
+    """Whether a directory has no model, or that of an earlier run on the same images and masks, which is replaced."""
+    if is_run(run_dir):
+        return False
+    if not (run_dir / "model").exists():
+        return True
     try:
         written = parse_json((run_dir / RECORD).read_bytes())
         return (written["data"], written["masks"]) == (request.data, request.masks)

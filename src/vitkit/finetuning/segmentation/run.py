@@ -13,7 +13,7 @@ import torch
 
 from vitkit.data import Columns, Masked, Source, fingerprint, masked, resized_mask, splits_at
 from vitkit.evaluation import Metric, SegmentationScores
-from vitkit.evaluation.metrics.segmentation import measure_masks
+from vitkit.evaluation.metrics.segmentation import measure_masks, readable
 from vitkit.finetuning.segmentation.closed_form import (
     FINER,
     MOST_KEPT,
@@ -129,6 +129,8 @@ def make(
     """
     began = time.monotonic()
     with locked(run_dir):
+        # So that the same command may begin again if this process is killed
+        write_json(run_dir / RECORD, plan(request))
         parts, made = read_parts(request)
         train = parts["train"]
         say(
@@ -174,6 +176,8 @@ def make(
             f"its head reads the patches of {counted(best.reading.blocks, 'block')}; "
             f"on training images that had no part in a fit it has {scores.text()} (mean IoU)"
         )
+        if measured_on := _part_to_measure(parts):
+            parts[measured_on] = readable(parts[measured_on], "left out")
         result = _measured(classifier, parts, scores, device, precision, began)
         if result.scores is not None:
             page = _page(request, result, parts[result.test_name], run_dir, device, precision)
@@ -224,14 +228,18 @@ def read(
             kept.append(i)
     if sums is None:
         raise BadData("none of the training images can be read with its mask")
+    about_255 = ""
+    if train.legend.ignores_255_alone:
+        about_255 = " (pixels of 255 are ignored unless `legend` gives 255 to a class)"
     if present.sum() < 2:
         raise BadData(
             f"the masks of the training images have {counted(int(present.sum()), 'class')} "
-            f"({some([train.labels[k] for k in np.flatnonzero(present)], 3)}); a model needs two at least"
+            f"({some([train.labels[k] for k in np.flatnonzero(present)], 3)}); a model needs two at "
+            f"least{about_255}"
         )
     absent = [train.labels[k] for k in np.flatnonzero(~present)]
     if absent:
-        say(f"no training mask has {some(absent, 5)}, so the model never answers that")
+        say(f"no training mask has {some(absent, 5)}, so the model never answers that{about_255}")
     if len(np.unique(folds)) < 2:
         raise BadData(
             "one training image, or one group of images, is not enough: two are needed at least, so that one is "
@@ -265,6 +273,11 @@ def _left_out_metric(best: Tried) -> Metric:
     return first.within("left_out")
 
 
+def _part_to_measure(parts: dict[str, Masked]) -> str:
+    """The part that the model is measured on: "test", or else "val", or "" if neither has an image."""
+    return next((name for name in ("test", "val") if name in parts and len(parts[name])), "")
+
+
 def _measured(
     classifier: Classifier,
     parts: dict[str, Masked],
@@ -275,7 +288,7 @@ def _measured(
 ) -> SegmentationResult:
     """The result, with the scores on the test images, or else on the validation images."""
     scores = None
-    name = next((each for each in ("test", "val") if each in parts), "")
+    name = _part_to_measure(parts)
     worst: tuple[str, ...] = ()
     if name:
         runtime = map_runtime(classifier, str(device), precision)
@@ -309,14 +322,17 @@ def _page(
     )
 
 
+def plan(request: MaskRequest) -> dict[str, Any]:
+    """What the run is made of, by which the same command knows it."""
+    return {"init": request.init, "data": request.data, "masks": request.masks}
+
+
 def record(
     request: MaskRequest, result: SegmentationResult, tried: list[Tried], best: Tried
 ) -> dict[str, Any]:
     """What is written about the run beside its model."""
     return {
-        "init": request.init,
-        "data": request.data,
-        "masks": request.masks,
+        **plan(request),
         "reading": best.reading._asdict() | {"rare": best.rare},
         "tried": [each.reading._asdict() | {"miou": each.miou} for each in tried],
         "left_out": result.left_out.to_json(),

@@ -3,6 +3,7 @@ COCO JSON."""
 
 import csv
 import json
+import os
 from io import StringIO
 from pathlib import Path
 from types import TracebackType
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from vitkit.data import IMAGE_SUFFIXES
+from vitkit.data.masks.legend import legend_text
 from vitkit.prediction.rows import csv_cell
 from vitkit.prediction.segmentation.palette import BACKGROUND, mask_png, overlay_jpeg
 from vitkit.prediction.segmentation.regions import as_coco, regions
@@ -20,14 +22,18 @@ from vitkit.system.storage.files import MARK, as_utf8, check_replaceable, write_
 SHARES = "shares.csv"
 REGIONS = "regions.json"
 LEGEND = "legend.csv"
+LONGEST = 200  # bytes of a name; file systems have 255, with the ending
 
 
 def _stem(name: str) -> str:
-    """The name of an image's files without an ending: "a" of "photos/a.jpg", and "x.parquet row 3" of a row."""
-    path = Path(name)
+    """The name of an image's files without an ending: "a" of "photos/a.jpg", and "x.parquet row 3" of a row; as
+    much of it as the name of a file may have."""
+    path = Path(name.replace("\0", "_"))
+    stem = path.name or "image"
     if path.suffix.lower() in IMAGE_SUFFIXES:
-        return path.stem
-    return path.name or "image"
+        stem = path.stem
+    shortened = os.fsencode(stem)[:LONGEST]
+    return shortened.decode("utf-8", "ignore")
 
 
 def check_mask_folder(folder: Path) -> None:
@@ -54,6 +60,7 @@ class MaskFolder:
         self.rows: list[list[Any]] = []
         check_mask_folder(folder)
         folder.mkdir(parents=True, exist_ok=True)
+        self._write_tables()  # so that the folder is known as this one's if the process is killed
 
     def __enter__(self) -> "MaskFolder":
         return self
@@ -118,8 +125,6 @@ class MaskFolder:
         for row in [columns, *self.rows]:
             table.writerow([csv_cell(value) for value in row])
         write_whole(self.folder / SHARES, as_utf8(text.getvalue()))
-        lines = [f"{name},{number}\n" for number, name in enumerate(self.labels)]
-        if not any("," in name for name in self.labels):
-            write_whole(self.folder / LEGEND, as_utf8("".join(lines)))
+        write_whole(self.folder / LEGEND, as_utf8(legend_text(self.labels)))
         contents = {"made": MARK, **as_coco(self.images, self.annotations, self.labels)}
         write_whole(self.folder / REGIONS, as_utf8(json.dumps(contents)))
