@@ -328,6 +328,15 @@ def test_it_is_no_pretrained_model(made, parts, tmp_path):
         vitkit.evaluate(made, parts, evals="neighbours", quiet=True)
 
 
+def test_commands_of_trained_runs_say_what_it_is(made):
+    with pytest.raises(
+        ValueError, match="has a model and no record of a training: a model of good"
+    ):
+        vitkit.report(made.run_dir)
+    with pytest.raises(ValueError, match=r"accuracy of classifiers, and this is a model of good"):
+        vitkit.faster(made.run_dir, quiet=True)
+
+
 def test_it_is_not_taught_classes(made, parts):
     with pytest.raises(ValueError, match="remembers the patches of good images, not classes"):
         vitkit.teach(made, add=[str(parts / "good")], quiet=True)

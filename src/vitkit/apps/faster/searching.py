@@ -33,9 +33,11 @@ from vitkit.apps.faster.losses import (
 from vitkit.apps.faster.pareto import ParetoLine, Point
 from vitkit.apps.faster.races import EXACT, SearchGoal, Speeds
 from vitkit.apps.faster.subjects import Known, SearchSubject
+from vitkit.inspection import has_anomaly_map
 from vitkit.system.console.progress import bar
 from vitkit.system.console.text import counted
 from vitkit.system.errors import Unsupported
+from vitkit.system.functions.steps import MODEL, step
 from vitkit.weights import Classifier, check_answers
 
 HOPELESS = 0.05  # loss of accuracy above which an image size is given up: smaller shapes lose more
@@ -46,6 +48,11 @@ FOR_FILES = 0.85  # share of the time budget after which no candidate is exporte
 def check(classifier: Classifier) -> None:
     """Raises VitkitError for a model that this search does not support."""
     check_answers(classifier)
+    if has_anomaly_map(classifier):
+        raise Unsupported(
+            "vitkit faster compares the accuracy of classifiers, and this is a model of good images; "
+            f"{step('export', MODEL)} writes it as a file, and fine-tuning smaller weights makes a faster one"
+        )
     if classifier.activation != "softmax":
         raise Unsupported(
             "vitkit faster compares the accuracy of candidates, and this model does not answer "

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from vitkit.evaluation import Metric
 from vitkit.system.errors import BadRun
+from vitkit.system.functions.steps import DATA, step
 from vitkit.system.storage.addresses import remember, shown_address
 from vitkit.system.storage.files import NUMBER, Record, Types, check_types, parse_json
 from vitkit.training.record.log import clock
@@ -134,6 +135,11 @@ def read_run(run_dir: Path, typed: Sequence[str] = ()) -> Recorded:
         data = _record(run_dir / "data.json", {})
         check_data(data)
     except OSError:
+        if (run_dir / "model").is_dir() and not (run_dir / "recipe.json").exists():
+            raise BadRun(
+                f"{run_dir} has a model and no record of a training: a model of good images or of masks is not "
+                f"trained in steps. {step('evaluate', run_dir, DATA)} measures it"
+            ) from None
         raise BadRun(
             f"{run_dir} is no run: it lacks a recipe.json or data.json that can be read; give a directory "
             "that vitkit train or finetune wrote, such as runs/digits"
