@@ -23,6 +23,7 @@ EVERYDAY: dict[str, dict[str, tuple[str, ...]]] = {
         "where": RUN,
     },
     "finetune": {
+        "instead of a class for each image": ("masks MASKS", "normal CLASS"),
         "how": (
             "minutes N", "preset NAME", "length DURATION", "batch N", "optim.lr RATE", "select",
             "regularise", "image SIDE", "precision NAME",
@@ -36,7 +37,7 @@ EVERYDAY: dict[str, dict[str, tuple[str, ...]]] = {
                     "precision NAME"),
     },
     "evaluate": {
-        "what": ("split PART", "against MODEL", "evals NAME...", "corruptions common"),
+        "what": ("split PART", "against MODEL", "evals NAME...", "corruptions common", "masks MASKS"),
         "what is written": ("report FILE...", "calibrate DIR", "json"),
         "how": ("on-bad-image skip", "batch N", "image SIDE", "precision NAME", "device NAME"),
     },
@@ -76,6 +77,11 @@ EVERYDAY: dict[str, dict[str, tuple[str, ...]]] = {
         ),
         "of which images": ("limit N",),
         "how": ("runtime NAME", "precision NAME", "device NAME", "workers N"),
+    },
+    "segment": {
+        "what is written": ("to DIR", "smallest N"),
+        "of which images": ("limit N",),
+        "how": ("tokens N", "runtime NAME", "precision NAME", "device NAME"),
     },
     "sort": {
         "where, and how": ("into DIR", "by copy", "sure PROBABILITY"),
