@@ -26,9 +26,9 @@ EVERYDAY: dict[str, dict[str, tuple[str, ...]]] = {
         "instead of a class for each image": ("masks MASKS", "normal CLASS"),
         "how": (
             "minutes N", "preset NAME", "length DURATION", "batch N", "optim.lr RATE", "select",
-            "regularise", "image SIDE", "precision NAME",
+            "image SIDE", "precision NAME",
         ),
-        "where": RUN,
+        "where": RUN[:3],
     },
     "plan": {
         "the machine": ("gpus N", "memory GIB", "tflops N"),
