@@ -144,7 +144,7 @@ def check_settings(settings: "DataclassInstance") -> None:
     type_of = _types(type(settings))
     for field in dataclasses.fields(settings):
         given = getattr(settings, field.name)
-        value = _converted(type_of[field.name], given)
+        value = converted(type_of[field.name], given)
         if value is not given:
             # Sets a field of a frozen dataclass during its construction
             object.__setattr__(settings, field.name, value)
@@ -154,8 +154,9 @@ def check_settings(settings: "DataclassInstance") -> None:
             )
 
 
-def _converted(annotation: Any, value: Any) -> Any:
-    """Convert a value to its type if the conversion is unambiguous; other values are unchanged."""
+def converted(annotation: Any, value: Any) -> Any:
+    """Convert a value to its type if the conversion is unambiguous: a list to a tuple, a NumPy number to a Python
+    number, a Path to a str, "10epochs" or a number of steps to a Span. Other values are unchanged."""
     kinds = alternatives(annotation)
     inner = bare(annotation)
     is_several = any(get_origin(kind) is tuple for kind in (inner, *get_args(inner)))

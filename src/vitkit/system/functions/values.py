@@ -4,11 +4,8 @@ from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
-import numpy as np
-
 from vitkit.system.errors import BadSettings, WrongArgument
-from vitkit.system.span import Span
-from vitkit.system.values import WORDS, alternatives, bare, choices_of, fits, is_plain
+from vitkit.system.values import WORDS, alternatives, bare, choices_of, converted, fits, is_plain
 
 
 def read_value(name: str, annotation: Any, value: Any) -> Any:
@@ -24,32 +21,16 @@ def read_value(name: str, annotation: Any, value: Any) -> Any:
         value = tuple(value)
     elif get_origin(annotation) is tuple and not isinstance(value, tuple):
         value = (value,)  # one value for a parameter of several
-    if type(value) is tuple:  # not a Span
-        value = tuple(map(_python_number, value))
-    else:
-        value = _python_number(value)
     kinds = {annotation, *get_args(annotation)}
     if Path in kinds and str not in kinds:
         if isinstance(value, str):
             value = Path(value)
         elif isinstance(value, tuple):
             value = tuple(Path(each) if isinstance(each, str) else each for each in value)
-    elif isinstance(value, Path) and Path not in kinds:
-        value = str(value)
-    elif Span in kinds and isinstance(value, str):
-        value = Span.parse(value)
-    elif Span in kinds and type(value) is int:
-        value = Span(value)
     elif annotation is str and type(value).__module__ == "torch":  # a device
         value = str(value)
+    value = converted(annotation, value)
     _check_fits(name, annotation, value)
-    return value
-
-
-def _python_number(value: Any) -> Any:
-    """A NumPy number as a Python number, which JSON supports."""
-    if isinstance(value, np.generic):
-        return value.item()
     return value
 
 
