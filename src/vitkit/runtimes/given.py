@@ -72,13 +72,18 @@ def runtime_of_file(
     """The runtime for an exported file, for callers that prepare images in batches. Raises VitkitError for a file
     that takes whole pictures."""
     opened = any_runtime_of_file(name, hints, runtime, precision, device)
+    check_prepared_in_batches(name, opened)
+    check_file_has_one_answer(name, opened)
+    return opened
+
+
+def check_prepared_in_batches(name: str, opened: "FileRuntime | PictureRuntime") -> None:
+    """Raises VitkitError for an exported file that takes whole pictures."""
     if takes_pictures(opened):
         raise BadSettings(
             f"{name} prepares images itself, one at a time, and here they are prepared in batches; "
             "export the model again, without `preprocessing`"
         )
-    check_file_has_one_answer(name, opened)
-    return opened
 
 
 def check_file_has_one_answer(name: str, opened: "FileRuntime | PictureRuntime") -> None:

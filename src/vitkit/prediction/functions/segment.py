@@ -30,6 +30,7 @@ from vitkit.runtimes import (
     map_runtime,
 )
 from vitkit.runtimes.given import any_runtime_of_file
+from vitkit.runtimes.maps import check_runtime_of_pixels
 from vitkit.system.console.messages import brief
 from vitkit.system.console.progress import bar
 from vitkit.system.console.text import counted, printable_name
@@ -219,11 +220,7 @@ def runtime_of(settings: Request) -> Runtime:
             return opened
         classifier = classifier_with_head(settings.model, settings.hints)
     check_segments(classifier, name)
-    if settings.runtime not in ("auto", "torch"):
-        raise BadSettings(
-            f"`runtime={settings.runtime!r}` computes exported files: "
-            f"{step('export', settings.model, output='model.onnx')}, and give that file"
-        )
+    check_runtime_of_pixels(settings.runtime, name)
     return map_runtime(classifier, settings.device, settings.precision)
 
 

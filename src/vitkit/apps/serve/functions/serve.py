@@ -26,9 +26,9 @@ from vitkit.runtimes import (
     RuntimeName,
     is_exported,
     precision_of,
-    runtime_of_file,
     runtime_of_run,
 )
+from vitkit.runtimes.given import any_runtime_of_file, check_prepared_in_batches
 from vitkit.system.console.messages import announce
 from vitkit.system.environment import MAX_PIXELS_VARIABLE, max_pixels
 from vitkit.system.errors import BadSettings
@@ -93,8 +93,9 @@ def serve(
     device: DeviceLike = "auto",
     **overrides: Unpack[Overrides],
 ) -> Ended:
-    """Serve a model over HTTP: POST one or several images to /predict, and get their classes. The page at
-    / shows them, and what the model looks at; /docs describes all requests. After SIGTERM, the server
+    """Serve a model over HTTP: POST one or several images to /predict, and get their classes; of a model of
+    masks, to /segment, and get the class of every pixel. The page at / shows them, and what the model looks
+    at; /docs describes all requests. After SIGTERM, the server
     answers the requests that it has accepted, and ends. SIGHUP loads the model again.
 
     A program ends it with Ctrl-C.
@@ -223,7 +224,9 @@ def _log_ready(name: str, address: str, word: str = "ready") -> None:
     announce(
         f"serving {name} at {address}   (a page to try it on; Ctrl-C ends it; {address}/docs says more)"
     )
-    announce(f"next: curl -F image=@photograph.jpg {address}/predict")
+    announce(
+        f"next: curl -F image=@photograph.jpg {address}/predict   (/segment, if it classifies every pixel)"
+    )
 
 
 def check_origins(origins: tuple[str, ...]) -> None:
@@ -282,17 +285,31 @@ def open_model(
             "choose torch, onnx or openvino"
         )
     if isinstance(model, str) and is_exported(model):
-        return runtime_of_file(model, hints, runtime, precision, device)
+        return _runtime_of_file(model, hints, runtime, precision, device)
 
     kept = runtime_of_run(model, hints, runtime, precision, device)
     if kept is not None:
         return kept
 
-    from vitkit.runtimes import open_runtime
+    from vitkit.runtimes import map_runtime, open_runtime, segments
+    from vitkit.runtimes.maps import check_runtime_of_pixels
 
     find = classifier_with_head if needs_classes else classifier_of
+    classifier = find(model, hints)
+    if segments(classifier):
+        check_runtime_of_pixels(runtime, name_of(model))
+        return map_runtime(classifier, device, precision)
     computed_in = precision_of(runtime, precision, pick_device(device))
-    return open_runtime(find(model, hints), runtime, computed_in, device)
+    return open_runtime(classifier, runtime, computed_in, device)
+
+
+def _runtime_of_file(
+    name: str, hints: Hints, runtime: RuntimeName, precision: PrecisionChoice, device: str
+) -> Runtime:
+    """The runtime of an exported file, which may classify every pixel."""
+    opened = any_runtime_of_file(name, hints, runtime, precision, device)
+    check_prepared_in_batches(name, opened)
+    return opened
 
 
 def open_classifier(model: str | Classifier, hints: Hints = NO_HINTS) -> Classifier:
