@@ -33,6 +33,7 @@ from .onnx_of_run import was_kept as was_kept
 from .opening import features_on as features_on
 from .opening import open_runtime as open_runtime
 from .pytorch import Eager as Eager
+from .pytorch import check_answer as check_answer
 from .pytorch import compiled as compiled
 from .pytorch import eager as eager
 from .runtime import Runtime as Runtime

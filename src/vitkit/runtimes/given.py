@@ -71,19 +71,23 @@ def runtime_of_file(
 ) -> "FileRuntime":
     """The runtime for an exported file, for callers that prepare images in batches. Raises VitkitError for a file
     that takes whole pictures."""
-    opened = any_runtime_of_file(name, hints, runtime, precision, device)
-    check_prepared_in_batches(name, opened)
+    opened = batch_runtime_of_file(name, hints, runtime, precision, device)
     check_file_has_one_answer(name, opened)
     return opened
 
 
-def check_prepared_in_batches(name: str, opened: "FileRuntime | PictureRuntime") -> None:
-    """Raises VitkitError for an exported file that takes whole pictures."""
+def batch_runtime_of_file(
+    name: str, hints: Hints, runtime: "RuntimeName", precision: "PrecisionChoice", device: str
+) -> "FileRuntime":
+    """The runtime for an exported file that gives an output for an image, or for every pixel. Raises VitkitError
+    as `runtime_of_file`."""
+    opened = any_runtime_of_file(name, hints, runtime, precision, device)
     if takes_pictures(opened):
         raise BadSettings(
             f"{name} prepares images itself, one at a time, and here they are prepared in batches; "
             "export the model again, without `preprocessing`"
         )
+    return opened
 
 
 def check_file_has_one_answer(name: str, opened: "FileRuntime | PictureRuntime") -> None:

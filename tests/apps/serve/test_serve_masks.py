@@ -16,7 +16,7 @@ import vitkit
 from vitkit.apps.serve.functions.serve import open_model
 from vitkit.apps.serve.http.body import Limits
 from vitkit.apps.serve.masks import MOST_REGIONS, classifies_pixels, colours_of, values_of
-from vitkit.prediction.segmentation.regions import regions
+from vitkit.data.masks.regions import regions
 from vitkit.runtimes import eager, map_runtime
 from vitkit.system.errors import BadSettings
 from vitkit.weights import save

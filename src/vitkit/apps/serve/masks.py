@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from vitkit.data import regions
 from vitkit.prediction.segmentation.palette import BACKGROUND, mask_png, palette
-from vitkit.prediction.segmentation.regions import regions
 from vitkit.runtimes import Runtime
 
 MOST_REGIONS = 10_000  # of an image; more are counted, but not listed
@@ -76,7 +76,8 @@ def classifies_pixels(runtime: Runtime) -> bool:
 
 def classes_of_pixels(runtime: Runtime, prepared: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     """The class of every pixel of an image of this (height, width), uint8 (h, w), from the prepared image."""
-    from vitkit.runtimes.maps import likeliest  # it imports PyTorch, which interpolates
+    # PyTorch interpolates, and is imported here alone
+    from vitkit.runtimes.maps import likeliest
 
     [maps] = runtime.logits(prepared[None])
     if not np.isfinite(maps).all():

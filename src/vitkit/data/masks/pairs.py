@@ -134,13 +134,21 @@ class MaskStore:
     """Whether masks of the test part may have no class."""
 
     def paired(
-        self, images: Source, every: Sequence[Source]
+        self, images: Source, every: Sequence[Source], problems: list[str] | None = None
     ) -> tuple[Source, np.ndarray, tuple[str, ...]]:
-        """The images that have a mask, the rows of their masks, int64 (N,), and notes for the user; `every` is all
-        images of the data set. Raises BadData if none has one."""
+        """The images that have a mask, the rows of their masks, int64 (N,), and notes for the user.
+
+        Args:
+            images: A part of the data set.
+            every: All parts of it.
+            problems: Gets a sentence for each image without a mask, or of which it is not known which mask is
+                its own. Without it, these images are only counted, and masks that are not known are an error.
+
+        Raises BadData if no image has a mask.
+        """
         if self.names is None:
             return images, images.rows, ()
-        return _by_name(images, self, every)
+        return _by_name(images, self, every, problems)
 
 
 def open_masks(where: str, masks: str) -> MaskStore:
@@ -185,10 +193,9 @@ def open_masks(where: str, masks: str) -> MaskStore:
 
 
 def _by_name(
-    images: Source, masks_of: MaskStore, every: Sequence[Source]
+    images: Source, masks_of: MaskStore, every: Sequence[Source], problems: list[str] | None
 ) -> tuple[Source, np.ndarray, tuple[str, ...]]:
-    """The images with a mask of the same name, and the rows of these masks; `every` is all images of the data
-    set."""
+    """The images with a mask of the same name, and the rows of these masks; see `MaskStore.paired`."""
     title = masks_of.title
     masks = masks_of.names
     assert masks is not None  # or the masks are in the rows of the images
@@ -207,15 +214,21 @@ def _by_name(
         name = images.name(i)
         if _is_mask(images, i, title):
             continue
-        found = match.row(_name_of(images, i))
+        try:
+            found = match.row(_name_of(images, i))
+            if found is not None and image_of.setdefault(found, name) != name:
+                raise BadData(
+                    f"{masks[found]} in {title} would be the mask of {image_of[found]} and of {name}: give each "
+                    "image a mask of its own, in the same folders as the images"
+                )
+        except BadData as error:
+            if problems is None:
+                raise
+            problems.append(str(error))
+            continue
         if found is None:
             without.append(name)
             continue
-        if image_of.setdefault(found, name) != name:
-            raise BadData(
-                f"{masks[found]} in {title} would be the mask of {image_of[found]} and of {name}: give each "
-                "image a mask of its own, in the same folders as the images"
-            )
         kept.append(i)
         rows.append(found)
     if not kept:
@@ -225,7 +238,9 @@ def _by_name(
             f"{masks[0]}; a mask has the name of its image"
         )
     notes: tuple[str, ...] = ()
-    if without:
+    if problems is not None:
+        problems += [f"{name} has no mask in {title}" for name in without]
+    elif without:
         notes = (
             f"left out: {counted(len(without), 'image')} without a mask in {title}, such as {without[0]}",
         )
@@ -359,6 +374,7 @@ def find_legend(
     where: str,
     path: Path | None,
     ignore: int | None,
+    skip_unreadable: bool = False,
 ) -> tuple[Legend, tuple[str, ...]]:
     """The legend of masks, and what was assumed, in sentences: the file's, that of a COCO file, the names of classes in the
     metadata of parquet files, or what follows from the values of the masks themselves, which are then read.
@@ -369,8 +385,9 @@ def find_legend(
         where: The data set.
         path: The file of the legend.
         ignore: A value whose pixels do not count.
+        skip_unreadable: Whether masks that cannot be read are passed over.
 
-    Raises BadData if no legend follows.
+    Raises BadData if no legend follows, and BadImage for a mask that cannot be read.
     """
     if path is not None:
         return read_legend(path, ignore), ()
@@ -383,32 +400,42 @@ def find_legend(
     names = names_in_metadata(masks.store)
     if names is not None:
         return legend_of_names(names, f"in the metadata of {where}", ignore), ()
-    found = _pixels_of_codes(masks.store, rows, coloured=False)
+    found = _pixels_of_codes(masks.store, rows, False, skip_unreadable)
     coloured = found is None
     if found is None:
-        found = _pixels_of_codes(masks.store, rows, coloured=True)
+        found = _pixels_of_codes(masks.store, rows, True, skip_unreadable)
     assert found is not None  # any mask has colours
     legend, sentence = inferred(found, coloured, ignore)
     return legend, (*said, sentence)
 
 
-def _pixels_of_codes(store: Store, rows: np.ndarray, coloured: bool) -> Counter | None:
+def _pixels_of_codes(
+    store: Store, rows: np.ndarray, coloured: bool, skip_unreadable: bool
+) -> Counter | None:
     """How many pixels of these masks have each code; None if they are read as values, and one has colours."""
     found: Counter = Counter()
     for row in bar("reading masks")(rows.tolist(), len(rows)):
-        name = store.name(row)
-        data = store.read(row)
         try:
-            codes = codes_of(data, name, coloured)
+            codes = codes_of(store.read(row), store.name(row), coloured)
         except BadImage:
-            if not coloured and is_coloured(data, name):
+            if not coloured and _has_colours(store, row):
                 return None
+            if skip_unreadable:
+                continue
             raise
         values, counts = np.unique(codes, return_counts=True)
         found.update(dict(zip(values.tolist(), counts.tolist(), strict=True)))
         if len(found) > MAX_CLASSES + 2:  # with two that are ignored: no legend follows
             break
     return found
+
+
+def _has_colours(store: Store, row: int) -> bool:
+    """Whether a mask can be read, and has colours rather than values."""
+    try:
+        return is_coloured(store.read(row), store.name(row))
+    except BadImage:
+        return False
 
 
 def names_in_metadata(store: Store) -> list[str] | None:

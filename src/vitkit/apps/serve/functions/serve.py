@@ -28,7 +28,7 @@ from vitkit.runtimes import (
     precision_of,
     runtime_of_run,
 )
-from vitkit.runtimes.given import any_runtime_of_file, check_prepared_in_batches
+from vitkit.runtimes.given import batch_runtime_of_file
 from vitkit.system.console.messages import announce
 from vitkit.system.environment import MAX_PIXELS_VARIABLE, max_pixels
 from vitkit.system.errors import BadSettings
@@ -285,7 +285,7 @@ def open_model(
             "choose torch, onnx or openvino"
         )
     if isinstance(model, str) and is_exported(model):
-        return _runtime_of_file(model, hints, runtime, precision, device)
+        return batch_runtime_of_file(model, hints, runtime, precision, device)
 
     kept = runtime_of_run(model, hints, runtime, precision, device)
     if kept is not None:
@@ -301,15 +301,6 @@ def open_model(
         return map_runtime(classifier, device, precision)
     computed_in = precision_of(runtime, precision, pick_device(device))
     return open_runtime(classifier, runtime, computed_in, device)
-
-
-def _runtime_of_file(
-    name: str, hints: Hints, runtime: RuntimeName, precision: PrecisionChoice, device: str
-) -> Runtime:
-    """The runtime of an exported file, which may classify every pixel."""
-    opened = any_runtime_of_file(name, hints, runtime, precision, device)
-    check_prepared_in_batches(name, opened)
-    return opened
 
 
 def open_classifier(model: str | Classifier, hints: Hints = NO_HINTS) -> Classifier:
