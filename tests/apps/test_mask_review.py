@@ -60,7 +60,7 @@ def test_damaged_masks_come_first_and_their_regions_say_what_is_predicted(scenes
     left, top, width, height = first.box
     assert left < 0.1 and top < 0.1 and width <= 0.4 and height <= 0.6
     assert not found[0].regions and found[0].iou > 0.9 and not found[0].disagrees.any()
-    assert found[7].disagrees[: FINER, : FINER].all()
+    assert found[7].disagrees[:FINER, :FINER].all()
 
 
 def test_a_mask_has_no_part_in_its_own_judgement(scenes):
@@ -122,8 +122,13 @@ def test_the_command_writes_a_page_and_lists_images(photos, tmp_path, capsys, mo
     model = vitkit.load(tmp_path / "model", quiet=True)
     model.origin["head"] = "closed form"
     found = vitkit.review(
-        str(photos), model, masks="masks", output=tmp_path / "review.html", device="cpu", groups="none",
-        quiet=True
+        str(photos),
+        model,
+        masks="masks",
+        output=tmp_path / "review.html",
+        device="cpu",
+        groups="none",
+        quiet=True,
     )
     assert len(found.findings) == 7 and len(found.unreadable) == 1
     assert "6.png is 32 x 31 pixels" in found.unreadable[0]

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from torch import Tensor
 
+import vitkit.finetuning.segmentation.closed_form as closed_form
 from vitkit.data import IGNORED, resized_mask
 from vitkit.finetuning.segmentation.closed_form import (
     FINER,
@@ -25,7 +26,6 @@ from vitkit.finetuning.segmentation.closed_form import (
     predicted,
     sample,
     shares_of,
-    solved,
 )
 from vitkit.system.console.progress import bar
 from vitkit.system.errors import BadData
@@ -65,7 +65,9 @@ class Judged(NamedTuple):
     disagrees: np.ndarray
     """The cells of `regions`: bool (H, W)."""
     regions: tuple[Region, ...]
-    """The regions that disagree, the strongest evidence first."""
+    """The regions that disagree, the strongest evidence first; at most MOST_REGIONS."""
+    evidence: float
+    """The sum of the evidence of all regions, in nats."""
 
 
 Features = Callable[[int], tuple[Tensor, tuple[int, int]]]
@@ -149,7 +151,7 @@ def judge(
     columns = columns_of(best.reading.blocks, width)
     heads = {}
     for fold in np.unique(folds).tolist():
-        heads[fold] = solved(*sums.without(fold, columns), best.reading.l2)
+        heads[fold] = closed_form.solved(*sums.without(fold, columns), best.reading.l2)
     del examples, best, tried
 
     found = []
@@ -217,9 +219,9 @@ def compared(probabilities: np.ndarray, mask: np.ndarray) -> Judged:
                 )
             )
     regions.sort(key=lambda region: -region.evidence)
-    return Judged(
-        doubt, _mean_iou(mask, likeliest), likeliest, disagrees, tuple(regions[:MOST_REGIONS])
-    )
+    total = sum(region.evidence for region in regions)
+    listed = tuple(regions[:MOST_REGIONS])
+    return Judged(doubt, _mean_iou(mask, likeliest), likeliest, disagrees, listed, total)
 
 
 def _mean_iou(mask: np.ndarray, predicted_classes: np.ndarray) -> float:
@@ -234,5 +236,16 @@ def _mean_iou(mask: np.ndarray, predicted_classes: np.ndarray) -> float:
 
 
 def order_of(found: Sequence[Judged]) -> list[int]:
-    """The numbers of images by how probably their masks are wrong, the most doubtful first."""
-    return sorted(range(len(found)), key=lambda i: -found[i].doubt)
+    """The numbers of images by how probably their masks are wrong, the most doubtful first: by the mean of their ranks
+    by IoU, which small classes decide as much as large ones, and by the evidence of their regions, which grows with
+    the area that is wrong."""
+    ranks = rank([each.iou for each in found]) + rank([-each.evidence for each in found])
+    return np.argsort(ranks, kind="stable").tolist()
+
+
+def rank(values: Sequence[float]) -> np.ndarray:
+    """The rank of each value, from 0; equal values share the mean of theirs: float64 (len(values),)."""
+    ordered = np.sort(values)
+    first = np.searchsorted(ordered, values, side="left")
+    last = np.searchsorted(ordered, values, side="right")
+    return (first + last - 1) / 2

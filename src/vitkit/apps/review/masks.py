@@ -15,12 +15,21 @@ from rich.table import Table
 
 from vitkit.apps.review.doubts import Judged, Kept, Region, judge, order_of
 from vitkit.data import Columns, Masked, masked, splits_with_masks
+from vitkit.finetuning import CLOSED_FORM
 from vitkit.finetuning.segmentation.closed_form import blocks_to_try
-from vitkit.finetuning.segmentation.run import CLOSED_FORM
-from vitkit.inspection import Markup, bullets, folded, paragraph, section, table, write_page
-from vitkit.inspection.pages.html import block, embedded
+from vitkit.inspection import (
+    Markup,
+    block,
+    bullets,
+    embedded,
+    folded,
+    paragraph,
+    section,
+    table,
+    write_page,
+)
 from vitkit.models import ViTConfig
-from vitkit.prediction.segmentation.palette import overlay, palette
+from vitkit.prediction import overlay, palette
 from vitkit.runtimes import segments
 from vitkit.system.console.messages import say
 from vitkit.system.console.text import as_word, counted, printable, printable_name
@@ -46,8 +55,8 @@ class Place(NamedTuple):
     """Where an image is."""
 
     part: str
-    index: int
-    """Its number in the part's images with masks."""
+    number: int
+    """Its number among the part's images with masks."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +103,7 @@ class ReviewedMasks(Rows):
     masks: str
     """Its masks, as given by the caller."""
     findings: tuple[MaskFinding, ...]
-    """All images, the one whose mask is most probably wrong first."""
+    """All images, the one whose mask is most probably wrong first (`order_of`)."""
     unreadable: tuple[str, ...]
     """A sentence for each image or mask that cannot be read or used."""
     facts: tuple[str, ...]
@@ -216,8 +225,8 @@ def review_masks(
         findings.append(
             MaskFinding(
                 place.part,
-                part.images.name(place.index),
-                part.mask_name(place.index),
+                part.images.name(place.number),
+                part.mask_name(place.number),
                 found[i].doubt,
                 found[i].iou,
                 regions,
@@ -257,22 +266,22 @@ def judge_places(
 
     def features(i: int) -> tuple[torch.Tensor, tuple[int, int]]:
         place = places[i]
-        image = bare.preprocessing.array(parts[place.part].images.picture(place.index))
+        image = bare.preprocessing.array(parts[place.part].images.picture(place.number))
         with torch.inference_mode():
             computed = bare.features(torch.from_numpy(image[None]))[0].cpu()
         if not computed.isfinite().all():
-            name = parts[place.part].images.name(place.index)
+            name = parts[place.part].images.name(place.number)
             raise BadWeights(f"the model gives NaN or infinity for {name}; it may be damaged")
         return computed.half(), (image.shape[1] // patch[0], image.shape[2] // patch[1])
 
     def mask(i: int) -> np.ndarray:
-        return parts[places[i].part].mask(places[i].index)
+        return parts[places[i].part].mask(places[i].number)
 
     groups_of = [parts[place.part].images.groups for place in places]
     groups = None
     if all(each is not None for each in groups_of):
         pairs = zip(groups_of, places, strict=True)
-        groups = np.array([of[place.index] for of, place in pairs if of is not None])
+        groups = np.array([of[place.number] for of, place in pairs if of is not None])
     classes = len(next(iter(parts.values())).labels)
     return judge(
         Kept(features), mask, len(places), groups, classes, (config.width, config.depth), patch
@@ -302,8 +311,8 @@ def _facts(found: Sequence[Judged], parts: dict[str, Masked]) -> list[str]:
         f"{counted(len(found), 'image')} with masks in {', '.join(filter(None, parts)) or 'one part'}",
         f"the prediction for an image, by a model of other images, has a mean IoU of {mean:.0%} with its mask",
         f"{counted(doubted, 'image')} have regions of half a patch or more that surely look like another class",
-        "images are ordered by the mean probability that a pixel is of another class than in the mask; reasons are "
-        "a wrong mask, or a hard image",
+        "the first images have both a low IoU and strong evidence of regions that differ: a wrong mask, or a hard "
+        "image",
     ]
     if mean < KNOWS_LITTLE:
         facts.append(
@@ -394,7 +403,7 @@ def _legend(labels: tuple[str, ...]) -> Markup:
 
 def _figure(part: Masked, place: Place, judged: Judged, finding: MaskFinding) -> Markup:
     """An image, its mask, its prediction and where they differ, side by side."""
-    picture, mask = part.pair(place.index)
+    picture, mask = part.pair(place.number)
     step_of_pixels = max(1, max(mask.shape) // LONGEST)
     pixels = np.ascontiguousarray(picture.pixels()[::step_of_pixels, ::step_of_pixels])
     size = pixels.shape[:2]

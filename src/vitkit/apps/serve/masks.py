@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from vitkit.data import regions
-from vitkit.prediction.segmentation.palette import BACKGROUND, mask_png, palette
+from vitkit.prediction import palette
+from vitkit.prediction.segmentation.palette import BACKGROUND, mask_png
 from vitkit.runtimes import Runtime
 
 MOST_REGIONS = 10_000  # of an image; more are counted, but not listed

@@ -24,13 +24,13 @@ from vitkit.prediction.segmentation.writing import (
 from vitkit.runtimes import (
     Runtime,
     RuntimeName,
+    check_runtime_of_pixels,
     check_segments,
     class_map,
     is_exported,
     map_runtime,
 )
 from vitkit.runtimes.given import any_runtime_of_file
-from vitkit.runtimes.maps import check_runtime_of_pixels
 from vitkit.system.console.messages import brief
 from vitkit.system.console.progress import bar
 from vitkit.system.console.text import counted, printable_name

@@ -291,8 +291,7 @@ def open_model(
     if kept is not None:
         return kept
 
-    from vitkit.runtimes import map_runtime, open_runtime, segments
-    from vitkit.runtimes.maps import check_runtime_of_pixels
+    from vitkit.runtimes import check_runtime_of_pixels, map_runtime, open_runtime, segments
 
     find = classifier_with_head if needs_classes else classifier_of
     classifier = find(model, hints)
