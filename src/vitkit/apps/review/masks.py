@@ -43,7 +43,7 @@ PICTURES = 40  # images on the page; the table has all
 REGIONS = 200  # on the page
 NAMED = 3  # regions of an image that are named below it
 LONGEST = 300  # pixels along the longer side of each of the four pictures, about
-GAP = 6  # pixels between them
+PICTURE = "width: 24%; min-width: 10rem"  # two beside each other on a telephone
 AMBER = np.array([255, 196, 0], np.float32)
 DIMMED = 0.35  # brightness where a mask is not doubted
 KNOWS_LITTLE = (
@@ -411,22 +411,24 @@ def _figure(part: Masked, place: Place, judged: Judged, finding: MaskFinding) ->
     disagrees = _enlarged(judged.disagrees.astype(np.uint8), size).astype(bool)
     marked = pixels.astype(np.float32) * DIMMED
     marked[disagrees] = 0.5 * pixels[disagrees] + 0.5 * AMBER
-    gap = np.full((size[0], GAP, 3), 255, np.uint8)
-    shown = [
-        pixels,
-        gap,
-        overlay(pixels, mask[::step_of_pixels, ::step_of_pixels], part.labels),
-        gap,
-        overlay(pixels, predicted, part.labels),
-        gap,
-        marked.round().astype(np.uint8),
-    ]
-    address = embedded(np.concatenate(shown, axis=1), 4 * LONGEST)
+    shown = {
+        "the image": pixels,
+        "its mask": overlay(pixels, mask[::step_of_pixels, ::step_of_pixels], part.labels),
+        "the prediction": overlay(pixels, predicted, part.labels),
+        "where they differ": marked.round().astype(np.uint8),
+    }
     name = printable_name(finding.image)
+    images = []
+    for what, each in shown.items():
+        alt = block(f"{name}: {what}")
+        address = embedded(each, LONGEST)
+        images.append(f'<img alt="{alt}" style="{PICTURE}" src="{address}">')
     where = f" ({finding.part})" if finding.part else ""
     caption = f"{name}{where}: {finding.doubt:.1%} doubted. {_words(finding.regions[:NAMED])}"
-    image = Markup(f'<img alt="{block(name)}" style="max-width: 100%" src="{address}">')
-    return Markup(f"<figure>{image}<figcaption>{block(caption)}</figcaption></figure>")
+    return Markup(
+        f'<figure style="margin: 0 0 1.5rem">{" ".join(images)}'
+        f"<figcaption>{block(caption)}</figcaption></figure>"
+    )
 
 
 def _enlarged(cells: np.ndarray, size: tuple[int, int]) -> np.ndarray:
