@@ -134,7 +134,11 @@ def test_the_command_writes_a_page_and_lists_images(photos, tmp_path, capsys, mo
     assert "6.png is 32 x 31 pixels" in found.unreadable[0]
     assert found.findings[0].image.endswith("5.png") and found.rows()[0]["regions"] >= 1
     page = (tmp_path / "review.html").read_text()
-    assert page.count("<figure ") == 7 and page.count("<img") == 4 * 7 and "amber where the two surely differ" in page
+    assert (
+        page.count("<figure ") == 7
+        and page.count("<img") == 4 * 7
+        and "amber where the two surely differ" in page
+    )
     assert "http://" not in re.sub(r"http://www.w3.org\S*", "", page)
     words = ["data", "review", str(photos), str(tmp_path / "model"), "--masks", "masks"]
     assert main([*words, "--output", str(tmp_path / "again.html")]) == 1

@@ -5,21 +5,24 @@ import base64
 import io
 import subprocess
 import sys
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
 from pictures import encoded, photograph
 from PIL import Image
-from served import form, make_classifier, make_model_of_masks, running, with_model
+from served import ask_app, form, make_classifier, make_model_of_masks, running, with_model
 
 import vitkit
+from vitkit.apps.serve.functions import app
 from vitkit.apps.serve.functions.serve import open_model
 from vitkit.apps.serve.http.body import Limits
 from vitkit.apps.serve.masks import MOST_REGIONS, classifies_pixels, colours_of, values_of
 from vitkit.data.masks.regions import regions
 from vitkit.runtimes import eager, map_runtime
 from vitkit.system.errors import BadSettings
-from vitkit.weights import save
+from vitkit.web import Guard
+from vitkit.weights import Hints, save
 
 MODEL = make_model_of_masks()
 PHOTOGRAPHS = [encoded(photograph(40, 30 + 7 * i, i)) for i in range(3)]
@@ -221,3 +224,39 @@ def test_the_page_shows_an_image_under_the_colours_of_its_classes(chromium, tmp_
         assert width <= 390, "the page is wider than a telephone"
         assert failed == []
         context.close()
+
+
+def test_the_page_of_app_has_the_same_paths_below_its_secret():
+    other = make_classifier()
+    with ExitStack() as ends:
+        services = []
+        for model in (MODEL, other):
+            services.append(
+                ends.enter_context(app._serving(model, Hints(), "auto", "float32", "cpu"))
+            )
+        page = Guard(app._page(services), "127.0.0.1", secret="s3cret")
+        answer = ask_app(page, "POST", "/s3cret/segment?answer=png", PHOTOGRAPHS[0])
+        assert np.array_equal(pixels_of(answer.body), expected_mask(PHOTOGRAPHS[0]))
+        assert ask_app(page, "POST", "/s3cret/other/segment", PHOTOGRAPHS[0]).status == 422
+        assert ask_app(page, "POST", "/s3cret/other/predict", PHOTOGRAPHS[0]).status == 200
+        assert ask_app(page, "POST", "/segment", PHOTOGRAPHS[0]).status == 404
+        assert ask_app(page, "GET", "/s3cret/masks.js").status == 200
+
+
+def test_each_time_limit_is_the_one_that_was_given(monkeypatch, tmp_path):
+    """The longest time of a request was once that of the end."""
+    save(make_classifier(), tmp_path / "model")
+    plans = []
+
+    class Noted:
+        def __init__(self, plan, bound, ready):
+            plans.append(plan)
+
+        def run(self):
+            pass
+
+    monkeypatch.setattr("vitkit.apps.serve.functions.serve.Server", Noted)
+    monkeypatch.setattr("vitkit.apps.serve.functions.serve.prepare_process", lambda: None)
+    vitkit.serve(tmp_path / "model", port=0, seconds=7.0, grace=3.0, delay=2.0)
+    (plan,) = plans
+    assert (plan.settings.limits.seconds, plan.grace, plan.settings.delay) == (7.0, 3.0, 0.002)

@@ -145,9 +145,9 @@ def serve(
     for name, count in {"workers": workers, "top": top, "batch": batch, "queue": queue}.items():
         if count < 1:
             raise BadSettings(f"`{name}` is {count}; it is at least 1")
-    for name, seconds in {"delay": delay, "grace": grace}.items():
-        if not 0 <= seconds < math.inf:
-            raise BadSettings(f"`{name}` is {seconds:g}; it is a time, from 0 on")
+    for name, duration in {"delay": delay, "grace": grace}.items():
+        if not 0 <= duration < math.inf:
+            raise BadSettings(f"`{name}` is {duration:g}; it is a time, from 0 on")
     if most_images > queue:
         raise BadSettings(
             f"`most_images` is {most_images}, and `queue={queue}`: such a request could never be accepted"
