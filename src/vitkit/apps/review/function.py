@@ -191,8 +191,9 @@ def review(
         yes: With `apply`: move the files. Nothing is deleted or replaced: photographs to leave out go to
             the folder DATA-left-out.
         json: Print the findings as JSON, one line each.
-        masks: Masks of the images: a folder of files with the images' names, a COCO file (.json), or the column
-            of DATA that holds them. Then masks are reviewed, and nothing else.
+        masks: Masks of the images: a folder of files with the images' names, by its path or by its name in the
+            folder of the images or of each part; a COCO file (.json); or the column of DATA that holds
+            them. Then masks are reviewed, and nothing else.
         legend: Text or JSON file that says which value or colour of a mask is which class. Default: as for
             `vitkit.finetune`.
         ignore: Value of a mask whose pixels do not count. 255 is one unless a class has it.

@@ -145,8 +145,9 @@ def stats(
             of one burst, which vitkit detects. none: no images. Otherwise the name of a column.
         split_seed: Seed of the test part that is made if the data set has none; give `vitkit.train`
             the same number as `data.split_seed`.
-        masks: Masks of the images: a folder of files with the images' names, a COCO file (.json), or the column
-            of the data set that holds them.
+        masks: Masks of the images: a folder of files with the images' names, by its path or by its name in the
+            folder of the images or of each part; a COCO file (.json); or the column of the data set that holds
+            them.
         legend: Text or JSON file that says which value or colour of a mask is which class. Default: as for
             `vitkit.finetune`.
         ignore: Value of a mask whose pixels do not count. 255 is one unless a class has it.
