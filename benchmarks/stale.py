@@ -62,6 +62,7 @@ MEASURED = {
     "label": ("apps/label", *_CLOSED_FORM),
     "load": ("weights", "models"),
     "loader": _LOADING,
+    "mask_review": ("apps/review", "finetuning/segmentation", "data/masks", "models"),
     "masks": (
         "finetuning/segmentation",
         "data/masks",

@@ -14,9 +14,9 @@ from vitkit.apps.serve.http.body import Limits
 from vitkit.apps.serve.http.server import Server, StartSettings, server_socket
 from vitkit.apps.serve.http.service import Settings
 from vitkit.data import Preprocessing
-from vitkit.models import ViTConfig, create
-from vitkit.runtimes import eager
-from vitkit.weights import Classifier
+from vitkit.models import ViTConfig, create, vit
+from vitkit.runtimes import eager, map_runtime, segments
+from vitkit.weights import Classifier, dense
 
 LABELS = ("cat", "dog", "newt", "owl", "bat")
 BOUNDARY = "----7MA4YWxk"
@@ -32,6 +32,16 @@ def make_classifier(seed: int = 0) -> Classifier:
     with torch.no_grad():
         torch.nn.init.normal_(model.head.weight, generator=torch.Generator().manual_seed(seed))
     return Classifier(model, Preprocessing(size=(32, 32)), LABELS)
+
+
+def make_model_of_masks() -> Classifier:
+    """A small model that classifies every pixel, with classes that differ from place to place."""
+    config = vit("mu/16", image=(16, 16), patch=4, depth=2, classes=0)
+    plain = Classifier(create(config, seed=0), Preprocessing(size=(16, 16)), ())
+    made = dense(plain, ("background", "cell", "<b>edge</b>"), blocks=2, tokens=64)
+    with torch.no_grad():
+        made.model.head.weight.normal_(generator=torch.Generator().manual_seed(0))
+    return made
 
 
 class Answer(NamedTuple):
@@ -120,9 +130,10 @@ def form(files: dict[str, bytes]) -> tuple[bytes, str]:
 def running(classifier=None, limits=None, queue=256, grace=10.0, **settings):
     """A server of a small model, until the block ends; then nothing may be left in it."""
     classifier = classifier or make_classifier()
+    open_runtime = map_runtime if segments(classifier) else eager
     plan = StartSettings(
         "tiny",
-        lambda: eager(classifier, "cpu"),
+        lambda: open_runtime(classifier, "cpu"),
         Settings(limits or Limits(), **settings),
         queue,
         grace,

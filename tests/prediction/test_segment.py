@@ -12,9 +12,9 @@ from PIL import Image
 
 import vitkit
 from vitkit.data import Preprocessing, masked, open_image, open_source
+from vitkit.data.masks.regions import regions
 from vitkit.models import create, vit
 from vitkit.prediction.segmentation.palette import mask_png, overlay, palette
-from vitkit.prediction.segmentation.regions import regions
 from vitkit.prediction.segmentation.writing import MaskFolder
 from vitkit.runtimes.maps import class_map, likeliest, logit_maps, map_runtime
 from vitkit.system.errors import BadSettings, Unsupported

@@ -35,6 +35,8 @@ from .masks.legend import Legend as Legend
 from .masks.pairs import Masked as Masked
 from .masks.pairs import masked as masked
 from .masks.pairs import resized_mask as resized_mask
+from .masks.pairs import splits_with_masks as splits_with_masks
+from .masks.regions import regions as regions
 from .sources.datasets import from_dataset as from_dataset
 from .sources.in_memory import as_pictures as as_pictures
 from .sources.in_memory import from_images as from_images

@@ -24,6 +24,7 @@ from vitkit.runtimes import (
     ENDINGS,
     Export,
     Exported,
+    check_answer,
     described,
     eager,
     map_runtime,
@@ -34,7 +35,6 @@ from vitkit.runtimes import (
 from vitkit.runtimes.exported import MERGED
 from vitkit.runtimes.graphs.graph import check_any_grid
 from vitkit.runtimes.graphs.writing import check_packages, needed, needs_calibration
-from vitkit.runtimes.pytorch import check_answer
 from vitkit.system.console.text import counted
 from vitkit.system.errors import BadData, BadSettings, Unsupported
 from vitkit.system.storage.files import (

@@ -37,9 +37,11 @@ from .function import ModelDescription as ModelDescription
 from .function import show as show
 from .pages.explorer import write_explorer as write_explorer
 from .pages.html import Markup as Markup
+from .pages.html import block as block
 from .pages.html import bullets as bullets
 from .pages.html import columns as columns
 from .pages.html import drawing as drawing
+from .pages.html import embedded as embedded
 from .pages.html import folded as folded
 from .pages.html import gallery as gallery
 from .pages.html import pairs as pairs

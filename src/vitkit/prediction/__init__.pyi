@@ -29,4 +29,6 @@ from .items import spread as spread
 from .predictions import BATCH as BATCH
 from .predictions import Prediction as Prediction
 from .predictions import predict_items as predict_items
+from .segmentation.palette import overlay as overlay
+from .segmentation.palette import palette as palette
 from .sorting import Sorter as Sorter

@@ -7,7 +7,6 @@ from .exported import takes_pictures as takes_pictures
 from .fastest import FastestRuntime as FastestRuntime
 from .fastest import folder_of as folder_of
 from .given import precision_of as precision_of
-from .given import runtime_of_file as runtime_of_file
 from .given import runtime_of_run as runtime_of_run
 from .graphs.writing import ENDINGS as ENDINGS
 from .graphs.writing import Export as Export
@@ -20,6 +19,7 @@ from .libraries import LIBRARIES as LIBRARIES
 from .libraries import RuntimeName as RuntimeName
 from .libraries import open_file as open_file
 from .libraries import open_model_file as open_model_file
+from .maps import check_runtime_of_pixels as check_runtime_of_pixels
 from .maps import check_segments as check_segments
 from .maps import class_map as class_map
 from .maps import map_runtime as map_runtime
@@ -33,6 +33,7 @@ from .onnx_of_run import was_kept as was_kept
 from .opening import features_on as features_on
 from .opening import open_runtime as open_runtime
 from .pytorch import Eager as Eager
+from .pytorch import check_answer as check_answer
 from .pytorch import compiled as compiled
 from .pytorch import eager as eager
 from .runtime import Runtime as Runtime

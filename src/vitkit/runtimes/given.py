@@ -71,13 +71,22 @@ def runtime_of_file(
 ) -> "FileRuntime":
     """The runtime for an exported file, for callers that prepare images in batches. Raises VitkitError for a file
     that takes whole pictures."""
+    opened = batch_runtime_of_file(name, hints, runtime, precision, device)
+    check_file_has_one_answer(name, opened)
+    return opened
+
+
+def batch_runtime_of_file(
+    name: str, hints: Hints, runtime: "RuntimeName", precision: "PrecisionChoice", device: str
+) -> "FileRuntime":
+    """The runtime for an exported file that gives an output for an image, or for every pixel. Raises VitkitError
+    as `runtime_of_file`."""
     opened = any_runtime_of_file(name, hints, runtime, precision, device)
     if takes_pictures(opened):
         raise BadSettings(
             f"{name} prepares images itself, one at a time, and here they are prepared in batches; "
             "export the model again, without `preprocessing`"
         )
-    check_file_has_one_answer(name, opened)
     return opened
 
 

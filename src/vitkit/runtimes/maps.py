@@ -8,12 +8,15 @@ import torch
 import torch.nn.functional as F
 
 from vitkit.data import Picture
+from vitkit.runtimes.libraries import RuntimeName
 from vitkit.runtimes.pytorch import Eager
 from vitkit.runtimes.runtime import Runtime
-from vitkit.system.errors import Unsupported
+from vitkit.system.errors import BadSettings, Unsupported
 from vitkit.system.functions.steps import DATA, MODEL, step
 from vitkit.system.machine import PrecisionChoice, pick_device, pick_precision
 from vitkit.weights import Classifier
+
+FILE_OF = {"onnx": ".onnx", "openvino": ".xml"}  # the ending of the file that a library computes
 
 
 def segments(classifier: Classifier) -> bool:
@@ -28,6 +31,15 @@ def check_segments(classifier: Classifier, name: str) -> None:
         trains = step("finetune", MODEL, DATA, masks="masks/")
         raise Unsupported(
             f"{name} has one output for an image, not a class for every pixel; {trains} trains one"
+        )
+
+
+def check_runtime_of_pixels(runtime: RuntimeName, name: str) -> None:
+    """Raises BadSettings for a library that computes a model that classifies every pixel only from a file."""
+    if runtime not in ("auto", "torch"):
+        export = step("export", name, output=f"model{FILE_OF.get(runtime, '.onnx')}")
+        raise BadSettings(
+            f"`runtime={runtime!r}` computes exported files of such a model: {export}, and give that file"
         )
 
 

@@ -55,12 +55,15 @@ def check_installed() -> None:
 # The files of a page
 
 
-def page_routes(package: str, folder: str = "page", **replaced: str) -> "list[Route]":
-    """The routes of a page: `/`, and its style and script.
+def page_routes(
+    package: str, folder: str = "page", scripts: tuple[str, ...] = (), **replaced: str
+) -> "list[Route]":
+    """The routes of a page: `/`, and its style and scripts.
 
     Args:
         package: The package that has the files page.html, page.css and page.js.
         folder: The folder of the package in which they are.
+        scripts: Further files of scripts in that folder.
         **replaced: Text for each `{name}` in page.html.
     """
     from starlette.routing import Route
@@ -72,6 +75,7 @@ def page_routes(package: str, folder: str = "page", **replaced: str) -> "list[Ro
         ("/", "page.html", "text/html", ""),
         ("/page.css", "page.css", "text/css", shared),
         ("/page.js", "page.js", "text/javascript", ""),
+        *((f"/{script}", script, "text/javascript", "") for script in scripts),
     ):
         text = before + files(package).joinpath(folder, name).read_text("utf-8")
         if name == "page.html":

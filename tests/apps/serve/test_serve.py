@@ -120,7 +120,7 @@ def test_what_is_served_and_how_it_is(server):
 def test_every_path_is_counted_by_its_name(server):
     """Those that the OpenAPI page describes, itself, and the page that draws it."""
     paths = server.ask("GET", "/openapi.json").json["paths"].keys()
-    page = {"/", "/page.css", "/page.js"}
+    page = {"/", "/page.css", "/page.js", "/masks.js"}
     assert server.server.watch.paths == paths | page | {"/docs", "/openapi.json"}
 
 
@@ -261,7 +261,7 @@ def test_a_token(server):
             for method, operation in methods.items():
                 if operation.get("security") == [{name: []}]:
                     needing.add((method, path))
-        asking = {("post", "/predict"), ("post", "/attention")}
+        asking = {("post", "/predict"), ("post", "/segment"), ("post", "/attention")}
         assert needing == asking | {("get", "/model"), ("get", "/metrics")}
 
 

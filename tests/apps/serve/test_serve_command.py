@@ -34,7 +34,7 @@ HANGING = """
 import sys, time
 from vitkit.cli import main
 from vitkit.apps.serve import batching
-batching._prepared = lambda runtime, image: time.sleep(600)
+batching._wanted = lambda runtime, image, asked: time.sleep(600)
 sys.exit(main(sys.argv[1:]))
 """
 

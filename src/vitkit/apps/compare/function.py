@@ -15,6 +15,7 @@ from vitkit.finetuning import check_recorded
 from vitkit.inspection import compare_models
 from vitkit.inspection.comparison import Comparison
 from vitkit.prediction import Item, pictures, spread
+from vitkit.runtimes import check_answer
 from vitkit.system.console.messages import say
 from vitkit.system.console.progress import bar
 from vitkit.system.console.text import counted, printable
@@ -248,6 +249,8 @@ def compare(
     items = spread(list(pictures(images)), limit)
     first = classifier_of(one, hints)
     second = classifier_of(two, hints)
+    for each in (first, second):
+        check_answer(each)
     preparing = (first.preprocessing, second.preprocessing)
     decoded = _decoded(bar("comparing")(items, len(items)), preparing)
     comparison = compare_models(first, second, decoded, tolerance=tolerance)

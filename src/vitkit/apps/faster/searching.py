@@ -34,6 +34,7 @@ from vitkit.apps.faster.pareto import ParetoLine, Point
 from vitkit.apps.faster.races import EXACT, SearchGoal, Speeds
 from vitkit.apps.faster.subjects import Known, SearchSubject
 from vitkit.inspection import has_anomaly_map
+from vitkit.runtimes import check_answer
 from vitkit.system.console.progress import bar
 from vitkit.system.console.text import counted
 from vitkit.system.errors import Unsupported
@@ -48,6 +49,7 @@ FOR_FILES = 0.85  # share of the time budget after which no candidate is exporte
 def check(classifier: Classifier) -> None:
     """Raises VitkitError for a model that this search does not support."""
     check_answers(classifier)
+    check_answer(classifier)
     if has_anomaly_map(classifier):
         raise Unsupported(
             "vitkit faster compares the accuracy of classifiers, and this is a model of good images; "

@@ -21,6 +21,7 @@ from vitkit.apps.label.session import LabelProgress, LabelSession
 from vitkit.data import Source, find_images, heading_of_list, note_left_out, splits_at
 from vitkit.evaluation import Finding, look_through
 from vitkit.recipes import choose_pretrained
+from vitkit.runtimes import check_answer
 from vitkit.system.console.messages import as_spelled, say
 from vitkit.system.console.text import counted, printable, printable_name, some
 from vitkit.system.errors import BadData, BadSettings
@@ -155,7 +156,9 @@ class FeatureModel(NamedTuple):
             say(printable(f"looking with {choice.why}"))
             model = choice.model
         name = model if isinstance(model, str) else name_of(model)
-        return name, classifier_of(model, self.hints)
+        classifier = classifier_of(model, self.hints)
+        check_answer(classifier)
+        return name, classifier
 
 
 class Page(NamedTuple):

@@ -11,6 +11,7 @@ from typing import Literal, Unpack
 from rich.markup import escape
 from rich.table import Table
 
+from vitkit.apps.review.masks import ReviewedMasks, review_masks
 from vitkit.curation import Move, move
 from vitkit.curation.corrections import moves, moves_back, read_corrections
 from vitkit.data import Columns, Splits, splits_at, write_list
@@ -155,12 +156,16 @@ def review(
     undo: bool = False,
     yes: bool = False,
     json: bool = False,
+    masks: DataLike = "",
+    legend: PathLike | None = None,
+    ignore: int | None = None,
     **overrides: Unpack[Overrides],
-) -> Reviewed | Applied:
+) -> Reviewed | Applied | ReviewedMasks:
     """Find images that deserve a second look: labels that are probably wrong, judged by a model of all
     other images; pictures that are there twice; images unlike all others; dark, blurred and odd-sized
     ones. Nothing is trained, and nothing is changed. With `apply`, list or make the moves of files that
-    were chosen on the page of an earlier review.
+    were chosen on the page of an earlier review. With `masks`, find masks that are probably wrong, image by
+    image and region by region.
 
     Args:
         data: A folder, a manifest, parquet files, tar shards, an address (https://, s3://, gs://),
@@ -186,6 +191,12 @@ def review(
         yes: With `apply`: move the files. Nothing is deleted or replaced: photographs to leave out go to
             the folder DATA-left-out.
         json: Print the findings as JSON, one line each.
+        masks: Masks of the images: a folder of files with the images' names, by its path or by its name in the
+            folder of the images or of each part; a COCO file (.json); or the column of DATA that holds
+            them. Then masks are reviewed, and nothing else.
+        legend: Text or JSON file that says which value or colour of a mask is which class. Default: as for
+            `vitkit.finetune`.
+        ignore: Value of a mask whose pixels do not count. 255 is one unless a class has it.
         **overrides: What the file of the model does not say, or should be something else: `Overrides`.
 
     Raises:
@@ -204,6 +215,19 @@ def review(
     if output.suffix.lower() != ".html":
         raise BadSettings(f"`output` is {output}; give the name of an .html file")
     check_replaceable(output)
+    if not masks and (legend is not None or ignore is not None):
+        raise BadSettings("`legend` and `ignore` are about masks: give these with `masks`")
+    if masks:
+        if exclude is not None:
+            raise BadSettings(
+                "`exclude` is for images with one class each; leave it out with `masks`"
+            )
+        classifier = classifier_of(model, hints)
+        device_of_model = pick_device(device)
+        return review_masks(
+            data, classifier, masks, legend, ignore, output, columns, groups, split_seed,
+            device_of_model, json,
+        )  # fmt: skip
     if exclude is not None:
         check_replaceable(exclude)
     splits = splits_at(data, columns, split_seed, groups, True, typed=True)

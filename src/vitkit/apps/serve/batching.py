@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from vitkit.apps.serve.masks import classes_of_pixels, classifies_pixels, values_of
+from vitkit.data import open_image
 from vitkit.prediction import Item, Prediction, prepare
 from vitkit.prediction.batches import Prepared
 from vitkit.prediction.predictions import predictions_of
@@ -31,6 +33,15 @@ class Sent(NamedTuple):
     name: str
     data: bytes
     """A file's."""
+
+
+class Asked(NamedTuple):
+    """What is wanted of an image."""
+
+    top: int = 5
+    """Number of classes to name."""
+    smallest: int = 16
+    """Of a model that classifies every pixel: pixels of the smallest region to list."""
 
 
 class Choice(NamedTuple):
@@ -85,8 +96,9 @@ class Wanted(NamedTuple):
     name: str
     prepared: np.ndarray
     """uint8 (3, h, w)"""
-    top: int
-    """Number of classes to name."""
+    size: tuple[int, int]
+    """Height and width of the image itself."""
+    asked: Asked
 
 
 class ServedModel:
@@ -108,10 +120,14 @@ class ServedModel:
         self.served = served
         self.decoders = decoders
         self.computed = computed
-        self.batcher = Batcher(self._compute, batch, delay)
+        if served.has_masks:  # images differ in size, and each takes long
+            self.batcher = Batcher(self._compute_masks, 1, 0.0)
+        else:
+            self.batcher = Batcher(self._compute, batch, delay)
 
-    def accept(self, images: Sequence[Sent], top: int, room: Room) -> list["Future[Prediction]"]:
-        """Futures with the predictions of these images; BadImage for one that cannot be read.
+    def accept(self, images: Sequence[Sent], asked: Asked, room: Room) -> list[Future]:
+        """Futures with the predictions of these images, or with the values of masks (`values_of`) if the model
+        classifies every pixel; BadImage for one that cannot be read.
 
         room: holds each image and the bytes of its file until it is answered, cancelled or
         refused.
@@ -119,9 +135,9 @@ class ServedModel:
         answers = []
         self.batcher.expect(len(images))
         for image in images:
-            answer: Future[Prediction] = Future()
+            answer: Future[Any] = Future()
             leave = partial(room.give_back, 1, len(image.data))
-            self.decoders.submit(self._decode, image, top, answer, leave)
+            self.decoders.submit(self._decode, image, asked, answer, leave)
             answers.append(answer)
         return answers
 
@@ -129,27 +145,27 @@ class ServedModel:
         """Answer the accepted images, and end the thread."""
         self.batcher.close()
 
-    def _decode(self, image: Sent, top: int, answer: Future, leave: Callable[[], None]) -> None:
+    def _decode(self, image: Sent, asked: Asked, answer: Future, leave: Callable[[], None]) -> None:
         """Prepare an image, and put it into the model's queue."""
         try:
             if answer.cancelled():  # the request was cancelled
-                prepared = None
+                wanted = None
             else:
-                prepared = _prepared(self.served.runtime, image)
+                wanted = _wanted(self.served.runtime, image, asked)
         except Exception as error:  # raised by the future
-            prepared = None
+            wanted = None
             if answer.set_running_or_notify_cancel():
                 answer.set_exception(error)
-        if prepared is None:
+        if wanted is None:
             leave()
             self.batcher.expect(-1)
             return
-        self.batcher.put(Job(Wanted(image.name, prepared, top), answer, leave))
+        self.batcher.put(Job(wanted, answer, leave))
 
     def _compute(self, wanted: Sequence[Wanted]) -> list[Prediction]:
         """The predictions of a batch."""
         began = time.monotonic()
-        most = max(each.top for each in wanted)
+        most = max(each.asked.top for each in wanted)
         # (B, 3, h, w), or one row per image if their sizes differ
         images = self.served.runtime.preprocessing.together([each.prepared for each in wanted])
         items = [Item(each.name, _no_file) for each in wanted]
@@ -158,19 +174,33 @@ class ServedModel:
         self.computed(len(wanted), time.monotonic() - began)
         answers = []
         for each, prediction in zip(wanted, predictions, strict=True):
-            labels = prediction.labels[: each.top]
-            probabilities = prediction.probabilities[: each.top]
+            labels = prediction.labels[: each.asked.top]
+            probabilities = prediction.probabilities[: each.asked.top]
             answers.append(replace(prediction, labels=labels, probabilities=probabilities))
         return answers
 
+    def _compute_masks(self, wanted: Sequence[Wanted]) -> list[dict[str, Any]]:
+        """The classes of the pixels of a batch's images."""
+        began = time.monotonic()
+        runtime = self.served.runtime
+        answers = []
+        for each in wanted:
+            mask = classes_of_pixels(runtime, each.prepared, each.size)
+            answers.append(values_of(each.name, mask, tuple(runtime.labels), each.asked.smallest))
+        self.computed(len(wanted), time.monotonic() - began)
+        return answers
 
-def _prepared(runtime: Runtime, image: Sent) -> np.ndarray:
-    """An image as model input, uint8 (3, h, w). Raises BadImage with a readable message."""
+
+def _wanted(runtime: Runtime, image: Sent, asked: Asked) -> Wanted:
+    """An image as model input. Raises BadImage with a readable message."""
     item = Item(image.name, lambda: image.data)
     prepared = prepare(runtime.preprocessing, [item])
     if prepared.errors:
         raise BadImage(prepared.errors[0])
-    return prepared.images[0]
+    size = (0, 0)
+    if classifies_pixels(runtime):
+        size = open_image(image.data, image.name).size  # its header alone
+    return Wanted(image.name, prepared.images[0], size, asked)
 
 
 def _no_file() -> bytes:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from vitkit.apps.serve.masks import classes_of_pixels, classifies_pixels
 from vitkit.runtimes import Runtime, digest_of_classifier
 from vitkit.system.errors import BadWeights, Unavailable, Unsupported, VitkitError
 
@@ -33,6 +34,11 @@ class Served:
     none."""
     no_answer: str = ""
     """Why the model names no classes; "" if it does."""
+
+    @property
+    def has_masks(self) -> bool:
+        """Whether the model classifies every pixel."""
+        return classifies_pixels(self.runtime)
 
 
 def served_now(
@@ -94,8 +100,12 @@ def answers_alone() -> "Classifier":
 
 
 def warm_up(runtime: Runtime, batch: int) -> None:
-    """Compute black images: one, then a whole batch. The first passes are slower than later ones,
-    and a lack of memory shows here."""
+    """Compute black images: one, then a whole batch; one alone if the model classifies every pixel. The first
+    passes are slower than later ones, and a lack of memory shows here."""
     preprocessing = runtime.preprocessing
+    if classifies_pixels(runtime):
+        black = np.zeros(preprocessing.shape, preprocessing.dtype)
+        classes_of_pixels(runtime, black, preprocessing.size)
+        return
     for count in (1, batch):
         runtime.logits(np.zeros((count, *preprocessing.shape), preprocessing.dtype))

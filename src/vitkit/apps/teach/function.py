@@ -30,6 +30,7 @@ from vitkit.evaluation import (
 )
 from vitkit.evaluation.probes.teaching import has_memory
 from vitkit.inspection import has_anomaly_map
+from vitkit.runtimes import check_answer
 from vitkit.system.console.messages import say
 from vitkit.system.console.text import counted, printable, printable_name
 from vitkit.system.errors import BadSettings, Unsupported
@@ -282,6 +283,7 @@ def _open(
             "say in which directory the taught model belongs: vitkit.teach(model, 'taught')"
         )
     loaded = classifier_of(model, hints)
+    check_answer(loaded)
     path = _path_of(model)
     folder = directory or path
     assert folder is not None  # checked above

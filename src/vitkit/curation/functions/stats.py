@@ -14,7 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from vitkit.curation.duplicates import Pair
+from vitkit.curation.functions.mask_tables import mask_tables
 from vitkit.curation.functions.next_step import training_step
+from vitkit.curation.masks import PATCHES, survey_masks
 from vitkit.curation.statistics import (
     Survey,
     class_counts,
@@ -32,13 +34,14 @@ from vitkit.data import (
     picture_for_people,
     source_at,
     splits_at,
+    splits_with_masks,
     write_list,
 )
 from vitkit.inspection import Tile, contact_sheet
 from vitkit.system.console.messages import say
 from vitkit.system.console.progress import bar
 from vitkit.system.console.text import printable, printable_name
-from vitkit.system.errors import BadData
+from vitkit.system.errors import BadData, BadSettings
 from vitkit.system.functions.arguments import check_sheet, status_of
 from vitkit.system.functions.public import public
 from vitkit.system.functions.results import Rows
@@ -94,9 +97,13 @@ class Statistics(Rows):
             yield to_json(self.description)
             return
         splits = self.splits
-        for note in filter(None, (*splits.notes, splits.unlearned)):
-            yield printable(note)
+        notes = filter(None, (*splits.notes, splits.unlearned))
+        for note in notes:
+            if "masks" not in self.description or "unlabelled" not in note:
+                yield printable(note)
         yield from tables(self.description, self.same_classes)
+        if "masks" in self.description:
+            yield from mask_tables(self.description["masks"])
         yield from self.notes
         yield f"next: {self.next_step}"
 
@@ -112,11 +119,16 @@ def stats(
     workers: int = -1,
     groups: Literal["auto", "none"] | str = "auto",
     split_seed: int = 0,
+    masks: DataLike = "",
+    legend: PathLike | None = None,
+    ignore: int | None = None,
+    tokens: int = PATCHES,
     json: bool = False,
     ok_if_unreadable: bool = False,
     **messages: Unpack[Messages],
 ) -> Statistics:
-    """Print sizes, classes, duplicates and broken images of a data set. Every image is read once.
+    """Print sizes, classes, duplicates and broken images of a data set. Every image is read once. With `masks`,
+    also the classes of pixels, and everything for which training would refuse these masks.
 
     Args:
         source: A folder, a manifest, parquet files, tar shards, an address (https://, s3://, gs://),
@@ -133,6 +145,14 @@ def stats(
             of one burst, which vitkit detects. none: no images. Otherwise the name of a column.
         split_seed: Seed of the test part that is made if the data set has none; give `vitkit.train`
             the same number as `data.split_seed`.
+        masks: Masks of the images: a folder of files with the images' names, by its path or by its name in the
+            folder of the images or of each part; a COCO file (.json); or the column of the data set that holds
+            them.
+        legend: Text or JSON file that says which value or colour of a mask is which class. Default: as for
+            `vitkit.finetune`.
+        ignore: Value of a mask whose pixels do not count. 255 is one unless a class has it.
+        tokens: With `masks`: number of patches that a model reads of an image. Regions of fewer pixels than a
+            patch are counted.
         json: Print everything as one line of JSON.
         ok_if_unreadable: Let the command end with the exit status 0, and not 3, if images could not be
             read; they are still named.
@@ -143,7 +163,18 @@ def stats(
         BadSettings: If a file cannot be written.
     """
     # Find the parts
-    splits = splits_at(source, columns, split_seed, groups, True, typed=True)
+    if masks:
+        if test or exclude:
+            raise BadSettings("`test` and `exclude` are for images without masks; leave them out")
+        if tokens < 1:
+            raise BadSettings(f"`tokens` is {tokens}; it is a number of patches, at least 1")
+        splits = splits_with_masks(source, masks, columns, split_seed, groups, True)
+    elif legend is not None or ignore is not None or tokens != PATCHES:
+        raise BadSettings(
+            "`legend`, `ignore` and `tokens` are about masks: give these with `masks`"
+        )
+    else:
+        splits = splits_at(source, columns, split_seed, groups, True, typed=True)
     parts = _parts(splits, test)
     if "train" not in parts and (exclude or test):
         own = [name for name in parts if name in ("val", "test")]
@@ -159,6 +190,9 @@ def stats(
     # Measure every image, and compare the parts
     if workers < 0:
         workers = cpus()
+    of_masks = None
+    if masks:
+        of_masks = survey_masks(parts, source, masks, legend, ignore, tokens, workers)
     surveys = {}
     for name, part in parts.items():
         surveys[name] = survey(part, workers, bar(f"reading {name}"))
@@ -177,6 +211,8 @@ def stats(
         for note in notes:
             say(note)
     description = describe(surveys, pairs, splits.labels)
+    if of_masks is not None:
+        description["masks"] = of_masks.to_json()
     same_classes = tuple(name for name, part in parts.items() if part.labels == splits.labels)
 
     # Choose the next command
@@ -185,7 +221,9 @@ def stats(
         split_settings["split_seed"] = split_seed
     if groups != "auto":
         split_settings["groups"] = groups
-    if exclude:
+    if masks:
+        next_step = step("finetune", source, masks=masks, legend=legend, ignore=ignore)
+    elif exclude:
         of_data = {f"data__{name}": value for name, value in split_settings.items()}
         next_step = step("train", RECIPE, data__source=source, **of_data, data__exclude=exclude)
     elif any(duplicates for (part, _), duplicates in pairs.items() if part == "train"):

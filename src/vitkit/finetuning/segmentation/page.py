@@ -9,9 +9,17 @@ import numpy as np
 from vitkit.data import Masked
 from vitkit.evaluation import Metric, SegmentationScores
 from vitkit.finetuning.segmentation.names import METRICS
-from vitkit.inspection import Markup, pairs, paragraph, section, table, write_page
-from vitkit.inspection.pages.html import block, embedded
-from vitkit.prediction.segmentation.palette import overlay, palette
+from vitkit.inspection import (
+    Markup,
+    block,
+    embedded,
+    pairs,
+    paragraph,
+    section,
+    table,
+    write_page,
+)
+from vitkit.prediction import overlay, palette
 from vitkit.runtimes import Runtime, class_map
 from vitkit.system.console.text import printable_name
 

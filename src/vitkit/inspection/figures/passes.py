@@ -43,6 +43,10 @@ def check_has_attention(classifier: Classifier) -> VisionTransformer:
     """The model, if its patches attend to each other and it has one output for an image. Raises VitkitError
     otherwise."""
     model = check_transformer(classifier)
+    if model.config.segments:
+        raise Unsupported(
+            "the model classifies every pixel, so there is no single answer whose attention could be shown"
+        )
     if not model.config.pools:
         raise Unsupported(
             f'the model has an output for every token (its pool is "{model.config.pool}"), so there is no single '

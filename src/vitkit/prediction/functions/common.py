@@ -15,13 +15,13 @@ from vitkit.runtimes import (
     RuntimeName,
     is_exported,
     precision_of,
-    runtime_of_file,
     runtime_of_run,
     takes_pictures,
 )
 from vitkit.runtimes.given import (
     any_runtime_of_file,
     check_file_has_one_answer,
+    runtime_of_file,
     runtime_of_model,
 )
 from vitkit.system.console.messages import brief, say

@@ -24,6 +24,7 @@ from vitkit.prediction.segmentation.writing import (
 from vitkit.runtimes import (
     Runtime,
     RuntimeName,
+    check_runtime_of_pixels,
     check_segments,
     class_map,
     is_exported,
@@ -219,11 +220,7 @@ def runtime_of(settings: Request) -> Runtime:
             return opened
         classifier = classifier_with_head(settings.model, settings.hints)
     check_segments(classifier, name)
-    if settings.runtime not in ("auto", "torch"):
-        raise BadSettings(
-            f"`runtime={settings.runtime!r}` computes exported files: "
-            f"{step('export', settings.model, output='model.onnx')}, and give that file"
-        )
+    check_runtime_of_pixels(settings.runtime, name)
     return map_runtime(classifier, settings.device, settings.precision)
 
 

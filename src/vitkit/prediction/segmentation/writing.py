@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from vitkit.data import IMAGE_SUFFIXES
+from vitkit.data import IMAGE_SUFFIXES, regions
 from vitkit.data.masks.legend import legend_text
+from vitkit.data.masks.regions import as_coco
 from vitkit.prediction.rows import csv_cell
 from vitkit.prediction.segmentation.palette import BACKGROUND, mask_png, overlay_jpeg
-from vitkit.prediction.segmentation.regions import as_coco, regions
 from vitkit.system.errors import BadSettings
 from vitkit.system.storage.files import MARK, as_utf8, check_replaceable, write_whole
 

@@ -62,7 +62,7 @@ def app(
     **overrides: Unpack[Overrides],
 ) -> ClosedPage:
     """Open the page of `vitkit.serve` on this machine: drop photographs, and see the classes and what the
-    model looks at. It needs no network. Ctrl-C ends it.
+    model looks at; or, of a model of masks, the class of every pixel. It needs no network. Ctrl-C ends it.
 
     Args:
         model: A run, a model directory, a file of weights (vitkit's, Hugging Face's, timm's,
@@ -130,8 +130,9 @@ def _serving(
         short_name(name_of(model)), opened, lambda: open_classifier(model, hints), reason
     )
     warm_up(opened, settings.batch)
-    with suppress(VitkitError):  # the page shows why there is no attention
-        served.looker()
+    if not served.has_masks:  # its page shows no attention
+        with suppress(VitkitError):  # the page shows why there is no attention
+            served.looker()
     decoders = ThreadPoolExecutor(cpus(), "decode")
     service = Service(settings, Room(64, 8 * LARGEST), decoders, served)
     try:

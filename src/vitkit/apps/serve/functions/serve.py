@@ -26,9 +26,9 @@ from vitkit.runtimes import (
     RuntimeName,
     is_exported,
     precision_of,
-    runtime_of_file,
     runtime_of_run,
 )
+from vitkit.runtimes.given import batch_runtime_of_file
 from vitkit.system.console.messages import announce
 from vitkit.system.environment import MAX_PIXELS_VARIABLE, max_pixels
 from vitkit.system.errors import BadSettings
@@ -93,8 +93,9 @@ def serve(
     device: DeviceLike = "auto",
     **overrides: Unpack[Overrides],
 ) -> Ended:
-    """Serve a model over HTTP: POST one or several images to /predict, and get their classes. The page at
-    / shows them, and what the model looks at; /docs describes all requests. After SIGTERM, the server
+    """Serve a model over HTTP: POST one or several images to /predict, and get their classes; of a model of
+    masks, to /segment, and get the class of every pixel. The page at / shows them, and what the model looks
+    at; /docs describes all requests. After SIGTERM, the server
     answers the requests that it has accepted, and ends. SIGHUP loads the model again.
 
     A program ends it with Ctrl-C.
@@ -144,9 +145,9 @@ def serve(
     for name, count in {"workers": workers, "top": top, "batch": batch, "queue": queue}.items():
         if count < 1:
             raise BadSettings(f"`{name}` is {count}; it is at least 1")
-    for name, seconds in {"delay": delay, "grace": grace}.items():
-        if not 0 <= seconds < math.inf:
-            raise BadSettings(f"`{name}` is {seconds:g}; it is a time, from 0 on")
+    for name, duration in {"delay": delay, "grace": grace}.items():
+        if not 0 <= duration < math.inf:
+            raise BadSettings(f"`{name}` is {duration:g}; it is a time, from 0 on")
     if most_images > queue:
         raise BadSettings(
             f"`most_images` is {most_images}, and `queue={queue}`: such a request could never be accepted"
@@ -223,7 +224,9 @@ def _log_ready(name: str, address: str, word: str = "ready") -> None:
     announce(
         f"serving {name} at {address}   (a page to try it on; Ctrl-C ends it; {address}/docs says more)"
     )
-    announce(f"next: curl -F image=@photograph.jpg {address}/predict")
+    announce(
+        f"next: curl -F image=@photograph.jpg {address}/predict   (/segment, if it classifies every pixel)"
+    )
 
 
 def check_origins(origins: tuple[str, ...]) -> None:
@@ -282,17 +285,21 @@ def open_model(
             "choose torch, onnx or openvino"
         )
     if isinstance(model, str) and is_exported(model):
-        return runtime_of_file(model, hints, runtime, precision, device)
+        return batch_runtime_of_file(model, hints, runtime, precision, device)
 
     kept = runtime_of_run(model, hints, runtime, precision, device)
     if kept is not None:
         return kept
 
-    from vitkit.runtimes import open_runtime
+    from vitkit.runtimes import check_runtime_of_pixels, map_runtime, open_runtime, segments
 
     find = classifier_with_head if needs_classes else classifier_of
+    classifier = find(model, hints)
+    if segments(classifier):
+        check_runtime_of_pixels(runtime, name_of(model))
+        return map_runtime(classifier, device, precision)
     computed_in = precision_of(runtime, precision, pick_device(device))
-    return open_runtime(find(model, hints), runtime, computed_in, device)
+    return open_runtime(classifier, runtime, computed_in, device)
 
 
 def open_classifier(model: str | Classifier, hints: Hints = NO_HINTS) -> Classifier:

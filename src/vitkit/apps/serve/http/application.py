@@ -2,6 +2,7 @@
 
     GET  /          a page to try the model on
     POST /predict   images -> their most likely classes
+    POST /segment   images -> the class of every pixel, of a model that classifies pixels
         POST /attention an image -> the attention of the model
         GET  /model     the served model: its classes and its preprocessing
         GET  /health    whether the process is healthy  GET /ready    whether it accepts requests
@@ -16,9 +17,10 @@ from typing import TYPE_CHECKING
 
 from vitkit.apps.serve.http.body import JSON, let_finish
 from vitkit.apps.serve.http.description import WITHOUT_SCRIPT
-from vitkit.apps.serve.http.predict import add_attention, add_predict
+from vitkit.apps.serve.http.predict import add_attention, add_predict, add_segment
 from vitkit.apps.serve.http.service import Service, Settings, check_token, guards
 from vitkit.apps.serve.http.telemetry import GONE
+from vitkit.apps.serve.masks import colours_of
 from vitkit.web import Guard, Refused, page_routes
 
 if TYPE_CHECKING:
@@ -29,9 +31,9 @@ if TYPE_CHECKING:
 
 REMEDY = "allow that name when it is started (allow-host), or start it with a token"
 HINT_OF_ORIGINS = "; they may if they are allowed when it is started (allow-origin), and a proxy in front has to pass the Host on"
-_PAGE = ("/", "/page.css", "/page.js", "/docs", "/openapi.json")
+_PAGE = ("/", "/page.css", "/page.js", "/masks.js", "/docs", "/openapi.json")
 PATHS = frozenset(
-    (*_PAGE, "/predict", "/attention", "/model", "/health", "/ready", "/metrics"),
+    (*_PAGE, "/predict", "/segment", "/attention", "/model", "/health", "/ready", "/metrics"),
 )
 """Paths with metrics of their own."""
 
@@ -54,12 +56,13 @@ def application(
     app = FastAPI(
         title="vitkit serve",
         version=__version__,
-        description="Classes of images, by a Vision Transformer.",
+        description="Classes of images, or of their pixels, by a Vision Transformer.",
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
     )
     add_predict(app, service)
+    add_segment(app, service)
     add_attention(app, service)
     _add_model(app, service)
     _add_states(app, service)
@@ -68,7 +71,7 @@ def application(
         _add_docs(app)
         described = "docs"
     app.router.routes += page_routes(
-        "vitkit.apps.serve", models=" ".join(models), described=described
+        "vitkit.apps.serve", scripts=("masks.js",), models=" ".join(models), described=described
     )
     _add_refusals(app)
     return app
@@ -106,10 +109,14 @@ def _add_model(app: "FastAPI", service: Service) -> None:
     from fastapi import Request
 
     async def model(request: Request) -> dict:
-        """What is served: its classes, and how it prepares an image."""
+        """What is served: its classes, and how it prepares an image; of a model that classifies every pixel also
+        the classes' colours in masks."""
         check_token(request, service.settings.token)
         served = service.answering.served
-        return {
+        colours = {}
+        if served.has_masks:
+            colours["colours"] = colours_of(tuple(served.runtime.labels))
+        return colours | {
             "name": served.name,
             "loaded": served.loaded,
             "labels": list(served.runtime.labels),

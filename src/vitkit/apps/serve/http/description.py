@@ -47,6 +47,52 @@ class Answers:
 
 
 @dataclass(frozen=True)
+class ClassOfPixels:
+    """A class that pixels of an image have: its number in the mask, its colour there, and its share of the pixels."""
+
+    number: int
+    label: str
+    colour: str
+    share: float
+
+
+@dataclass(frozen=True)
+class RegionOfPixels:
+    """Pixels of one class that touch each other. `box` is left, top, width and height, and `area` their number."""
+
+    label: str
+    box: list[int]
+    area: int
+
+
+@dataclass(frozen=True)
+class SegmentedImage:
+    """The classes of an image's pixels; or what is wrong with it, as `error`.
+
+    `mask` is a PNG in base64, of the size of the upright image: its pixels are the numbers of classes, with a
+    palette of the classes' colours. `classes` are those that pixels have, the most frequent first. `regions` are
+    at most 10,000 of the `region_count` regions of `smallest` pixels at least; a background has none.
+    """
+
+    name: str
+    width: int | None = None
+    height: int | None = None
+    classes: list[ClassOfPixels] | None = None
+    region_count: int | None = None
+    regions: list[RegionOfPixels] | None = None
+    mask: str | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class Segmentations:
+    """The masks of a request, one for each image, in their order."""
+
+    model: Model
+    segmentations: list[SegmentedImage]
+
+
+@dataclass(frozen=True)
 class AttentionMap:
     """The attention of the model for an image.
 
@@ -122,5 +168,6 @@ WITHOUT_SCRIPT = b"""
 <pre>curl --data-binary @photograph.jpg -H 'Content-Type: image/jpeg' ADDRESS/predict?top=5
 curl -F image=@first.jpg -F image=@second.jpg ADDRESS/predict
 curl -F image=@photograph.jpg ADDRESS/attention
+curl -F image=@photograph.jpg 'ADDRESS/segment?answer=png' -o mask.png
 GET model, health, ready, metrics</pre>
 """

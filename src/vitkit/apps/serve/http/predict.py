@@ -1,15 +1,22 @@
-"""POST /predict and POST /attention: from a request's body to its answer."""
+"""POST /predict, POST /segment and POST /attention: from a request's body to its answer."""
 
 import asyncio
+import base64
 import json
 from collections.abc import AsyncIterator
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from vitkit.apps.serve.batching import Choice, Sent
+from vitkit.apps.serve.batching import Asked, Choice, Sent
 from vitkit.apps.serve.http.body import BUSY, JSON, kind_of, line_of, receive
-from vitkit.apps.serve.http.description import BODY, Answers, AttentionMap, responses
+from vitkit.apps.serve.http.description import (
+    BODY,
+    Answers,
+    AttentionMap,
+    Segmentations,
+    responses,
+)
 from vitkit.apps.serve.http.service import Service, check_token, guards
 from vitkit.apps.serve.http.telemetry import GONE
 from vitkit.apps.serve.models import Served
@@ -23,6 +30,11 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
+HAS_MASKS = "the model classifies every pixel, so an image has no single class; send it to /segment"
+HAS_NO_MASKS = (
+    "the model has one output for an image, not a class for every pixel; send it to /predict"
+)
+
 
 def add_predict(app: "FastAPI", service: Service) -> None:
     from fastapi import Query, Request, Response
@@ -34,8 +46,11 @@ def add_predict(app: "FastAPI", service: Service) -> None:
         """The most likely classes of one image or several, best first. Of several, one that cannot be
         read has an `error` in its place."""
         async with _authorised_in_time(request, service):
-            if reason := service.answering.served.no_answer:
-                raise Refused(422, reason)
+            served = service.answering.served
+            if served.has_masks:
+                raise Refused(422, HAS_MASKS)
+            if served.no_answer:
+                raise Refused(422, served.no_answer)
             images = await receive(request, kind_of(request), service.settings.limits, service.room)
             return await _answered(request, images, top, service)
 
@@ -45,6 +60,38 @@ def add_predict(app: "FastAPI", service: Service) -> None:
         openapi_extra=BODY,
         responses=responses(Answers, "The classes of each image."),
     )(predict)
+
+
+def add_segment(app: "FastAPI", service: Service) -> None:
+    from fastapi import Query, Request, Response
+
+    async def segment(
+        request: Request,
+        smallest: int = Query(16, ge=1, description="Pixels of the smallest region to list."),
+        answer: Literal["json", "png"] = Query(
+            "json", description="json, or png for the mask of a single image as it is."
+        ),
+    ) -> Response:
+        """The class of every pixel of one image or several: a mask for each, the shares of its classes, and its
+        connected regions. Of several, one that cannot be read has an `error` in its place."""
+        async with _authorised_in_time(request, service):
+            if not service.answering.served.has_masks:
+                raise Refused(422, HAS_NO_MASKS)
+            images = await receive(request, kind_of(request), service.settings.limits, service.room)
+            if answer == "png" and len(images) > 1:
+                _release(images, service)
+                sentence = f"the request holds {len(images)} images; answer=png is for one"
+                raise Refused(413, sentence)
+            return await _segmented(request, images, smallest, answer == "png", service)
+
+    described = responses(Segmentations, "The mask of each image.")
+    described[200]["content"] = {"image/png": {"schema": {"type": "string", "format": "binary"}}}
+    app.post(
+        "/segment",
+        dependencies=guards(service.settings.token),
+        openapi_extra=BODY,
+        responses=described,
+    )(segment)
 
 
 def add_attention(app: "FastAPI", service: Service) -> None:
@@ -104,8 +151,11 @@ async def _answered(
     """The answer for images that are in the room."""
     # The prediction of each image, or its error
     answering = service.answering
+    if answering.served.has_masks:  # another model was loaded while the images arrived
+        _release(images, service)
+        raise Refused(422, HAS_MASKS)
     outcomes = await _results_unless_disconnected(
-        request, answering.accept(images, top, service.room)
+        request, answering.accept(images, Asked(top=top), service.room)
     )
     if outcomes is None:
         return _disconnected(images, service)
@@ -120,6 +170,50 @@ async def _answered(
     if len(unreadable) == len(predictions):
         raise Refused(422, unreadable[0])
     return _json(answering.served, {"predictions": [_values(each) for each in predictions]})
+
+
+def _release(images: list[Sent], service: Service) -> None:
+    """Give back the room of images that are not answered."""
+    for image in images:
+        service.room.give_back(1, len(image.data))
+
+
+async def _segmented(
+    request: "Request", images: list[Sent], smallest: int, as_png: bool, service: Service
+) -> "Response":
+    """The masks of images that are in the room."""
+    answering = service.answering
+    if not answering.served.has_masks:  # another model was loaded while the images arrived
+        _release(images, service)
+        raise Refused(422, HAS_NO_MASKS)
+    futures = answering.accept(images, Asked(smallest=smallest), service.room)
+    outcomes = await _results_unless_disconnected(request, futures)
+    if outcomes is None:
+        return _disconnected(images, service)
+    errors = [str(outcome) for outcome in outcomes if isinstance(outcome, BadImage)]
+    for outcome in outcomes:
+        if isinstance(outcome, BaseException) and not isinstance(outcome, BadImage):
+            raise outcome  # the image has not caused it
+    service.metrics.images.labels("unreadable").inc(len(errors))
+    service.metrics.images.labels("answered").inc(len(outcomes) - len(errors))
+    if len(errors) == len(outcomes):
+        raise Refused(422, errors[0])
+    values = []
+    for image, outcome in zip(images, outcomes, strict=True):
+        if isinstance(outcome, BadImage):
+            values.append({"name": image.name, "error": str(outcome)})
+        else:
+            values.append(outcome)
+    if as_png:
+        return _png(values[0]["mask"])
+    return _json(answering.served, {"segmentations": values})
+
+
+def _png(mask: str) -> "Response":
+    """A mask in base64 as an answer."""
+    from starlette.responses import Response
+
+    return Response(base64.b64decode(mask), media_type="image/png")
 
 
 def _values(prediction: Prediction) -> dict:
@@ -143,8 +237,7 @@ async def _attention_answer(
 ) -> "Response":
     """The attention of the model for the single image of the request."""
     if len(images) > 1:
-        for image in images:
-            service.room.give_back(1, len(image.data))
+        _release(images, service)
         raise Refused(413, f"the request holds {len(images)} images; the attention is that of one")
     answering = service.answering
     (image,) = images

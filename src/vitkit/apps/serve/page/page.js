@@ -111,13 +111,15 @@ function addModel(address) {
 }
 
 async function describe(model) {
-  const { name, labels, activation, preprocessing } = await ask(`${model.address}model`);
-  Object.assign(model, { name, labels, activation });
+  const { name, labels, activation, preprocessing, colours } = await ask(`${model.address}model`);
+  Object.assign(model, { name, labels, activation, masks: Boolean(colours) });
+  if (model.masks) asMasks(model);
   model.part(".name").textContent = name;
   model.part(".name").title = name;
   const facts = [];
   if (labels.length) facts.push(labels.length === 1 ? "1 class" : `${labels.length.toLocaleString("en")} classes`);
-  if (preprocessing.size) facts.push(preprocessing.size.join(" × ") + " pixels");
+  if (model.masks) facts.push("one for every pixel");
+  else if (preprocessing.size) facts.push(preprocessing.size.join(" × ") + " pixels");
   return facts.join(", ");
 }
 
@@ -126,6 +128,7 @@ async function open() {
   at("answer").classList.add(models.length > 1 ? "pair" : "single");
   try {
     const facts = await Promise.all(models.map(describe));
+    at("answer").classList.toggle("pixels", models.every(({ masks }) => masks));
     const names = models.map((model) => model.name);
     at("title").textContent = names.join(" and ");
     at("facts").textContent = models.length > 1 ? models.map(({ name }, i) => `${name}: ${facts[i]}`).join(" · ") : facts[0];
@@ -175,14 +178,16 @@ function addThumbnail(photograph) {
 
 async function answer(photograph, model, i) {
   try {
-    const { predictions } = await ask(`${model.address}predict?top=${TOP}`, sent(photograph));
-    photograph.answers[i] = predictions[0];
+    const path = model.masks ? "segment" : `predict?top=${TOP}`;
+    const { predictions, segmentations } = await ask(`${model.address}${path}`, sent(photograph));
+    [photograph.answers[i]] = predictions ?? segmentations;
   } catch (error) {
     photograph.answers[i] = { error: error.message };
   }
   if (i === 0) {
     const { error, unknown, labels } = photograph.answers[0];
-    photograph.words.textContent = error ? "no answer" : unknown ? "unknown" : labels[0];
+    const words = () => (model.masks ? wordsOfMask(photograph.answers[0]) : labels[0]);
+    photograph.words.textContent = error ? "no answer" : unknown ? "unknown" : words();
     photograph.words.classList.toggle("problem", Boolean(error || unknown));
   }
   if (photograph === shown) {
@@ -207,7 +212,7 @@ function show(photograph) {
   image.src = photograph.url;
   image.alt = photograph.file.name;
   at("answer").hidden = false;
-  at("corrections").hidden = false;
+  at("corrections").hidden = models[0].masks; // it has no class of a photograph to correct
   at("corrected").textContent = "";
   models.forEach((model, i) => {
     model.choice.patch = null; // it was one of another photograph
@@ -217,6 +222,10 @@ function show(photograph) {
 }
 
 function showAnswer(photograph, model, i) {
+  if (model.masks) {
+    showMask(photograph, model, i);
+    return;
+  }
   const given = photograph.answers[i];
   const { labels = [], probabilities = [], unknown = false, possible = [], error = "" } = given ?? {};
   const items = labels.map((label, rank) => {
@@ -251,6 +260,7 @@ function spanOf(text, style = "") {
 // What a model looks at
 
 async function look(model) {
+  if (model.masks) return;
   const number = ++model.asked; // of what is asked meanwhile, the last counts
   const photograph = shown;
   const { one, layer, head, patch } = model.choice;
