@@ -19,6 +19,7 @@ from vitkit.inspection import anomaly_map
 from vitkit.inspection.photographs import LINE
 from vitkit.models import create, vit
 from vitkit.recipes import finetune as recipe_of
+from vitkit.runtimes import run_of
 from vitkit.weights import Classifier, save
 
 SIDE = 64
@@ -248,6 +249,11 @@ def test_a_class_can_still_be_told_from_another(pretrained, parts, tmp_path):
     run = tmp_path / "run"
     classifier = vitkit.finetune(pretrained, parts, workdir=run, minutes=0.01, quiet=True)
     assert classifier.good is None and classifier.answer is not None
+
+
+def test_an_exported_copy_is_kept_for_its_run(made):
+    """`predict` looks for it there."""
+    assert run_of(made.run_dir) == run_of(made.run_dir / "model") == made.run_dir
 
 
 @pytest.mark.slow

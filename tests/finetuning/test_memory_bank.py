@@ -31,6 +31,18 @@ def test_a_good_image_is_left_out_with_its_group():
     at_least(scores[3], 0.05)  # not 0, though its copy is in memory
 
 
+def test_left_out_scores_are_those_of_all_distances():
+    """Though most patches are compared with a few rows of the memory only."""
+    patches = directions(12, 300, 6)  # more patches than are compared together; two make the score
+    patches[:, :100] = directions(1, 100, 6, seed=1)  # that all images share
+    groups = np.array([0, 0, *range(1, 11)])
+    bank = memory_bank(patches, most=1200)
+    scores = left_out_scores(patches, groups, bank)
+    for i in (0, 1, 7):
+        others = bank.patches[torch.from_numpy(groups[bank.images] != groups[i])]
+        assert scores[i] == pytest.approx(anomaly_score(patches[i], others), abs=1e-6)
+
+
 def test_of_many_patches_each_image_keeps_some_whatever_the_others_are():
     patches = directions(20, 9, 4)
     bank = memory_bank(patches, most=60)
