@@ -33,7 +33,8 @@ from torch import Tensor
 
 from vitkit import finetune
 from vitkit.data import Source, open_parts, subset
-from vitkit.evaluation.metrics.defects import auroc, per_region_overlap
+from vitkit.evaluation.metrics.defects import auroc
+from vitkit.evaluation.metrics.overlap import per_region_overlap
 from vitkit.finetuning import good_images
 from vitkit.finetuning.memory_bank import MOST, fit_threshold, memory_bank
 from vitkit.models.head import distances_to, worst_count

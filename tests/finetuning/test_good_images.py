@@ -11,6 +11,7 @@ import torch
 from margins import at_least, at_most
 from pictures import encoded
 from PIL import Image
+from sklearn.metrics import roc_auc_score
 
 import vitkit
 from vitkit.data import Columns, Preprocessing, open_parts, open_source
@@ -128,6 +129,73 @@ def test_images_that_chose_the_threshold_do_not_measure_it(made):
     assert "called unlike" not in str(made)
     record = json.loads((made.run_dir / "good_images.json").read_text())
     assert "false_alarms" not in record["metrics"]
+
+
+@pytest.fixture(scope="module")
+def bottles(parts, tmp_path_factory):
+    """The parts as MVTec's data sets have them: train/good, test/good, test/spot and ground_truth/spot."""
+    root = tmp_path_factory.mktemp("bottles") / "bottle"
+    shutil.copytree(parts / "spot", root / "test" / "spot")
+    for name, files in (("train", range(20)), ("test", range(20, 24))):
+        folder = root / name / "good"
+        folder.mkdir(parents=True)
+        for i in files:
+            shutil.copy(parts / "good" / f"{i:02}.png", folder)
+    (root / "ground_truth" / "spot").mkdir(parents=True)
+    for i in range(4):
+        mask = np.zeros((SIDE, SIDE), np.uint8)
+        mask[8 + 8 * i : 20 + 8 * i, 40:52] = 255
+        (root / "ground_truth" / "spot" / f"{i}_mask.png").write_bytes(encoded(mask, "PNG"))
+    return root
+
+
+@pytest.fixture(scope="module")
+def of_bottles(bottles, pretrained, tmp_path_factory):
+    """The model of the good bottles."""
+    run = tmp_path_factory.mktemp("of_bottles") / "run"
+    return vitkit.finetune(pretrained, bottles, workdir=run, device="cpu", quiet=True)
+
+
+def test_parts_good_class_and_ground_truth_are_found(of_bottles, bottles):
+    assert of_bottles.labels == ("good", "spot") and of_bottles.good.used == 20
+    names = [metric.name for metric in of_bottles.good.test]
+    assert names == ["auroc", "aupro", "false_alarms", "missed", "good", "different"]
+    assert "overlaps with" in str(of_bottles)
+    found = vitkit.evaluate(of_bottles, bottles, quiet=True)
+    at_least(found["aupro"], 0.9)
+    assert found["aupro"] == pytest.approx(of_bottles.good.test[1].value, abs=1e-6)
+    assert found["different"] == 4 and found["good"] == 4
+
+
+def test_masks_are_found_or_given(of_bottles, bottles, tmp_path):
+    found = vitkit.evaluate(of_bottles, bottles, quiet=True)
+    masks = bottles / "ground_truth"
+    given = vitkit.evaluate(of_bottles, bottles / "test", masks=masks, quiet=True)
+    assert given.metrics == found.metrics
+    shutil.copytree(bottles / "test", tmp_path / "test")
+    assert "aupro" not in [
+        metric.name for metric in vitkit.evaluate(of_bottles, tmp_path / "test", quiet=True).metrics
+    ]
+    paths = sorted((tmp_path / "test").glob("*/*"))
+    classifier = vitkit.load(of_bottles.run_dir, quiet=True)
+    scores = classifier.features(classifier.batch(paths))[:, 0].numpy()
+    truth = [path.parent.name == "spot" for path in paths]
+    assert found["auroc"] == pytest.approx(roc_auc_score(truth, scores), abs=1e-9)
+
+
+def test_what_does_not_go_with_masks_gets_a_sentence(of_bottles, bottles, pretrained, tmp_path):
+    masks = {"masks": str(bottles / "ground_truth"), "quiet": True}
+    with pytest.raises(ValueError, match="`legend` and `ignore` are for models that classify"):
+        vitkit.evaluate(of_bottles, bottles, ignore=255, **masks)
+    with pytest.raises(ValueError, match="`report`, `evals` measure something else"):
+        vitkit.evaluate(
+            of_bottles, bottles, evals="classification", report=tmp_path / "a.json", **masks
+        )
+    settings = {"normal": "good", "workdir": tmp_path / "run", **masks}
+    with pytest.raises(ValueError, match="a test part are defective, and .*/train has none"):
+        vitkit.finetune(pretrained, bottles / "train", **settings)
+    with pytest.raises(ValueError, match="give these with `masks`, and without `normal`"):
+        vitkit.finetune(pretrained, bottles, ignore=255, **settings)
 
 
 def test_a_model_at_chance_is_called_so(pretrained, parts, tmp_path):

@@ -24,15 +24,17 @@ from vitkit.data import (
     parts_at,
     subset,
 )
-from vitkit.evaluation import Metric, batches_of, collect
+from vitkit.evaluation import Metric, Part, Subject, batches_of, collect
 from vitkit.evaluation.evaluator import concatenated
 from vitkit.evaluation.metrics.defects import (
     GOOD,
     MEMORY_BANK,
+    Defects,
     detection,
     good_or_not,
     without_good_class,
 )
+from vitkit.evaluation.regions import regions_for
 from vitkit.finetuning.memory_bank import (
     Threshold,
     fit_threshold,
@@ -194,10 +196,18 @@ def at_own_resolution(recipe: Recipe, good: Source) -> Recipe:
 
 
 def good_model(
-    recipe: Recipe, images: GoodImages, device: torch.device, precision: Precision, say: Say
+    recipe: Recipe,
+    images: GoodImages,
+    device: torch.device,
+    precision: Precision,
+    say: Say,
+    masks: str = "",
 ) -> GoodModel:
     """The model of good images, from the weights and for the image size of a recipe. Raises VitkitError for
-    a model that is no Vision Transformer."""
+    a model that is no Vision Transformer.
+
+    masks: where images to measure on are defective, as `vitkit.evaluate` takes it.
+    """
     trunk = trunk_for(recipe, device)
     good, note = _few_enough(images.good, trunk)
     if note:
@@ -238,9 +248,20 @@ def good_model(
         # The threshold was chosen by the scores of these good images
         figures = [metric for metric in found if metric.name != "false_alarms"]
     if images.test is not None:
-        excess = scores_of(classifier, images.test, precision) - threshold.value
-        test = detection(excess, images.test.target_array != GOOD, images.test.groups)
+        test = _measured(classifier, images.test, recipe.data.source, masks, precision, say)
     return GoodModel(classifier, threshold, images, len(good), tuple(figures), tuple(test))
+
+
+def _measured(
+    classifier: Classifier, test: Source, data: str, masks: str, precision: Precision, say: Say
+) -> list[Metric]:
+    """The figures of the images to test on; with AUPRO if it is known where these are defective."""
+    regions, notes = from_rank_0(lambda: regions_for(classifier, test, data, masks))
+    for sentence in notes:
+        say(sentence)
+    part = Part(test, batches_of(classifier, test, "testing"))
+    with autocast(classifier.device, precision):
+        return list(Defects(regions).measure(Subject(classifier), part))
 
 
 def turns_help(patches: Tensor, turned: Tensor, groups: np.ndarray, scores: np.ndarray) -> bool:
