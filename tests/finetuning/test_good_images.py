@@ -299,11 +299,15 @@ def test_settings_of_a_training_are_named(pretrained, parts, tmp_path):
         device="cpu",
         length="3epochs",
         optim__lr=0.1,
+        data__subset=0.5,
+        minutes=3,
         precision="float32",
         progress=lambda each: heard.append(str(each)),
     )
     (sentence,) = (each for each in heard if "changes nothing" in each)
-    assert "not trained, so `optim.lr`, `length` changes nothing" in sentence
+    assert (
+        "not trained, so `data.subset`, `optim.lr`, `length`, `minutes` changes nothing" in sentence
+    )
 
 
 def test_one_good_image_is_not_enough(pretrained, folder, tmp_path):
@@ -394,6 +398,122 @@ def test_images_of_one_part_are_left_out_together(pretrained, parts, tmp_path):
     write(1)
     with pytest.raises(ValueError, match="all 24 images of good are of one group; at least 2"):
         vitkit.finetune(pretrained, table, columns=Columns(group="part"), **settings)
+
+
+def write(folder, images):
+    """Image files by name: arrays of pixels, or bytes."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in images.items():
+        if isinstance(content, np.ndarray):
+            content = encoded(content, "PNG")
+        (folder / name).write_bytes(content)
+    return folder
+
+
+def heard_of(pretrained, data, run, **settings):
+    """The model, and what was said."""
+    heard = []
+    made = vitkit.finetune(
+        pretrained,
+        data,
+        workdir=run,
+        device="cpu",
+        progress=lambda each: heard.append(str(each)),
+        **settings,
+    )
+    return made, " ".join(heard)
+
+
+def test_copies_are_left_out_together(pretrained, parts, tmp_path):
+    """Each would be in memory by the other, and the threshold 0."""
+    good = tmp_path / "good"
+    shutil.copytree(parts / "good", good)
+    for path in sorted(good.iterdir()):
+        shutil.copy(path, good / f"copy-{path.name}")
+    run = tmp_path / "run"
+    made, said = heard_of(pretrained, good, run, data__groups="none")
+    assert "24 good images are copies of others, and left out with these" in said
+    alone = vitkit.finetune(
+        pretrained, parts / "good", workdir=tmp_path / "alone", device="cpu", quiet=True
+    )
+    assert made.good.threshold.images == alone.good.threshold.images == 24
+    assert made.good.threshold.value == pytest.approx(alone.good.threshold.value, rel=1e-3)
+
+
+def test_shots_of_a_burst_are_left_out_together(pretrained, tmp_path):
+    draws = np.random.default_rng(0)
+    shots = {}
+    for part in range(24):
+        scene = np.asarray(
+            Image.fromarray(draws.integers(0, 256, (6, 6, 3), dtype=np.uint8)).resize((SIDE, SIDE))
+        )
+        for shot in range(3):
+            noise = draws.normal(0, 3, scene.shape)
+            shots[f"{part:02}-{shot}.png"] = (scene + noise).clip(0, 255).astype(np.uint8)
+    made, said = heard_of(pretrained, write(tmp_path / "good", shots), tmp_path / "run")
+    assert "24 bursts of 3 photographs" in said and "they are left out together" in said
+    assert made.good.threshold.images == 24 and made.good.used == 72
+
+
+def test_good_images_that_are_all_one_get_a_sentence(pretrained, tmp_path):
+    same = write(tmp_path / "good", {f"{i}.png": stripes(0) for i in range(5)})
+    with pytest.raises(ValueError, match="all 5 good images are copies of one image; at least 2"):
+        vitkit.finetune(pretrained, same, workdir=tmp_path / "run", device="cpu", quiet=True)
+
+
+def test_images_that_look_like_one_burst_count_alone_and_it_is_said(pretrained, parts, tmp_path):
+    few = write(tmp_path / "good", {f"{i}.png": stripes(i) for i in range(4)})
+    made, said = heard_of(pretrained, few, tmp_path / "run")
+    assert "all 4 good images look like shots of one burst, and each counts as an indep" in said
+    assert made.good.threshold.images == 4
+
+
+def test_grey_of_16_bits_several_sizes_and_broken_images(pretrained, tmp_path):
+    images = {f"{i}.png": stripes(i) for i in range(6)}
+    images["wide.png"] = np.tile(stripes(7), (1, 2, 1))
+    grey = np.asarray(Image.fromarray(stripes(8)).convert("L")).astype(np.uint16) * 257
+    images["grey.png"] = encoded(grey, "PNG")
+    images["broken.png"] = encoded(stripes(9), "PNG")[:99]
+    made, said = heard_of(pretrained, write(tmp_path / "good", images), tmp_path / "run")
+    assert made.good.used == 8 and "left out: " in said and "broken.png" in said
+    answers = vitkit.predict(made, tmp_path / "good" / "grey.png", quiet=True)
+    assert answers[0].label in ("good", "unlike")
+
+
+def test_arrays_with_nan_are_no_images(pretrained, tmp_path):
+    folder = tmp_path / "good"
+    folder.mkdir()
+    for i in range(4):
+        pixels = stripes(i).astype(np.float32) / 255
+        if i == 3:
+            pixels[0, 0, 0] = np.nan
+        np.save(folder / f"{i}.npy", pixels)
+    made, said = heard_of(pretrained, folder, tmp_path / "run")
+    assert made.good.used == 3 and "left out: " in said and "3.npy" in said
+
+
+def test_damaged_weights_are_noticed(pretrained, parts, tmp_path):
+    classifier = vitkit.load(pretrained, quiet=True)
+    with torch.no_grad():
+        classifier.model.blocks[0].norm1.weight[0] = float("nan")
+    damaged = str(save(classifier, tmp_path / "damaged"))
+    with pytest.raises(ValueError, match="NaN"):
+        vitkit.finetune(damaged, parts / "good", workdir=tmp_path / "run", quiet=True)
+
+
+def test_listed_images_are_left_out(pretrained, parts, tmp_path):
+    listed = tmp_path / "listed.txt"
+    listed.write_text("".join(f"{parts / 'good' / f'{i:02}.png'}\n" for i in range(4)))
+    made, said = heard_of(pretrained, parts / "good", tmp_path / "run", data__exclude=str(listed))
+    assert made.good.used == 20 and "4 images that" in said and "are left out" in said
+
+
+def test_a_good_class_may_be_named_as_the_others_are(pretrained, parts, tmp_path):
+    shutil.copytree(parts, tmp_path / "parts")
+    (tmp_path / "parts" / "good").rename(tmp_path / "parts" / "unlike")
+    shutil.copytree(parts / "spot", tmp_path / "parts" / "dent")
+    made, _ = heard_of(pretrained, tmp_path / "parts", tmp_path / "run", normal="unlike")
+    assert made.labels == ("unlike", "other")
 
 
 def test_it_is_no_pretrained_model(made, parts, tmp_path):

@@ -11,6 +11,7 @@ from vitkit.finetuning.memory_bank import (
     fit_threshold,
     left_out_scores,
     memory_bank,
+    with_copies,
 )
 from vitkit.models.head import distances_to
 
@@ -41,6 +42,19 @@ def test_left_out_scores_are_those_of_all_distances():
     for i in (0, 1, 7):
         others = bank.patches[torch.from_numpy(groups[bank.images] != groups[i])]
         assert scores[i] == pytest.approx(anomaly_score(patches[i], others), abs=1e-6)
+
+
+def test_copies_belong_to_the_groups_of_each_other():
+    patches = directions(6, 9, 8)
+    groups = np.array([0, 1, 2, 3, 3, 4])
+    assert with_copies(patches, groups)[1] == 0
+    patches[2] = patches[0] + 1e-6  # a copy of image 0, and another of 4, whose group has 3 in it
+    patches[5] = patches[4]
+    found, copies = with_copies(patches, groups)
+    assert copies == 2 and len(np.unique(found)) == 3
+    assert found[0] == found[2] and found[3] == found[4] == found[5]
+    patches[1, :-1] = patches[0, :-1]  # but for one patch
+    assert with_copies(patches, groups)[1] == 2
 
 
 def test_of_many_patches_each_image_keeps_some_whatever_the_others_are():

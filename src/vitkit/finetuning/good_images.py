@@ -23,7 +23,9 @@ from vitkit.data import (
     grouped_columns,
     parts_at,
     subset,
+    without,
 )
+from vitkit.data.sources.splits import grouped_to_measure
 from vitkit.evaluation import Metric, Part, Subject, batches_of, collect
 from vitkit.evaluation.evaluator import concatenated
 from vitkit.evaluation.metrics.defects import (
@@ -40,12 +42,13 @@ from vitkit.finetuning.memory_bank import (
     fit_threshold,
     left_out_scores,
     memory_bank,
+    with_copies,
 )
 from vitkit.models import VisionTransformer, ViTConfig
 from vitkit.models.head import MemoryPool
 from vitkit.recipes import Data, Recipe, Say
 from vitkit.system.console.text import counted, some
-from vitkit.system.errors import BadData, BadSettings, Unsupported
+from vitkit.system.errors import BadData, BadSettings, BadWeights, Unsupported
 from vitkit.system.machine import Precision, autocast, cpus
 from vitkit.system.processes.ranks import from_rank_0
 from vitkit.weights import Classifier, fitted_to, load_for, preprocessing_for, rebuilt
@@ -138,14 +141,19 @@ def open_good_images(data: Data, normal: str) -> GoodImages:
             f"`normal` is {normal!r}, and the classes of {data.source} are {some(list(learn.labels))}"
         )
     others = [label for label in learn.labels if label != normal]
-    other = UNLIKE
+    other = UNLIKE if normal != UNLIKE else "other"
     if len(others) == 1:
         other = others[0]
     labels = (normal, other)
 
     # The parts, without unreadable images
     notes: list[str] = []
-    learn = _intact(good_or_not(learn, labels), notes)
+    learn = good_or_not(learn, labels)
+    if data.exclude:
+        rest = without(learn, data.exclude)
+        notes.append(f"{len(learn) - len(rest):,} images that {data.exclude} lists are left out")
+        learn = rest
+    learn = _intact(learn, notes)
     is_good = learn.target_array == GOOD
     good = subset(learn, np.flatnonzero(is_good))
     if len(good) < LEAST:
@@ -154,8 +162,9 @@ def open_good_images(data: Data, normal: str) -> GoodImages:
             f"at least {LEAST} are needed, to compare one with another, and 19 for a threshold that 5 % of "
             "good images exceed"
         )
-    # Bursts are not looked for: good parts before one camera look as alike as shots of one burst
-    if good.groups is not None and len(np.unique(good.groups)) < LEAST:
+    if good.groups is None and data.groups == "auto":
+        good = _in_bursts(good, notes)
+    elif good.groups is not None and len(np.unique(good.groups)) < LEAST:
         raise BadData(
             f"all {len(good):,} images of {normal} are of one group; at least {LEAST} groups are needed, to "
             "compare one with another"
@@ -169,6 +178,20 @@ def open_good_images(data: Data, normal: str) -> GoodImages:
         notes += without_good_class(test, labels)
         test = _intact(good_or_not(test, labels), notes)
     return GoodImages(good, bad if len(bad) else None, test, test_name, labels, tuple(notes))
+
+
+def _in_bursts(good: Source, notes: list[str]) -> Source:
+    """The good images with the bursts that they are of: a shot that is left out would be in memory by the next
+    one, and its score too low. A sentence is added to the notes."""
+    grouped, sentences = from_rank_0(lambda: grouped_to_measure(good, "they are left out together"))
+    if grouped.groups is not None and len(np.unique(grouped.groups)) < LEAST:
+        notes.append(
+            f"all {len(good):,} good images look like shots of one burst, and each counts as an independent one: if "
+            "they show a single part, the threshold is too low"
+        )
+        return good
+    notes += sentences
+    return grouped
 
 
 def _intact(source: Source, notes: list[str]) -> Source:
@@ -218,6 +241,15 @@ def good_model(
 
     # The patches of all good images, and the scores of each by a memory bank without it
     patches = patches_of(trunk, good, precision)
+    _check_finite(patches)
+    groups, copies = with_copies(patches, groups)
+    if copies:
+        say(f"{counted(copies, 'good image')} are copies of others, and left out with these")
+    if len(np.unique(groups)) < LEAST:
+        raise BadData(
+            f"all {len(good):,} good images are copies of one image; at least {LEAST} different ones are needed, to "
+            "compare one with another"
+        )
     memory = memory_bank(patches)
     scores = left_out_scores(patches, groups, memory)
     height, width = recipe.data.preprocessing.size
@@ -250,6 +282,16 @@ def good_model(
     if images.test is not None:
         test = _measured(classifier, images.test, recipe.data.source, masks, precision, say)
     return GoodModel(classifier, threshold, images, len(good), tuple(figures), tuple(test))
+
+
+def _check_finite(patches: Tensor) -> None:
+    """Raises BadWeights for patches, (I, N, D), that are not finite."""
+    broken = int((~patches.isfinite()).any(2).any(1).sum())
+    if broken:
+        raise BadWeights(
+            f"the model gives NaN or infinity for {counted(broken, 'good image')}, so nothing can be compared; its "
+            "weights may be damaged"
+        )
 
 
 def _measured(

@@ -18,6 +18,7 @@ from vitkit.system.console.progress import bar
 MOST = 8_192  # largest number of patches in memory
 EVERY = 8  # of so many patches in memory one bounds the distances to all
 EXACT = 32  # patches of an image whose distances to all patches are computed together
+COPIED = 1e-4  # largest distance of two patches of an image and its copy
 REJECTED = 0.05  # share of good images whose score may exceed the threshold
 CERTAIN = (
     3.0  # logit of a good image of median score, by which "good" is likelier than the other class
@@ -94,6 +95,33 @@ def covering(rows: Tensor, count: int) -> Tensor:
         chosen[k] = nearest.argmin()
         nearest = torch.maximum(nearest, similar[chosen[k]])
     return chosen
+
+
+def with_copies(patches: Tensor, groups: np.ndarray) -> tuple[np.ndarray, int]:
+    """The groups of images, (I,), with copies of an image in its group, and the number of copies: a copy that is
+    left out would be in memory by the other. patches: of length 1, (I, N, D)."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    means = torch.stack([own.float().mean(0) for own in patches])  # (I, D)
+    means = torch.nn.functional.normalize(means, dim=1)
+    first, second = (means @ means.mT > 1 - COPIED).nonzero(as_tuple=True)
+    is_later = first < second
+    pairs = []
+    for i, j in zip(first[is_later].tolist(), second[is_later].tolist(), strict=True):
+        # float16 has changed their length
+        similar = torch.cosine_similarity(patches[i].float(), patches[j].float())  # (N,)
+        if similar.min() > 1 - COPIED:
+            pairs.append((i, j))
+    if not pairs:
+        return groups, 0
+
+    # Images are linked to those of their group, and to their copies
+    numbers = np.unique(groups, return_index=True, return_inverse=True)
+    links = np.array([*pairs, *zip(range(len(groups)), numbers[1][numbers[2]], strict=True)])
+    graph = coo_array((np.ones(len(links)), links.T), (len(groups), len(groups)))
+    joined = connected_components(graph, directed=False)[1]
+    return joined, len({j for _, j in pairs})
 
 
 def left_out_scores(patches: Tensor, groups: np.ndarray, memory: MemoryBank) -> np.ndarray:

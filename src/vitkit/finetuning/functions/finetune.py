@@ -55,7 +55,10 @@ from vitkit.weights import Hints, ModelLike, Overrides, hints_of, load
 KEYS = Overrides.__annotations__
 """Settings of the model's file; all other settings belong to the recipe."""
 
-OF_GOOD_IMAGES = ("data.", "precision")  # settings of a recipe that a model of good images has
+# Settings of a recipe that a model of good images has
+OF_GOOD_IMAGES = (
+    "precision", "init", "data.source", "data.columns", "data.groups", "data.exclude", "data.preprocessing",
+)  # fmt: skip
 
 if TYPE_CHECKING:
     OwnRecipe = Recipe
@@ -297,6 +300,7 @@ def finetune(
     of_model = {name: settings[name] for name in settings if name in KEYS}
     of_recipe = {name: settings[name] for name in settings if name not in KEYS}
     hints = hints_of(of_model)
+    model_is_given = bool(data) or recipe is not None
     if recipe is None:
         begun = beginning(
             name_on_disk(model, "finetune"),
@@ -336,7 +340,11 @@ def finetune(
 
     if good:
         unused = [name for name in sorted(dotted(of_recipe)) if not name.startswith(OF_GOOD_IMAGES)]
-        unused += ["length"] * (length is not None) + ["evaluators"] * bool(evaluators)
+        given = {
+            "length": length is not None, "evaluators": evaluators,
+            "minutes": minutes != MINUTES and model_is_given,
+        }  # fmt: skip
+        unused += [name for name, is_given in given.items() if is_given]
         if unused:
             say(
                 f"a model of good images is not trained, so `{'`, `'.join(unused)}` changes nothing in it"
