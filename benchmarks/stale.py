@@ -38,6 +38,7 @@ MEASURED = {
         "finetuning/good_images.py",
         "finetuning/memory_bank.py",
         "evaluation/metrics/defects.py",
+        "evaluation/metrics/overlap.py",
         "models/head.py",
         "data/images",
     ),
