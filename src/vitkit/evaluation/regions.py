@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from vitkit.data import Preprocessing, Source, find_images
+from vitkit.data import Files, Preprocessing, Source, find_images
 from vitkit.data.formats.layout import BESIDE
 from vitkit.data.masks.coco import region_of
-from vitkit.data.masks.pairs import ENDINGS, open_masks
+from vitkit.data.masks.pairs import ENDINGS as MASK_ENDINGS
+from vitkit.data.masks.pairs import open_masks
 from vitkit.data.masks.reading import codes_of
-from vitkit.data.sources.stores import Files
 from vitkit.data.sources.tables import PARTS
 from vitkit.evaluation.metrics.defects import GOOD
 from vitkit.evaluation.metrics.overlap import FINEST, ImageRegions, Regions
@@ -192,7 +192,7 @@ def _from_folder(source: Source, folder: str) -> Read:
     rows: dict[str, int] = {}
     for row, name in enumerate(names):
         bare = str(PurePosixPath(name).with_suffix(""))
-        for ending in ENDINGS:
+        for ending in MASK_ENDINGS:
             if bare.endswith(ending):
                 rows.setdefault(bare.removesuffix(ending), row)
     files = Files.of(folder, names)
