@@ -21,11 +21,11 @@ from vitkit.data import (
     check_images,
     content_digest,
     grouped_columns,
+    grouped_to_measure,
     parts_at,
     subset,
     without,
 )
-from vitkit.data.sources.splits import grouped_to_measure
 from vitkit.evaluation import Metric, Part, Subject, batches_of, collect
 from vitkit.evaluation.evaluator import concatenated
 from vitkit.evaluation.metrics.defects import (

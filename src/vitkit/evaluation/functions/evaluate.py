@@ -16,12 +16,12 @@ from vitkit.data import (
     Splits,
     fingerprint,
     grouped_columns,
+    grouped_to_measure,
     parts_at,
     source_at,
     splits_at,
     subset,
 )
-from vitkit.data.sources.splits import grouped_to_measure
 from vitkit.evaluation.benchmarks.corruptions import Corruption
 from vitkit.evaluation.benchmarks.imagenet_c import is_imagenet_c
 from vitkit.evaluation.benchmarks.named import SETS, Named, SetName, open_named

@@ -15,12 +15,12 @@ from vitkit.data import (
     Source,
     fingerprint,
     grouped_columns,
+    grouped_to_measure,
     masked,
     source_at,
     splits_at,
 )
 from vitkit.data.masks.legend import Codes
-from vitkit.data.sources.splits import grouped_to_measure
 from vitkit.evaluation.functions.outcome import Evaluation, Measurement
 from vitkit.evaluation.metrics.segmentation import SegmentationScores, measure_masks, readable
 from vitkit.runtimes import Eager, check_segments, segments
