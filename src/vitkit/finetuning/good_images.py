@@ -32,6 +32,7 @@ from vitkit.evaluation.metrics.defects import (
     GOOD,
     MEMORY_BANK,
     Defects,
+    LocatedDefects,
     detection,
     good_or_not,
     without_good_class,
@@ -301,9 +302,12 @@ def _measured(
     regions, notes = from_rank_0(lambda: regions_for(classifier, test, data, masks))
     for sentence in notes:
         say(sentence)
+    evaluator: Defects | LocatedDefects = Defects()
+    if regions is not None:
+        evaluator = LocatedDefects(regions)
     part = Part(test, batches_of(classifier, test, "testing"))
     with autocast(classifier.device, precision):
-        return list(Defects(regions).measure(Subject(classifier), part))
+        return list(evaluator.measure(Subject(classifier), part))
 
 
 def turns_help(patches: Tensor, turned: Tensor, groups: np.ndarray, scores: np.ndarray) -> bool:

@@ -37,6 +37,7 @@ from vitkit.evaluation.functions.report import (
 )
 from vitkit.evaluation.metrics.defects import (
     Defects,
+    LocatedDefects,
     good_or_not,
     knows_good_images,
     learned_good_in,
@@ -247,9 +248,9 @@ def _evaluate(settings: Measurement, device: torch.device) -> Evaluation:
     if knows_good_images(loaded) and "defects" in settings.evals:
         regions, sentences = regions_for(loaded, source, settings.data, settings.masks)
         notes = (*notes, *sentences)
-        evaluators = [
-            Defects(regions) if isinstance(each, Defects) else each for each in evaluators
-        ]
+        if regions is not None:
+            others = [each for each in evaluators if not isinstance(each, Defects)]
+            evaluators = [LocatedDefects(regions), *others]
     if on_rank_0():
         for sentence in notes:
             say(printable(sentence))

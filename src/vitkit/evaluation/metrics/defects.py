@@ -79,14 +79,11 @@ def learned_good_in(source: Source, classifier: Classifier) -> bool:
         return False
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Defects:
     """Figures of a model of good images, whose first class is theirs."""
 
-    regions: Regions | None = None
-    """Where the images are defective, if that is known: then `aupro` is measured too."""
-
-    figures: ClassVar = ("auroc", "aupro", "false_alarms", "missed")
+    figures: ClassVar = ("auroc", "false_alarms", "missed")
     """What it may measure, so that a wrong `best` of a run is noticed before the run."""
 
     def judges(self, target_kind: TargetKind) -> bool:
@@ -94,35 +91,54 @@ class Defects:
         return target_kind == "class"
 
     def measure(self, subject: Subject, part: Part) -> Iterator[Metric]:
-        """Yields the metrics of `detection`, and `overlap`'s if the defective regions are known. Raises
-        VitkitError for a model that has not two classes, and if there is no image."""
-        classifier = subject.classifier
-        if len(classifier.labels) != 2:
-            raise BadSettings(
-                f"the model has {len(classifier.labels)} classes, and `evals='defects'` measures a model "
-                "of good images, which has two"
-            )
-        source = good_or_not(part.source, classifier.labels)
+        """Yields the metrics of `detection`. Raises VitkitError for a model that has not two classes, and
+        if there is no image."""
+        yield from _measured(subject.classifier, part, None)
 
-        def read(batch: Batch) -> tuple[Tensor, ...]:
-            if self.regions is None:
-                logits = classifier.logits(batch.images).float()  # (B, 2)
-                return logits[:, 1 - GOOD] - logits[:, GOOD], batch.indices
-            logits, of_patches = logits_and_patch_logits(classifier, batch.images)
-            maps = of_patches[..., 1 - GOOD] - of_patches[..., GOOD]  # (B, h, w)
-            return logits[:, 1 - GOOD] - logits[:, GOOD], batch.indices, maps
 
-        rows = collect(classifier.model, part.batches, read, classifier.device)
-        excess, indices, *maps = concatenated(rows)
-        is_bad = source.target_array[indices.numpy()] != GOOD
-        groups = None
-        if source.groups is not None:
-            groups = source.groups[indices.numpy()]
-        figures = detection(excess.double().numpy(), is_bad, groups)
-        if self.regions is not None:
-            regions = self.regions.of(indices.numpy())
-            figures.insert(1, overlap(maps[0].numpy(), regions, groups))
-        yield from figures
+@dataclass(frozen=True, eq=False)
+class LocatedDefects:
+    """Figures of a model of good images, on images of which it is known where they are defective."""
+
+    regions: Regions
+    """Where the images of the part are defective."""
+
+    def judges(self, target_kind: TargetKind) -> bool:
+        """Whether an image has one class."""
+        return target_kind == "class"
+
+    def measure(self, subject: Subject, part: Part) -> Iterator[Metric]:
+        """Yields the metrics of `detection`, and `overlap`'s. Raises VitkitError as `Defects` does."""
+        yield from _measured(subject.classifier, part, self.regions)
+
+
+def _measured(classifier: Classifier, part: Part, regions: Regions | None) -> list[Metric]:
+    """The figures of a model of good images; with `overlap`'s if it is known where images are defective."""
+    if len(classifier.labels) != 2:
+        raise BadSettings(
+            f"the model has {len(classifier.labels)} classes, and `evals='defects'` measures a model "
+            "of good images, which has two"
+        )
+    source = good_or_not(part.source, classifier.labels)
+
+    def read(batch: Batch) -> tuple[Tensor, ...]:
+        if regions is None:
+            logits = classifier.logits(batch.images).float()  # (B, 2)
+            return logits[:, 1 - GOOD] - logits[:, GOOD], batch.indices
+        logits, of_patches = logits_and_patch_logits(classifier, batch.images)
+        maps = of_patches[..., 1 - GOOD] - of_patches[..., GOOD]  # (B, h, w)
+        return logits[:, 1 - GOOD] - logits[:, GOOD], batch.indices, maps
+
+    rows = collect(classifier.model, part.batches, read, classifier.device)
+    excess, indices, *maps = concatenated(rows)
+    is_bad = source.target_array[indices.numpy()] != GOOD
+    groups = None
+    if source.groups is not None:
+        groups = source.groups[indices.numpy()]
+    figures = detection(excess.double().numpy(), is_bad, groups)
+    if regions is not None:
+        figures.insert(1, overlap(maps[0].numpy(), regions.of(indices.numpy()), groups))
+    return figures
 
 
 def detection(
