@@ -61,7 +61,8 @@ def main(argv: list[str] | None = None) -> dict:
     classifier = load(options.model, quiet=True)
     whole = replace(classifier.preprocessing, rule="square", resize=0)
     classifier = replace(classifier, preprocessing=whole).for_inference()
-    content = {**record.about(__doc__.partition("\n\n")[0], PACKAGES), "choice": {}, "promise": {}}
+    measures = __doc__.partition("\n\n")[0].replace("\n", " ")
+    content = {**record.about(measures, PACKAGES), "choice": {}, "promise": {}}
     reached = {}
     for name in SETS:
         images = read(classifier, options.data, name)
