@@ -38,9 +38,11 @@ MEASURED = {
         "finetuning/good_images.py",
         "finetuning/memory_bank.py",
         "evaluation/metrics/defects.py",
+        "evaluation/metrics/overlap.py",
         "models/head.py",
         "data/images",
     ),
+    "defects_choice": ("finetuning/memory_bank.py", "models/head.py", "data/images"),
     "end_to_end": ("prediction", "evaluation", "models", "finetuning", "training", *_LOADING),
     "error_rates": (
         "apps/studies",

@@ -240,6 +240,7 @@ def folder(tmp_path, monkeypatch):
         for i in range(3):
             file = tmp_path / "parts" / name / f"{i}.jpg"
             file.write_bytes(encoded(photograph(40, 30, seed=2000 + 10 * seed + i)))
+    make_bottles(tmp_path / "bottle")
     config = vit("mu/16", image=(96, 96), classes=2)
     model = create(config, seed=0)
     noise = torch.Generator().manual_seed(HEAD)
@@ -264,6 +265,20 @@ def folder(tmp_path, monkeypatch):
         "def flowers():\n    return [('holiday.jpg', i % 2) for i in range(12)]"
     )
     return tmp_path
+
+
+def make_bottles(folder):
+    """Images of parts as MVTec's data sets have them."""
+    for number, kind in enumerate(("train/good", "test/good", "test/cracked")):
+        (folder / kind).mkdir(parents=True)
+        for i in range(3):
+            content = encoded(photograph(40, 30, seed=3000 + 10 * number + i), "PNG")
+            (folder / kind / f"{i}.png").write_bytes(content)
+    mask = np.zeros((40, 30), np.uint8)
+    mask[10:20, 5:15] = 255
+    (folder / "ground_truth" / "cracked").mkdir(parents=True)
+    for i in range(3):
+        (folder / "ground_truth" / "cracked" / f"{i}_mask.png").write_bytes(encoded(mask, "PNG"))
 
 
 def make_photographs(folder: Path) -> None:

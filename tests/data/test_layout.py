@@ -200,3 +200,12 @@ def test_system_folders_are_left_out_and_counted(plant):
     assert left_out == {
         "system folders": 8, "hidden folders": 1, "hidden files": 2, ".db files": 1, ".ini files": 1,
     }  # fmt: skip
+
+
+def test_annotations_beside_the_parts_are_no_part(plant):
+    """As in MVTec's data sets."""
+    files = tree("train/good") + tree("test/{label}", label=("good", "crack"))
+    parts = open_parts(plant([*files, *tree("ground_truth/crack")]))
+    assert {name: len(part) for name, part in parts.sources.items()} == {"train": 2, "test": 4}
+    assert set(parts.sources["test"].labels) == {"crack", "good"}
+    assert any("ground_truth are annotations, not examples" in note for note in parts.notes)

@@ -5,7 +5,8 @@ import pytest
 from scipy.ndimage import label
 from sklearn.metrics import roc_auc_score
 
-from vitkit.evaluation.metrics.defects import auroc, detection, per_region_overlap
+from vitkit.evaluation.metrics.defects import auroc, detection
+from vitkit.evaluation.metrics.overlap import per_region_overlap
 
 
 def test_auroc_is_scikit_learns_also_with_ties():

@@ -269,10 +269,11 @@ def test_a_graph_says_what_it_looks_at(changes):
 
 def classifier(**changes) -> Classifier:
     """A small model with random weights."""
-    network = create(vit("mu/8", image=(16, 24), classes=3, **changes), seed=0).eval()
+    changes = {"classes": 3, **changes}
+    network = create(vit("mu/8", image=(16, 24), **changes), seed=0).eval()
     torch.nn.init.normal_(network.head.weight, generator=torch.Generator().manual_seed(0))
     preprocessing = Preprocessing(size=(16, 24), rule="shorter", resize=28, interpolation="bicubic")
-    return Classifier(network, preprocessing, LABELS)
+    return Classifier(network, preprocessing, LABELS[: changes["classes"]])
 
 
 # The page itself
@@ -431,6 +432,41 @@ def test_a_person_gives_photographs(tab, with_limits):
     outside = [url for url in tab.asked if not url.startswith(("blob:", "data:"))]
     assert len(outside) == 1 and outside[0].endswith("insects.html")
     assert tab.failed == []
+
+
+CANVASES = """() => ["shown", "looked"].map((id) => {
+  const canvas = document.getElementById(id).querySelector("canvas");
+  const pixels = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+  return Array.from(pixels.data);
+})"""
+
+
+@pytest.mark.slow
+def test_the_page_of_good_images_is_as_red_as_a_photograph_is_unlike_them(chromium, tmp_path):
+    """The map is not scaled by its highest value: a good photograph stays as it is."""
+    pytest.importorskip("onnxscript")
+    try:
+        runtime = find_web_runtime()
+    except ValueError:
+        pytest.skip("needs onnxruntime-web: npm install onnxruntime-web")
+    own = classifier(pool="memory", memory=6, class_token=False, classes=2)
+    with torch.no_grad():  # half unlike, everywhere
+        own.model.head.weight.copy_(torch.tensor([[0.0], [0.01]]))
+        own.model.head.bias.zero_()
+    save(own, tmp_path / "model")
+    (tmp_path / "a.png").write_bytes(encoded(photograph(60, 90), "PNG"))
+    path = tmp_path / "page.html"
+    words = ["export", str(tmp_path / "model"), "-o", str(path), "--precision", "float32"]
+    assert main([*words, "--onnxruntime-web", str(runtime.folder)]) == 0
+    with chromium() as browser:
+        opened = browser.new_context(offline=True).new_page()
+        opened.goto(path.as_uri())
+        opened.evaluate("vitkit.ready.then(() => true)")
+        opened.set_input_files("input[type=file]", str(tmp_path / "a.png"))
+        opened.wait_for_selector("#looked canvas", state="visible")
+        assert "Red where it is unlike" in opened.inner_text("#looked")
+        shown, looked = (np.array(each).reshape(-1, 4)[:, :3] for each in opened.evaluate(CANVASES))
+    at_most(np.abs(looked - (0.65 * shown + 0.35 * np.array([228, 26, 28]))).max(), 1.5)
 
 
 @pytest.mark.slow

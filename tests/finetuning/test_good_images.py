@@ -11,6 +11,7 @@ import torch
 from margins import at_least, at_most
 from pictures import encoded
 from PIL import Image
+from sklearn.metrics import roc_auc_score
 
 import vitkit
 from vitkit.data import Columns, Preprocessing, open_parts, open_source
@@ -19,6 +20,7 @@ from vitkit.inspection import anomaly_map
 from vitkit.inspection.photographs import LINE
 from vitkit.models import create, vit
 from vitkit.recipes import finetune as recipe_of
+from vitkit.runtimes import run_of
 from vitkit.weights import Classifier, save
 
 SIDE = 64
@@ -129,6 +131,73 @@ def test_images_that_chose_the_threshold_do_not_measure_it(made):
     assert "false_alarms" not in record["metrics"]
 
 
+@pytest.fixture(scope="module")
+def bottles(parts, tmp_path_factory):
+    """The parts as MVTec's data sets have them: train/good, test/good, test/spot and ground_truth/spot."""
+    root = tmp_path_factory.mktemp("bottles") / "bottle"
+    shutil.copytree(parts / "spot", root / "test" / "spot")
+    for name, files in (("train", range(20)), ("test", range(20, 24))):
+        folder = root / name / "good"
+        folder.mkdir(parents=True)
+        for i in files:
+            shutil.copy(parts / "good" / f"{i:02}.png", folder)
+    (root / "ground_truth" / "spot").mkdir(parents=True)
+    for i in range(4):
+        mask = np.zeros((SIDE, SIDE), np.uint8)
+        mask[8 + 8 * i : 20 + 8 * i, 40:52] = 255
+        (root / "ground_truth" / "spot" / f"{i}_mask.png").write_bytes(encoded(mask, "PNG"))
+    return root
+
+
+@pytest.fixture(scope="module")
+def of_bottles(bottles, pretrained, tmp_path_factory):
+    """The model of the good bottles."""
+    run = tmp_path_factory.mktemp("of_bottles") / "run"
+    return vitkit.finetune(pretrained, bottles, workdir=run, device="cpu", quiet=True)
+
+
+def test_parts_good_class_and_ground_truth_are_found(of_bottles, bottles):
+    assert of_bottles.labels == ("good", "spot") and of_bottles.good.used == 20
+    names = [metric.name for metric in of_bottles.good.test]
+    assert names == ["auroc", "aupro", "false_alarms", "missed", "good", "different"]
+    assert "overlaps with" in str(of_bottles)
+    found = vitkit.evaluate(of_bottles, bottles, quiet=True)
+    at_least(found["aupro"], 0.9)
+    assert found["aupro"] == pytest.approx(of_bottles.good.test[1].value, abs=1e-6)
+    assert found["different"] == 4 and found["good"] == 4
+
+
+def test_masks_are_found_or_given(of_bottles, bottles, tmp_path):
+    found = vitkit.evaluate(of_bottles, bottles, quiet=True)
+    masks = bottles / "ground_truth"
+    given = vitkit.evaluate(of_bottles, bottles / "test", masks=masks, quiet=True)
+    assert given.metrics == found.metrics
+    shutil.copytree(bottles / "test", tmp_path / "test")
+    assert "aupro" not in [
+        metric.name for metric in vitkit.evaluate(of_bottles, tmp_path / "test", quiet=True).metrics
+    ]
+    paths = sorted((tmp_path / "test").glob("*/*"))
+    classifier = vitkit.load(of_bottles.run_dir, quiet=True)
+    scores = classifier.features(classifier.batch(paths))[:, 0].numpy()
+    truth = [path.parent.name == "spot" for path in paths]
+    assert found["auroc"] == pytest.approx(roc_auc_score(truth, scores), abs=1e-9)
+
+
+def test_what_does_not_go_with_masks_gets_a_sentence(of_bottles, bottles, pretrained, tmp_path):
+    masks = {"masks": str(bottles / "ground_truth"), "quiet": True}
+    with pytest.raises(ValueError, match="`legend` and `ignore` are for models that classify"):
+        vitkit.evaluate(of_bottles, bottles, ignore=255, **masks)
+    with pytest.raises(ValueError, match="`report`, `evals` measure something else"):
+        vitkit.evaluate(
+            of_bottles, bottles, evals="classification", report=tmp_path / "a.json", **masks
+        )
+    settings = {"normal": "good", "workdir": tmp_path / "run", **masks}
+    with pytest.raises(ValueError, match="a test part are defective, and .*/train has none"):
+        vitkit.finetune(pretrained, bottles / "train", **settings)
+    with pytest.raises(ValueError, match="give these with `masks`, and without `normal`"):
+        vitkit.finetune(pretrained, bottles, ignore=255, **settings)
+
+
 def test_a_model_at_chance_is_called_so(pretrained, parts, tmp_path):
     """Others that are as the good ones are."""
     shutil.copytree(parts / "good", tmp_path / "parts" / "good")
@@ -230,11 +299,15 @@ def test_settings_of_a_training_are_named(pretrained, parts, tmp_path):
         device="cpu",
         length="3epochs",
         optim__lr=0.1,
+        data__subset=0.5,
+        minutes=3,
         precision="float32",
         progress=lambda each: heard.append(str(each)),
     )
     (sentence,) = (each for each in heard if "changes nothing" in each)
-    assert "not trained, so `optim.lr`, `length` changes nothing" in sentence
+    assert (
+        "not trained, so `data.subset`, `optim.lr`, `length`, `minutes` changes nothing" in sentence
+    )
 
 
 def test_one_good_image_is_not_enough(pretrained, folder, tmp_path):
@@ -250,10 +323,16 @@ def test_a_class_can_still_be_told_from_another(pretrained, parts, tmp_path):
     assert classifier.good is None and classifier.answer is not None
 
 
+def test_an_exported_copy_is_kept_for_its_run(made):
+    """`predict` looks for it there."""
+    assert run_of(made.run_dir) == run_of(made.run_dir / "model") == made.run_dir
+
+
 @pytest.mark.slow
 def test_an_exported_file_has_the_score_and_the_map(shared, tmp_path):
     onnxruntime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
+    pytest.importorskip("openvino")
     weights = shared("weights/vit_tiny_patch16_224.augreg_in21k_ft_in1k.safetensors")
     data = shared("data/defects_solar-train.parquet")
     test = shared("data/defects_solar-test.parquet")
@@ -262,17 +341,23 @@ def test_an_exported_file_has_the_score_and_the_map(shared, tmp_path):
     )
     assert made.labels == ("good", "defective")
     path = tmp_path / "model.onnx"
-    vitkit.export(made, output=path, data=test, quiet=True)
+    exported = vitkit.export(made, output=path, data=test, quiet=True)
+    openvino = vitkit.export(made, output=path.with_suffix(".xml"), data=test, quiet=True)
     classifier = vitkit.load(made.run_dir, quiet=True)
     source = open_source(test)
     images = classifier.batch([source.picture(i) for i in range(0, len(source), 4)])
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     logits, maps = session.run(["logits", "anomaly_map"], {"images": images.numpy()})
-    expected = classifier.probabilities(classifier.logits(images)).numpy()
-    given = classifier.probabilities(torch.from_numpy(logits)).numpy()
-    at_most(np.abs(given - expected).max(), 1e-4)
-    at_most(np.abs(maps - anomaly_map(classifier, images).numpy()).max(), 1e-4)
-    assert (maps > 0.5).any() and (maps < 0.1).any()
+    expected = anomaly_map(classifier, images).numpy()
+    assert (expected > 0.5).any() and (expected < 0.1).any()
+    threshold, scale = made.good.threshold.value, made.good.threshold.scale
+    given = threshold + scale * (logits[:, 1] - logits[:, 0])
+    at_most(np.abs(given - classifier.features(images)[:, 0].numpy()).max(), 1e-4)
+    at_most(np.abs(maps - expected).max(), 1e-4)
+    for agreement in (exported.agreement, openvino.agreement):
+        at_most(agreement.scores, 1e-4)
+        at_most(agreement.maps, 1e-4)
+    assert "anomaly scores differ by" in str(exported)
 
     # The file is measured as the model is
     of_model = vitkit.evaluate(made, test, quiet=True)
@@ -313,6 +398,122 @@ def test_images_of_one_part_are_left_out_together(pretrained, parts, tmp_path):
     write(1)
     with pytest.raises(ValueError, match="all 24 images of good are of one group; at least 2"):
         vitkit.finetune(pretrained, table, columns=Columns(group="part"), **settings)
+
+
+def write(folder, images):
+    """Image files by name: arrays of pixels, or bytes."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in images.items():
+        if isinstance(content, np.ndarray):
+            content = encoded(content, "PNG")
+        (folder / name).write_bytes(content)
+    return folder
+
+
+def heard_of(pretrained, data, run, **settings):
+    """The model, and what was said."""
+    heard = []
+    made = vitkit.finetune(
+        pretrained,
+        data,
+        workdir=run,
+        device="cpu",
+        progress=lambda each: heard.append(str(each)),
+        **settings,
+    )
+    return made, " ".join(heard)
+
+
+def test_copies_are_left_out_together(pretrained, parts, tmp_path):
+    """Each would be in memory by the other, and the threshold 0."""
+    good = tmp_path / "good"
+    shutil.copytree(parts / "good", good)
+    for path in sorted(good.iterdir()):
+        shutil.copy(path, good / f"copy-{path.name}")
+    run = tmp_path / "run"
+    made, said = heard_of(pretrained, good, run, data__groups="none")
+    assert "24 good images are copies of others, and left out with these" in said
+    alone = vitkit.finetune(
+        pretrained, parts / "good", workdir=tmp_path / "alone", device="cpu", quiet=True
+    )
+    assert made.good.threshold.images == alone.good.threshold.images == 24
+    assert made.good.threshold.value == pytest.approx(alone.good.threshold.value, rel=1e-3)
+
+
+def test_shots_of_a_burst_are_left_out_together(pretrained, tmp_path):
+    draws = np.random.default_rng(0)
+    shots = {}
+    for part in range(24):
+        scene = np.asarray(
+            Image.fromarray(draws.integers(0, 256, (6, 6, 3), dtype=np.uint8)).resize((SIDE, SIDE))
+        )
+        for shot in range(3):
+            noise = draws.normal(0, 3, scene.shape)
+            shots[f"{part:02}-{shot}.png"] = (scene + noise).clip(0, 255).astype(np.uint8)
+    made, said = heard_of(pretrained, write(tmp_path / "good", shots), tmp_path / "run")
+    assert "24 bursts of 3 photographs" in said and "they are left out together" in said
+    assert made.good.threshold.images == 24 and made.good.used == 72
+
+
+def test_good_images_that_are_all_one_get_a_sentence(pretrained, tmp_path):
+    same = write(tmp_path / "good", {f"{i}.png": stripes(0) for i in range(5)})
+    with pytest.raises(ValueError, match="all 5 good images are copies of one image; at least 2"):
+        vitkit.finetune(pretrained, same, workdir=tmp_path / "run", device="cpu", quiet=True)
+
+
+def test_images_that_look_like_one_burst_count_alone_and_it_is_said(pretrained, parts, tmp_path):
+    few = write(tmp_path / "good", {f"{i}.png": stripes(i) for i in range(4)})
+    made, said = heard_of(pretrained, few, tmp_path / "run")
+    assert "all 4 good images look like shots of one burst, and each counts as an indep" in said
+    assert made.good.threshold.images == 4
+
+
+def test_grey_of_16_bits_several_sizes_and_broken_images(pretrained, tmp_path):
+    images = {f"{i}.png": stripes(i) for i in range(6)}
+    images["wide.png"] = np.tile(stripes(7), (1, 2, 1))
+    grey = np.asarray(Image.fromarray(stripes(8)).convert("L")).astype(np.uint16) * 257
+    images["grey.png"] = encoded(grey, "PNG")
+    images["broken.png"] = encoded(stripes(9), "PNG")[:99]
+    made, said = heard_of(pretrained, write(tmp_path / "good", images), tmp_path / "run")
+    assert made.good.used == 8 and "left out: " in said and "broken.png" in said
+    answers = vitkit.predict(made, tmp_path / "good" / "grey.png", quiet=True)
+    assert answers[0].label in ("good", "unlike")
+
+
+def test_arrays_with_nan_are_no_images(pretrained, tmp_path):
+    folder = tmp_path / "good"
+    folder.mkdir()
+    for i in range(4):
+        pixels = stripes(i).astype(np.float32) / 255
+        if i == 3:
+            pixels[0, 0, 0] = np.nan
+        np.save(folder / f"{i}.npy", pixels)
+    made, said = heard_of(pretrained, folder, tmp_path / "run")
+    assert made.good.used == 3 and "left out: " in said and "3.npy" in said
+
+
+def test_damaged_weights_are_noticed(pretrained, parts, tmp_path):
+    classifier = vitkit.load(pretrained, quiet=True)
+    with torch.no_grad():
+        classifier.model.blocks[0].norm1.weight[0] = float("nan")
+    damaged = str(save(classifier, tmp_path / "damaged"))
+    with pytest.raises(ValueError, match="NaN"):
+        vitkit.finetune(damaged, parts / "good", workdir=tmp_path / "run", quiet=True)
+
+
+def test_listed_images_are_left_out(pretrained, parts, tmp_path):
+    listed = tmp_path / "listed.txt"
+    listed.write_text("".join(f"{parts / 'good' / f'{i:02}.png'}\n" for i in range(4)))
+    made, said = heard_of(pretrained, parts / "good", tmp_path / "run", data__exclude=str(listed))
+    assert made.good.used == 20 and "4 images that" in said and "are left out" in said
+
+
+def test_a_good_class_may_be_named_as_the_others_are(pretrained, parts, tmp_path):
+    shutil.copytree(parts, tmp_path / "parts")
+    (tmp_path / "parts" / "good").rename(tmp_path / "parts" / "unlike")
+    shutil.copytree(parts / "spot", tmp_path / "parts" / "dent")
+    made, _ = heard_of(pretrained, tmp_path / "parts", tmp_path / "run", normal="unlike")
+    assert made.labels == ("unlike", "other")
 
 
 def test_it_is_no_pretrained_model(made, parts, tmp_path):

@@ -11,6 +11,7 @@ from vitkit.finetuning.memory_bank import (
     fit_threshold,
     left_out_scores,
     memory_bank,
+    with_copies,
 )
 from vitkit.models.head import distances_to
 
@@ -29,6 +30,31 @@ def test_a_good_image_is_left_out_with_its_group():
         others = patches[torch.from_numpy(groups != group)].flatten(0, 1)
         assert scores[i] == pytest.approx(anomaly_score(patches[i], others), abs=1e-6)
     at_least(scores[3], 0.05)  # not 0, though its copy is in memory
+
+
+def test_left_out_scores_are_those_of_all_distances():
+    """Though most patches are compared with a few rows of the memory only."""
+    patches = directions(12, 300, 6)  # more patches than are compared together; two make the score
+    patches[:, :100] = directions(1, 100, 6, seed=1)  # that all images share
+    groups = np.array([0, 0, *range(1, 11)])
+    bank = memory_bank(patches, most=1200)
+    scores = left_out_scores(patches, groups, bank)
+    for i in (0, 1, 7):
+        others = bank.patches[torch.from_numpy(groups[bank.images] != groups[i])]
+        assert scores[i] == pytest.approx(anomaly_score(patches[i], others), abs=1e-6)
+
+
+def test_copies_belong_to_the_groups_of_each_other():
+    patches = directions(6, 9, 8)
+    groups = np.array([0, 1, 2, 3, 3, 4])
+    assert with_copies(patches, groups)[1] == 0
+    patches[2] = patches[0] + 1e-6  # a copy of image 0, and another of 4, whose group has 3 in it
+    patches[5] = patches[4]
+    found, copies = with_copies(patches, groups)
+    assert copies == 2 and len(np.unique(found)) == 3
+    assert found[0] == found[2] and found[3] == found[4] == found[5]
+    patches[1, :-1] = patches[0, :-1]  # but for one patch
+    assert with_copies(patches, groups)[1] == 2
 
 
 def test_of_many_patches_each_image_keeps_some_whatever_the_others_are():

@@ -56,6 +56,7 @@ from .sources.source import without as without
 from .sources.source import write_list as write_list
 from .sources.splits import Splits as Splits
 from .sources.splits import grouped_columns as grouped_columns
+from .sources.splits import grouped_to_measure as grouped_to_measure
 from .sources.splits import open_parts as open_parts
 from .sources.splits import open_source as open_source
 from .sources.splits import open_splits as open_splits

@@ -215,8 +215,11 @@ def concatenated(parts: Iterable[Rows]) -> list[Tensor]:
     for rows in _one_behind(parts):
         batches.append([values.cpu() for values in rows])
     own = [torch.cat(values) for values in zip(*batches, strict=True)]
+    del batches  # of many images each copy counts
     of_all_ranks = from_every_rank(own)
-    joined = [torch.cat(values) for values in zip(*of_all_ranks, strict=True)]
+    joined = own
+    if len(of_all_ranks) > 1:
+        joined = [torch.cat(values) for values in zip(*of_all_ranks, strict=True)]
     if not joined or not len(joined[0]):
         raise BadData("there is no image to evaluate on")
     return joined

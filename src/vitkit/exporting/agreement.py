@@ -15,6 +15,7 @@ from vitkit.curation import different
 from vitkit.data import Source, parts_at, source_at
 from vitkit.evaluation import tango, tied_answers, wilson
 from vitkit.evaluation.metrics.ties import TIED
+from vitkit.exporting.distances import Differences, classifier_with_map, differences
 from vitkit.prediction import Item, prepared_images, spread
 from vitkit.prediction.batches import pixels_of
 from vitkit.prediction.calibration import CALIBRATED, items_of_source, to_calibrate
@@ -158,8 +159,21 @@ class Agreement:
     """Number of ties within the rounding of float32; such a tie never counts as a loss."""
     tolerance: float = TIED
     """Largest relative difference of two probabilities that counts as a tie."""
+    scores: float | None = None
+    """Largest difference of two anomaly scores; None for a model that is not one of good images."""
+    maps: float | None = None
+    """Largest difference of two distances in an anomaly map; None for a model that is not one of good images."""
+    resizes: bool = False
+    """Whether the file resizes pictures itself, so that their levels may differ by one."""
     unit: str = "image"
     """What has a class: an image, or a pixel, of which `images` are compared then."""
+
+    @property
+    def farthest(self) -> float:
+        """The larger of `scores` and `maps`, NaN if one of them is; 0 without these."""
+        if self.scores is None or self.maps is None:
+            return 0.0
+        return float(np.maximum(self.scores, self.maps))
 
     @property
     def interval_of_same(self) -> tuple[float, float]:
@@ -221,6 +235,11 @@ class Agreement:
                 f"; it calls {self.unknown:.1%} of them unknown, the model {self.models_unknown:.1%}, and they "
                 f"agree on {self.same_unknown:.1%}"
             )
+        if self.scores is not None:
+            text += (
+                f"; anomaly scores differ by {self.scores:.2g} at most, and distances of patches by "
+                f"{self.maps:.2g}"
+            )
         return text
 
 
@@ -240,6 +259,8 @@ def agree(model: Runtime, file: Runtime, trial: Trial, precision: Weights = "flo
     pictures = []
     unknown = []
     models_unknown = []
+    apart: Differences | None = None
+    remembers = classifier_with_map(model, file)
     size = BATCH
     maps = isinstance(file, FileRuntime) and file.exported.segments
     if maps:  # of images of one size
@@ -255,6 +276,10 @@ def agree(model: Runtime, file: Runtime, trial: Trial, precision: Weights = "flo
             given.append(pixels_of_maps(file, images))
             pictures.append(model.preprocessing.image_of(images, 0).transpose(1, 2, 0))
             continue
+        if remembers is not None:
+            assert isinstance(file, FileRuntime)  # classifier_with_map has checked this
+            found = differences(remembers, file, images, readable)
+            apart = found if apart is None else apart.and_those(found)
         logits, strangeness = logits_and_strangeness(model, images)
         expected.append(activate_array(logits, model.activation))
         if isinstance(file, FileRuntime) and file.exported.takes_pictures:
@@ -284,6 +309,10 @@ def agree(model: Runtime, file: Runtime, trial: Trial, precision: Weights = "flo
     if photographs is None:
         photographs = different(pictures)
     agreement = replace(agreement, photographs=photographs)
+    if apart is not None:
+        assert isinstance(file, FileRuntime)
+        resizes = file.exported.takes_pictures
+        agreement = replace(agreement, scores=apart.scores, maps=apart.maps, resizes=resizes)
     if maps:
         return replace(agreement, unit="pixel")
     if not unknown:

@@ -18,6 +18,12 @@ LEAST = {"float32": 0.99, "float16": 0.99, "bfloat16": 0.95, "int8": 0.9}
 # Largest difference of an output that is not a probability, relative to the largest output
 LARGEST_SHARE = {"float32": 1e-3, "float16": 0.01, "bfloat16": 0.05, "int8": 0.2}
 
+# Largest difference of an anomaly score, or of a distance in the map, of a model of good images
+APART = {"float32": 1e-4, "float16": 2e-3, "bfloat16": 0.02, "int8": 0.05}
+RESIZED = (
+    2e-3  # and at least of a file that resizes pictures, and rounds their levels as no library does
+)
+
 # Largest loss of accuracy: estimated by the model's own probabilities, and measured with true classes at
 # the lower end of the confidence interval
 LOST = {"float32": 0.0005, "float16": 0.001, "bfloat16": 0.003, "int8": 0.006}
@@ -44,6 +50,14 @@ def wrong(agreement: Agreement, precision: str, activation: Activation, least: f
         )
     if least == 0:
         return ""
+    most = APART[precision]
+    if agreement.resizes:
+        most = max(most, RESIZED)
+    if agreement.scores is not None and not agreement.farthest <= most:
+        return (
+            f"its anomaly scores differ by {agreement.scores:.2g}, and its distances of patches by "
+            f"{agreement.maps:.2g}; {most:g} is accepted (`agreement=0` accepts anything)"
+        )
     accepted = LOST[precision]
     if not agreement.cost <= accepted:
         return (

@@ -21,29 +21,35 @@ from vitkit.data import (
     check_images,
     content_digest,
     grouped_columns,
+    grouped_to_measure,
     parts_at,
     subset,
+    without,
 )
-from vitkit.evaluation import Metric, batches_of, collect
+from vitkit.evaluation import Metric, Part, Subject, batches_of, collect
 from vitkit.evaluation.evaluator import concatenated
 from vitkit.evaluation.metrics.defects import (
     GOOD,
     MEMORY_BANK,
+    Defects,
+    LocatedDefects,
     detection,
     good_or_not,
     without_good_class,
 )
+from vitkit.evaluation.regions import regions_for
 from vitkit.finetuning.memory_bank import (
     Threshold,
     fit_threshold,
     left_out_scores,
     memory_bank,
+    with_copies,
 )
 from vitkit.models import VisionTransformer, ViTConfig
 from vitkit.models.head import MemoryPool
 from vitkit.recipes import Data, Recipe, Say
 from vitkit.system.console.text import counted, some
-from vitkit.system.errors import BadData, BadSettings, Unsupported
+from vitkit.system.errors import BadData, BadSettings, BadWeights, Unsupported
 from vitkit.system.machine import Precision, autocast, cpus
 from vitkit.system.processes.ranks import from_rank_0
 from vitkit.weights import Classifier, fitted_to, load_for, preprocessing_for, rebuilt
@@ -136,14 +142,19 @@ def open_good_images(data: Data, normal: str) -> GoodImages:
             f"`normal` is {normal!r}, and the classes of {data.source} are {some(list(learn.labels))}"
         )
     others = [label for label in learn.labels if label != normal]
-    other = UNLIKE
+    other = UNLIKE if normal != UNLIKE else "other"
     if len(others) == 1:
         other = others[0]
     labels = (normal, other)
 
     # The parts, without unreadable images
     notes: list[str] = []
-    learn = _intact(good_or_not(learn, labels), notes)
+    learn = good_or_not(learn, labels)
+    if data.exclude:
+        rest = without(learn, data.exclude)
+        notes.append(f"{len(learn) - len(rest):,} images that {data.exclude} lists are left out")
+        learn = rest
+    learn = _intact(learn, notes)
     is_good = learn.target_array == GOOD
     good = subset(learn, np.flatnonzero(is_good))
     if len(good) < LEAST:
@@ -152,8 +163,9 @@ def open_good_images(data: Data, normal: str) -> GoodImages:
             f"at least {LEAST} are needed, to compare one with another, and 19 for a threshold that 5 % of "
             "good images exceed"
         )
-    # Bursts are not looked for: good parts before one camera look as alike as shots of one burst
-    if good.groups is not None and len(np.unique(good.groups)) < LEAST:
+    if good.groups is None and data.groups == "auto":
+        good = _in_bursts(good, notes)
+    elif good.groups is not None and len(np.unique(good.groups)) < LEAST:
         raise BadData(
             f"all {len(good):,} images of {normal} are of one group; at least {LEAST} groups are needed, to "
             "compare one with another"
@@ -167,6 +179,20 @@ def open_good_images(data: Data, normal: str) -> GoodImages:
         notes += without_good_class(test, labels)
         test = _intact(good_or_not(test, labels), notes)
     return GoodImages(good, bad if len(bad) else None, test, test_name, labels, tuple(notes))
+
+
+def _in_bursts(good: Source, notes: list[str]) -> Source:
+    """The good images with the bursts that they are of: a shot that is left out would be in memory by the next
+    one, and its score too low. A sentence is added to the notes."""
+    grouped, sentences = from_rank_0(lambda: grouped_to_measure(good, "they are left out together"))
+    if grouped.groups is not None and len(np.unique(grouped.groups)) < LEAST:
+        notes.append(
+            f"all {len(good):,} good images look like shots of one burst, and each counts as an independent one: if "
+            "they show a single part, the threshold is too low"
+        )
+        return good
+    notes += sentences
+    return grouped
 
 
 def _intact(source: Source, notes: list[str]) -> Source:
@@ -194,10 +220,18 @@ def at_own_resolution(recipe: Recipe, good: Source) -> Recipe:
 
 
 def good_model(
-    recipe: Recipe, images: GoodImages, device: torch.device, precision: Precision, say: Say
+    recipe: Recipe,
+    images: GoodImages,
+    device: torch.device,
+    precision: Precision,
+    say: Say,
+    masks: str = "",
 ) -> GoodModel:
     """The model of good images, from the weights and for the image size of a recipe. Raises VitkitError for
-    a model that is no Vision Transformer."""
+    a model that is no Vision Transformer.
+
+    masks: where images to measure on are defective, as `vitkit.evaluate` takes it.
+    """
     trunk = trunk_for(recipe, device)
     good, note = _few_enough(images.good, trunk)
     if note:
@@ -208,6 +242,15 @@ def good_model(
 
     # The patches of all good images, and the scores of each by a memory bank without it
     patches = patches_of(trunk, good, precision)
+    _check_finite(patches)
+    groups, copies = with_copies(patches, groups)
+    if copies:
+        say(f"{counted(copies, 'good image')} are copies of others, and left out with these")
+    if len(np.unique(groups)) < LEAST:
+        raise BadData(
+            f"all {len(good):,} good images are copies of one image; at least {LEAST} different ones are needed, to "
+            "compare one with another"
+        )
     memory = memory_bank(patches)
     scores = left_out_scores(patches, groups, memory)
     height, width = recipe.data.preprocessing.size
@@ -238,9 +281,33 @@ def good_model(
         # The threshold was chosen by the scores of these good images
         figures = [metric for metric in found if metric.name != "false_alarms"]
     if images.test is not None:
-        excess = scores_of(classifier, images.test, precision) - threshold.value
-        test = detection(excess, images.test.target_array != GOOD, images.test.groups)
+        test = _measured(classifier, images.test, recipe.data.source, masks, precision, say)
     return GoodModel(classifier, threshold, images, len(good), tuple(figures), tuple(test))
+
+
+def _check_finite(patches: Tensor) -> None:
+    """Raises BadWeights for patches, (I, N, D), that are not finite."""
+    broken = int((~patches.isfinite()).any(2).any(1).sum())
+    if broken:
+        raise BadWeights(
+            f"the model gives NaN or infinity for {counted(broken, 'good image')}, so nothing can be compared; its "
+            "weights may be damaged"
+        )
+
+
+def _measured(
+    classifier: Classifier, test: Source, data: str, masks: str, precision: Precision, say: Say
+) -> list[Metric]:
+    """The figures of the images to test on; with AUPRO if it is known where these are defective."""
+    regions, notes = from_rank_0(lambda: regions_for(classifier, test, data, masks))
+    for sentence in notes:
+        say(sentence)
+    evaluator: Defects | LocatedDefects = Defects()
+    if regions is not None:
+        evaluator = LocatedDefects(regions)
+    part = Part(test, batches_of(classifier, test, "testing"))
+    with autocast(classifier.device, precision):
+        return list(evaluator.measure(Subject(classifier), part))
 
 
 def turns_help(patches: Tensor, turned: Tensor, groups: np.ndarray, scores: np.ndarray) -> bool:
@@ -329,6 +396,8 @@ def patches_of(
 
     batches = batches_of(classifier, source, "reading patches")
     patches, indices = concatenated(collect(model, batches, read, classifier.device))
+    if (indices.diff() > 0).all():  # as without other processes, which spares a copy
+        return patches
     return patches[indices.argsort()]
 
 

@@ -16,6 +16,9 @@ from vitkit.models.head import distances_to, worst_count
 from vitkit.system.console.progress import bar
 
 MOST = 8_192  # largest number of patches in memory
+EVERY = 8  # of so many patches in memory one bounds the distances to all
+EXACT = 32  # patches of an image whose distances to all patches are computed together
+COPIED = 1e-4  # largest distance of two patches of an image and its copy
 REJECTED = 0.05  # share of good images whose score may exceed the threshold
 CERTAIN = (
     3.0  # logit of a good image of median score, by which "good" is likelier than the other class
@@ -94,14 +97,60 @@ def covering(rows: Tensor, count: int) -> Tensor:
     return chosen
 
 
+def with_copies(patches: Tensor, groups: np.ndarray) -> tuple[np.ndarray, int]:
+    """The groups of images, (I,), with copies of an image in its group, and the number of copies: a copy that is
+    left out would be in memory by the other. patches: of length 1, (I, N, D)."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    means = torch.stack([own.float().mean(0) for own in patches])  # (I, D)
+    means = torch.nn.functional.normalize(means, dim=1)
+    first, second = (means @ means.mT > 1 - COPIED).nonzero(as_tuple=True)
+    is_later = first < second
+    pairs = []
+    for i, j in zip(first[is_later].tolist(), second[is_later].tolist(), strict=True):
+        # float16 has changed their length
+        similar = torch.cosine_similarity(patches[i].float(), patches[j].float())  # (N,)
+        if similar.min() > 1 - COPIED:
+            pairs.append((i, j))
+    if not pairs:
+        return groups, 0
+
+    # Images are linked to those of their group, and to their copies
+    numbers = np.unique(groups, return_index=True, return_inverse=True)
+    links = np.array([*pairs, *zip(range(len(groups)), numbers[1][numbers[2]], strict=True)])
+    graph = coo_array((np.ones(len(links)), links.T), (len(groups), len(groups)))
+    joined = connected_components(graph, directed=False)[1]
+    return joined, len({j for _, j in pairs})
+
+
 def left_out_scores(patches: Tensor, groups: np.ndarray, memory: MemoryBank) -> np.ndarray:
     """The anomaly score of each good image by the memory bank without the patches of its group: float64
     (I,). patches: of length 1, (I, N, D). groups: group numbers, (I,)."""
+    few = MemoryBank(memory.patches[::EVERY].contiguous(), memory.images[::EVERY])
     scores = np.zeros(len(patches))
     for i in bar("leaving good images out")(range(len(patches)), len(patches)):
-        is_other = torch.from_numpy(groups[memory.images] != groups[i])
-        scores[i] = anomaly_score(patches[i], memory.patches[is_other])
+        of_few = torch.from_numpy(groups[few.images] == groups[i])
+        of_all = torch.from_numpy(groups[memory.images] == groups[i])
+        own = patches[i].float()  # (N, D)
+        count = worst_count(len(own))
+        # Only the largest distances count. The distance to a few patches bounds that to all from above
+        bounds = distances_without(own, few.patches, of_few)
+        exact = torch.empty(0)
+        for rows in bounds.argsort(descending=True).split(EXACT):
+            if len(exact) >= count and exact.topk(count).values[-1] >= bounds[rows[0]]:
+                break
+            found = distances_without(own[rows], memory.patches, of_all)
+            exact = torch.cat([exact, found])
+        scores[i] = float(exact.topk(count).values.mean())
     return scores
+
+
+def distances_without(patches: Tensor, memory: Tensor, is_left_out: Tensor) -> Tensor:
+    """The distance of each patch to the nearest in memory of those that are not left out, 2 at most: (N, D),
+    (M, D) and bool (M,) -> (N,)."""
+    similar = patches @ memory.mT  # (N, M)
+    return 1 - similar.masked_fill(is_left_out, -1).amax(1)
 
 
 def anomaly_score(patches: Tensor, memory: Tensor) -> float:

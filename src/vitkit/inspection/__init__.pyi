@@ -9,6 +9,7 @@ from .figures.alignment import draw_alignment as draw_alignment
 from .figures.anomaly_maps import anomaly_map as anomaly_map
 from .figures.anomaly_maps import has_anomaly_map as has_anomaly_map
 from .figures.anomaly_maps import heated as heated
+from .figures.anomaly_maps import logits_and_patch_logits as logits_and_patch_logits
 from .figures.attention_maps import logits_and_rollout as logits_and_rollout
 from .figures.attention_maps import raw_attention as raw_attention
 from .figures.attention_maps import rollout as rollout

@@ -210,7 +210,7 @@ class FileRuntime:
     def logits(self, images: np.ndarray) -> np.ndarray:
         """Prepared images, uint8 (B, 3, h, w), -> float32 (B, K). Raises VitkitError for a file whose outputs
         do not match its description."""
-        return self._outputs(images)[0]
+        return self.outputs(images)[0]
 
     @property
     def least(self) -> np.ndarray | None:
@@ -223,7 +223,7 @@ class FileRuntime:
     def logits_and_strangeness(self, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Logits (B, K), and out-of-distribution scores (B,), above 0 for unknown images; for a file with
         thresholds."""
-        outputs = self._outputs(images)
+        outputs = self.outputs(images)
         if len(outputs) < 2 or outputs[1].shape != (len(images),):
             raise BadWeights(
                 f"{self.path} lacks the output for unknown images that its metadata describe; export the "
@@ -231,7 +231,7 @@ class FileRuntime:
             )
         return outputs[0], outputs[1]
 
-    def _outputs(self, images: np.ndarray) -> list[np.ndarray]:
+    def outputs(self, images: np.ndarray) -> list[np.ndarray]:
         """All outputs of the file, the first of them (B, K), or (B, K, h, w) if every pixel has logits. Raises
         VitkitError for any error of the library: a file may open and still fail when it is computed."""
         try:

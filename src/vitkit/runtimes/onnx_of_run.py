@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 FILE = "model.onnx"
 FOLDER = "model"
+RECORDS = ("recipe.json", "good_images.json")
 RECORD = "kept"  # key of the record in the JSON file beside the copy
 FOR_PEOPLE = ("README.md", "LICENSE")  # files of a model's folder that do not affect its answers
 
@@ -36,11 +37,16 @@ def run_of(model: "str | Path | Classifier") -> Path | None:
     if not isinstance(model, str | Path):
         return None
     path = Path(model)
-    if (path / "recipe.json").is_file():
+    if _is_run(path):
         return path
-    if path.name == FOLDER and (path.parent / "recipe.json").is_file():
+    if path.name == FOLDER and _is_run(path.parent):
         return path.parent
     return None
+
+
+def _is_run(path: Path) -> bool:
+    """Whether a directory has the record of a run, or of a model of good images."""
+    return any((path / name).is_file() for name in RECORDS)
 
 
 def kept_file(run_dir: Path) -> Path:

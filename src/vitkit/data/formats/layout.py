@@ -74,6 +74,10 @@ def layout_of(root: Path, paths: Sequence[Folders], labelled: bool, level: int |
         notes.append("parts are the folders inside the class folders")
     parts: list[str | None] = [""] * len(paths)
     if divided:
+        annotations = {path[0] for path in rest if path and path[0].casefold() in BESIDE}
+        if annotations:  # as in MVTec's data sets: train/good, test/crack, ground_truth/crack
+            rest = [() if path and path[0] in annotations else path for path in rest]
+            notes.append(f"images of {some(sorted(annotations))} are annotations, not examples")
         _check_parts(root, rest, divided)
         parts = [divided.get(path[0]) if path else None for path in rest]
         rest = _within_parts(rest)

@@ -297,10 +297,12 @@ def _bursts(source: Source) -> "tuple[Bursts | None, tuple[str, ...]]":
     return bursts, ()
 
 
-def grouped_to_measure(source: Source) -> tuple[Source, tuple[str, ...]]:
+def grouped_to_measure(
+    source: Source, dependent: str = "their answers are not independent"
+) -> tuple[Source, tuple[str, ...]]:
     """Images that a model is measured on, with their groups, from a column or else by bursts; and notes on
-    them: which images belong together, or why bursts were not looked for."""
-    dependent = "their answers are not independent"
+    them: which images belong together, or why bursts were not looked for. dependent: what follows for images
+    of one group, for the notes."""
     if source.groups is not None:
         return source, _note_on_groups(source, "group", "images", dependent)
     bursts, notes = _bursts(source)

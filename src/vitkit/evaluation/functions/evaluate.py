@@ -16,12 +16,12 @@ from vitkit.data import (
     Splits,
     fingerprint,
     grouped_columns,
+    grouped_to_measure,
     parts_at,
     source_at,
     splits_at,
     subset,
 )
-from vitkit.data.sources.splits import grouped_to_measure
 from vitkit.evaluation.benchmarks.corruptions import Corruption
 from vitkit.evaluation.benchmarks.imagenet_c import is_imagenet_c
 from vitkit.evaluation.benchmarks.named import SETS, Named, SetName, open_named
@@ -36,6 +36,8 @@ from vitkit.evaluation.functions.report import (
     report_on_files,
 )
 from vitkit.evaluation.metrics.defects import (
+    Defects,
+    LocatedDefects,
     good_or_not,
     knows_good_images,
     learned_good_in,
@@ -43,6 +45,7 @@ from vitkit.evaluation.metrics.defects import (
 )
 from vitkit.evaluation.metrics.metric import Metric
 from vitkit.evaluation.probes.fewshot import Fewshot, shot_notes
+from vitkit.evaluation.regions import regions_for
 from vitkit.evaluation.sources import without_broken, without_unknown
 from vitkit.runtimes import RuntimeName, is_exported
 from vitkit.runtimes.given import classifier_on
@@ -142,7 +145,9 @@ def evaluate(
         device: cpu, cuda, cuda:1 or mps; auto chooses the best one.
         json: Print the metrics as one line of JSON: {name: {"value", "unit", "interval"}}.
         masks: Masks of the images, for a model that classifies every pixel: a folder of files with the images'
-            names, a COCO file (.json), or the column of the data that holds them.
+            names, a COCO file (.json), or the column of the data that holds them. For a model of good images,
+            where the others are defective: masks that are not 0 there, or boxes in a COCO file or in a column.
+            Default for such a model: the folder ground_truth in or beside `data`.
         legend: Text or JSON file that says which value or colour of a mask is which class. Default: the legend
             that the model was trained with.
         ignore: Value of a mask whose pixels do not count. Default: that of the training.
@@ -201,7 +206,7 @@ def _evaluate(settings: Measurement, device: torch.device) -> Evaluation:
     if settings.named == "imagenet-c":
         check_imagenet_c(settings)
     loaded = classifier_on(settings.model, settings.hints, settings.runtime, settings.precision)
-    if settings.masks or classifies_pixels(loaded):
+    if classifies_pixels(loaded) or (settings.masks and not knows_good_images(loaded)):
         return evaluate_masks(settings, loaded, device)
     if not settings.evals or not set(settings.evals) <= WITHOUT_HEAD:
         check_answers(
@@ -225,8 +230,10 @@ def _evaluate(settings: Measurement, device: torch.device) -> Evaluation:
         named, source, title = named_images(settings.named, settings, loaded)
     else:
         source, title, notes = images_of(settings, loaded)
-    if knows_good_images(loaded) and not any(getattr(settings, name) for name in FOR_REPORTS):
-        settings = replace(settings, evals=settings.evals or ("defects",))
+    if knows_good_images(loaded):
+        _check_for_good_images(settings)
+        if not any(getattr(settings, name) for name in FOR_REPORTS):
+            settings = replace(settings, evals=settings.evals or ("defects",))
 
     # Images with one class each get a full report, all others the metrics of their evaluators
     if source.target_kind == "class" and not settings.evals:
@@ -238,6 +245,12 @@ def _evaluate(settings: Measurement, device: torch.device) -> Evaluation:
             f"{source.target_kind!r}"
         )
     evaluators = _evaluators(settings, source)
+    if knows_good_images(loaded) and "defects" in settings.evals:
+        regions, sentences = regions_for(loaded, source, settings.data, settings.masks)
+        notes = (*notes, *sentences)
+        if regions is not None:
+            others = [each for each in evaluators if not isinstance(each, Defects)]
+            evaluators = [LocatedDefects(regions), *others]
     if on_rank_0():
         for sentence in notes:
             say(printable(sentence))
@@ -251,6 +264,25 @@ def _evaluate(settings: Measurement, device: torch.device) -> Evaluation:
         with autocast(classifier.device, settings.precision):
             metrics += evaluator.measure(Subject(classifier), part)
     return Evaluation.of(settings, title, tuple(metrics), None, source)
+
+
+def _check_for_good_images(settings: Measurement) -> None:
+    """Raises BadSettings for settings about masks that do not go with a model of good images."""
+    if settings.legend is not None or settings.ignore is not None:
+        raise BadSettings(
+            "`legend` and `ignore` are for models that classify every pixel; of a model of good images `masks` say "
+            "where images are defective, by all pixels that are not 0"
+        )
+    if not settings.masks:
+        return
+    given = [f"`{name}`" for name in FOR_REPORTS if getattr(settings, name)]
+    if settings.evals and "defects" not in settings.evals:
+        given.append("`evals`")
+    if given:
+        raise BadSettings(
+            f"`masks` measure where a model of good images sees defects, and {', '.join(given)} measure something "
+            "else; give them in another call"
+        )
 
 
 def _evaluators(settings: Measurement, source: Source) -> Sequence[Evaluator]:

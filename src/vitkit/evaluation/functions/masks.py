@@ -15,13 +15,13 @@ from vitkit.data import (
     Source,
     fingerprint,
     grouped_columns,
+    grouped_to_measure,
     masked,
     part_of,
     splits_with_masks,
 )
 from vitkit.data.masks.legend import Codes
 from vitkit.data.masks.pairs import parts_with_masks
-from vitkit.data.sources.splits import grouped_to_measure
 from vitkit.evaluation.functions.outcome import Evaluation, Measurement
 from vitkit.evaluation.metrics.segmentation import SegmentationScores, measure_masks, readable
 from vitkit.runtimes import Eager, check_segments, segments

@@ -1,6 +1,6 @@
-"""How well a model of good images tells them from others, and where it sees that they differ.
+"""How well a model of good images tells them from others.
 
-Legend: N images, R regions of pixels that are known to be defective, (H, W) pixels.
+Legend: N images.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,6 +22,8 @@ from vitkit.evaluation.metrics.metric import (
     resampled,
     share_interval,
 )
+from vitkit.evaluation.metrics.overlap import Regions, overlap
+from vitkit.inspection import logits_and_patch_logits
 from vitkit.models import ViTConfig
 from vitkit.system.console.text import counted, some
 from vitkit.system.errors import BadData, BadImage, BadSettings, BadWeights
@@ -29,7 +31,6 @@ from vitkit.weights import Classifier
 
 MEMORY_BANK = "memory bank"  # what the origin of such a model calls its head
 GOOD = 0  # the class of good images in a model of them, and in sources that `good_or_not` gives
-LARGEST_SHARE = 0.3  # of good pixels that are called defective, up to which AUPRO is integrated
 
 
 def knows_good_images(classifier: Classifier) -> bool:
@@ -92,25 +93,52 @@ class Defects:
     def measure(self, subject: Subject, part: Part) -> Iterator[Metric]:
         """Yields the metrics of `detection`. Raises VitkitError for a model that has not two classes, and
         if there is no image."""
-        classifier = subject.classifier
-        if len(classifier.labels) != 2:
-            raise BadSettings(
-                f"the model has {len(classifier.labels)} classes, and `evals='defects'` measures a model "
-                "of good images, which has two"
-            )
-        source = good_or_not(part.source, classifier.labels)
+        yield from _measured(subject.classifier, part, None)
 
-        def read(batch: Batch) -> tuple[Tensor, ...]:
+
+@dataclass(frozen=True, eq=False)
+class LocatedDefects:
+    """Figures of a model of good images, on images of which it is known where they are defective."""
+
+    regions: Regions
+    """Where the images of the part are defective."""
+
+    def judges(self, target_kind: TargetKind) -> bool:
+        """Whether an image has one class."""
+        return target_kind == "class"
+
+    def measure(self, subject: Subject, part: Part) -> Iterator[Metric]:
+        """Yields the metrics of `detection`, and `overlap`'s. Raises VitkitError as `Defects` does."""
+        yield from _measured(subject.classifier, part, self.regions)
+
+
+def _measured(classifier: Classifier, part: Part, regions: Regions | None) -> list[Metric]:
+    """The figures of a model of good images; with `overlap`'s if it is known where images are defective."""
+    if len(classifier.labels) != 2:
+        raise BadSettings(
+            f"the model has {len(classifier.labels)} classes, and `evals='defects'` measures a model "
+            "of good images, which has two"
+        )
+    source = good_or_not(part.source, classifier.labels)
+
+    def read(batch: Batch) -> tuple[Tensor, ...]:
+        if regions is None:
             logits = classifier.logits(batch.images).float()  # (B, 2)
             return logits[:, 1 - GOOD] - logits[:, GOOD], batch.indices
+        logits, of_patches = logits_and_patch_logits(classifier, batch.images)
+        maps = of_patches[..., 1 - GOOD] - of_patches[..., GOOD]  # (B, h, w)
+        return logits[:, 1 - GOOD] - logits[:, GOOD], batch.indices, maps
 
-        rows = collect(classifier.model, part.batches, read, classifier.device)
-        excess, indices = concatenated(rows)
-        is_bad = source.target_array[indices.numpy()] != GOOD
-        groups = None
-        if source.groups is not None:
-            groups = source.groups[indices.numpy()]
-        yield from detection(excess.double().numpy(), is_bad, groups)
+    rows = collect(classifier.model, part.batches, read, classifier.device)
+    excess, indices, *maps = concatenated(rows)
+    is_bad = source.target_array[indices.numpy()] != GOOD
+    groups = None
+    if source.groups is not None:
+        groups = source.groups[indices.numpy()]
+    figures = detection(excess.double().numpy(), is_bad, groups)
+    if regions is not None:
+        figures.insert(1, overlap(maps[0].numpy(), regions.of(indices.numpy()), groups))
+    return figures
 
 
 def detection(
@@ -168,50 +196,3 @@ def auroc(scores: np.ndarray, is_bad: np.ndarray) -> float:
         return np.nan
     ranks = rankdata(scores)  # the mean rank of ties
     return float((ranks[is_bad].sum() - bad * (bad + 1) / 2) / (bad * good))
-
-
-def per_region_overlap(
-    maps: Sequence[np.ndarray],
-    regions: Sequence[Sequence[np.ndarray]],
-    largest_share: float = LARGEST_SHARE,
-) -> float:
-    """AUPRO (Bergmann et al. 2020): the mean share of each defective region that is found, over thresholds
-    at which at most `largest_share` of the good pixels are called defective, divided by that share.
-
-    Args:
-        maps: Scores of the pixels of each image, (H, W).
-        regions: For each image its defective regions, bool (H, W) each; none for a good image.
-        largest_share: Share of good pixels up to which the curve is integrated.
-
-    Raises:
-        BadData: If no image has a region, or none has a good pixel.
-    """
-    good = []
-    owned = []  # scores of each region, and the weight of each of its pixels
-    for scores, own in zip(maps, regions, strict=True):
-        is_good = np.ones(scores.shape, bool)
-        for region in own:
-            is_good &= ~region
-            inside = np.sort(scores[region])
-            owned.append(inside)
-        good.append(scores[is_good])
-    if not owned or not sum(map(len, good)):
-        raise BadData("AUPRO needs images with defective regions, and pixels outside of these")
-
-    # At each threshold between two scores of good pixels: their share, and that of each region, above it
-    of_good = np.sort(np.concatenate(good))[::-1]
-    count = int(np.floor(largest_share * len(of_good)))
-    thresholds = of_good[: count + 1]
-    first = np.searchsorted(-of_good, -thresholds, side="left")  # good pixels above each
-    shares = first / len(of_good)
-    overlap = np.zeros(len(thresholds))
-    for inside in owned:
-        overlap += 1 - np.searchsorted(inside, thresholds, side="right") / len(inside)
-    overlap /= len(owned)
-
-    # The curve up to the largest share
-    shares, at = np.unique(shares, return_index=True)
-    overlap = overlap[at]
-    shares = np.append(shares, largest_share)
-    overlap = np.append(overlap, overlap[-1])
-    return float(np.trapezoid(overlap, shares) / largest_share)

@@ -6,7 +6,10 @@ const at = (id) => document.getElementById(id);
 const data = JSON.parse(at("data").textContent); // what vitkit export says of the model
 const SHOWN = 640; // pixels of the longer side of a picture on the page
 const TOP = 5; // classes that are shown
-const UNLIKE = "Bright where it is unlike the good photographs that the model remembers.";
+// As vitkit.inspection draws it: red, and what is below stays visible
+const HOT = [228, 26, 28];
+const STRONGEST = 0.7;
+const UNLIKE = "Red where it is unlike the good photographs that the model remembers.";
 const UNREADABLE = "this browser cannot read it as a photograph";
 
 let session = null; // the model, opened by ONNX Runtime
@@ -117,8 +120,9 @@ async function computed(images) {
   const looked = outputs.attention || outputs.anomaly_map;
   if (looked) {
     const [, rows, columns] = looked.dims;
-    answer.attention = { map: looked.data, rows, columns };
-    if (outputs.anomaly_map) at("looked").querySelector("figcaption").textContent = UNLIKE;
+    const isAnomaly = Boolean(outputs.anomaly_map);
+    answer.attention = { map: looked.data, rows, columns, isAnomaly };
+    if (isAnomaly) at("looked").querySelector("figcaption").textContent = UNLIKE;
   }
   return answer;
 }
@@ -214,14 +218,23 @@ function drawVisible(canvas, bitmap) {
   context.drawImage(bitmap, left, top, width, height, 0, 0, canvas.width, canvas.height);
 }
 
-// The photograph, dark where the map has little weight (Fig. 6 of the paper)
-function drawLooked(canvas, photograph, { map, rows, columns }) {
+// The photograph, dark where the map has little weight (Fig. 6 of the paper); or red where it is unlike good ones
+function drawLooked(canvas, photograph, { map, rows, columns, isAnomaly }) {
   canvas.width = photograph.width;
   canvas.height = photograph.height;
   const pixels = photograph.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
   const large = enlarged(map, rows, columns, canvas.height, canvas.width);
   const highest = Math.max(...map, Number.MIN_VALUE);
   large.forEach((weight, i) => {
+    if (isAnomaly) {
+      // A probability: a good photograph has none that is high, and stays as it is
+      const share = STRONGEST * Math.min(Math.max(weight, 0), 1);
+      HOT.forEach((level, channel) => {
+        const index = 4 * i + channel;
+        pixels.data[index] += share * (level - pixels.data[index]);
+      });
+      return;
+    }
     for (let channel = 0; channel < 3; channel++) pixels.data[4 * i + channel] *= weight / highest;
   });
   canvas.getContext("2d").putImageData(pixels, 0, 0);

@@ -55,7 +55,10 @@ from vitkit.weights import Hints, ModelLike, Overrides, hints_of, load
 KEYS = Overrides.__annotations__
 """Settings of the model's file; all other settings belong to the recipe."""
 
-OF_GOOD_IMAGES = ("data.", "precision")  # settings of a recipe that a model of good images has
+# Settings of a recipe that a model of good images has
+OF_GOOD_IMAGES = (
+    "precision", "init", "data.source", "data.columns", "data.groups", "data.exclude", "data.preprocessing",
+)  # fmt: skip
 
 if TYPE_CHECKING:
     OwnRecipe = Recipe
@@ -250,7 +253,8 @@ def finetune(
             names.
         masks: Masks of the images: a folder of files with the images' names, a COCO file (.json), or the column
             of DATA that holds them. The model then classifies every pixel (docs/masks.md), and `vitkit.segment`
-            uses it. Its head is computed in closed form.
+            uses it. Its head is computed in closed form. With `normal`, where images of the test part are defective
+            (`vitkit.evaluate` explains it); default then: the folder ground_truth in DATA.
         legend: Text or JSON file that says which value or colour of a mask is which class, such as the lines
             "road, 0" or "64, 0, 128, car". Default: the classes in the metadata of parquet files, or numbers.
         ignore: Value of a mask whose pixels do not count. 255 is one unless a class has it.
@@ -265,7 +269,7 @@ def finetune(
         BadData: If no classifier can be made of the images.
         Interrupted: If the run was asked to stop, and has saved itself.
     """
-    if masks:
+    if masks and not normal:
         given = {
             "preset": preset != "quick", "like": like != "paper", "portable": portable, "select": select,
             "rates": rates, "regularise": regularise, "weight_decays": weight_decays, "dropouts": dropouts,
@@ -289,11 +293,14 @@ def finetune(
             choose=_model_for,
         )
     if legend is not None or ignore is not None:
-        raise BadSettings("`legend` and `ignore` are about masks: give these with `masks`")
+        raise BadSettings(
+            "`legend` and `ignore` are about masks with classes: give these with `masks`, and without `normal`"
+        )
     values = regularisation(regularise, weight_decays, dropouts, label_smoothings)
     of_model = {name: settings[name] for name in settings if name in KEYS}
     of_recipe = {name: settings[name] for name in settings if name not in KEYS}
     hints = hints_of(of_model)
+    model_is_given = bool(data) or recipe is not None
     if recipe is None:
         begun = beginning(
             name_on_disk(model, "finetune"),
@@ -333,12 +340,16 @@ def finetune(
 
     if good:
         unused = [name for name in sorted(dotted(of_recipe)) if not name.startswith(OF_GOOD_IMAGES)]
-        unused += ["length"] * (length is not None) + ["evaluators"] * bool(evaluators)
+        given = {
+            "length": length is not None, "evaluators": evaluators,
+            "minutes": minutes != MINUTES and model_is_given,
+        }  # fmt: skip
+        unused += [name for name, is_given in given.items() if is_given]
         if unused:
             say(
                 f"a model of good images is not trained, so `{'`, `'.join(unused)}` changes nothing in it"
             )
-        made = finetune_good(recipe, data, workdir, good, hints, device, patience)
+        made = finetune_good(recipe, data, workdir, good, hints, device, patience, masks)
     elif preset == "quick":
         made = finetune_quick(recipe, data, workdir, minutes, portable, hints, device, patience)
         track = recipe.track

@@ -18,7 +18,8 @@ from vitkit.finetuning.good_images import (
 from vitkit.finetuning.plan import OtherPlan, same_place
 from vitkit.recipes import Recipe, Say
 from vitkit.system.console.text import counted
-from vitkit.system.functions.steps import IMAGES, step
+from vitkit.system.errors import BadSettings
+from vitkit.system.functions.steps import DATA, IMAGES, step
 from vitkit.system.machine import pick_precision
 from vitkit.system.processes.ranks import from_rank_0
 from vitkit.system.storage.files import parse_json, write_json
@@ -29,6 +30,7 @@ from vitkit.weights import save
 RECORD = "good_images.json"  # in the run directory: what its model was made of
 FIGURES = {
     "auroc": "area under the ROC curve",
+    "aupro": "area under the curve of overlaps with defective regions",
     "false_alarms": "good images that are called unlike",
     "missed": "other images that are called good",
 }
@@ -41,15 +43,22 @@ def remember(
     device: torch.device,
     say: Say,
     keep_size: bool = False,
+    masks: str = "",
 ) -> GoodModel:
     """Make the model of the good images of a recipe's data, and save it in `run_dir`/model. Raises
     OtherPlan for the directory of another run.
 
     keep_size: read images at the recipe's size, however large they are.
+    masks: where images of the test part are defective.
     """
     with locked(run_dir):
         _check_same(run_dir, recipe, normal)
         images = open_good_images(recipe.data, normal)
+        if masks and images.test is None:
+            raise BadSettings(
+                f"`masks` say where images of a test part are defective, and {recipe.data.source} has none: measure "
+                f"other images afterwards, {step('evaluate', run_dir, DATA, masks=masks)}"
+            )
         for sentence in _about(images):
             say(sentence)
         if not keep_size:
@@ -57,7 +66,7 @@ def remember(
         height, width = recipe.data.preprocessing.size
         say(f"images are read at {width} x {height} pixels")
         precision = from_rank_0(lambda: pick_precision(recipe.precision, device)).precision
-        made = good_model(recipe, images, device, precision, say)
+        made = good_model(recipe, images, device, precision, say, masks)
         from_rank_0(lambda: save(made.classifier.to("cpu"), run_dir / MODEL))
         record = {
             "source": recipe.data.source,

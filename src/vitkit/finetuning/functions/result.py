@@ -208,15 +208,19 @@ def finetune_good(
     hints: Hints,
     device: str,
     patience: float,
+    masks: str = "",
 ) -> Finetuned:
-    """Make a model of the good images of a data set, whose class is `normal`."""
+    """Make a model of the good images of a data set, whose class is `normal`. masks: where images of its test
+    part are defective."""
     if not (hints.crop or hints.resize):  # defects may be at the border, which a crop cuts off
         preprocessing = replace(recipe.data.preprocessing, rule="square", resize=0)
         recipe = replace(recipe, data=replace(recipe.data, preprocessing=preprocessing))
     with process_group(device, patience) as opened:
         for run_dir in _run_dirs(data, workdir):
             try:
-                made = good_images.remember(recipe, run_dir, normal, opened, say, bool(hints.image))
+                made = good_images.remember(
+                    recipe, run_dir, normal, opened, say, bool(hints.image), masks
+                )
                 break
             except OtherPlan as error:
                 if workdir is not None:

@@ -48,10 +48,20 @@ def anomaly_map(classifier: Classifier, images: Tensor) -> Tensor:
     return maps
 
 
-# Not inference_mode: see Classifier
-@torch.no_grad()
 def logits_and_anomaly_map(classifier: Classifier, images: Tensor) -> tuple[Tensor, Tensor]:
     """Classifier.logits, float32 (B, K) on the model's device, and `anomaly_map`, both from one pass."""
+    logits, of_patches = logits_and_patch_logits(classifier, images)
+    return logits, of_patches.softmax(-1)[..., 1].cpu()
+
+
+# Not inference_mode: see Classifier
+@torch.no_grad()
+def logits_and_patch_logits(classifier: Classifier, images: Tensor) -> tuple[Tensor, Tensor]:
+    """Classifier.logits, float32 (B, K), and the logits of each patch, (B, h, w, K), both on the model's device:
+    unlike probabilities, these tell apart all patches that are far from the threshold.
+
+    Raises VitkitError for a model that is not one of good images.
+    """
     model = classifier.model
     if not has_anomaly_map(classifier):
         raise Unsupported(
@@ -62,7 +72,7 @@ def logits_and_anomaly_map(classifier: Classifier, images: Tensor) -> tuple[Tens
     images = images.to(classifier.device, non_blocking=True)
     with evaluating(model):
         logits, of_patches = model.with_patch_logits(classifier.preprocessing.normalise(images))
-    return logits.float(), of_patches.float().softmax(-1)[..., 1].cpu()
+    return logits.float(), of_patches.float()
 
 
 def regions_in(
