@@ -14,6 +14,8 @@ from vitkit.data import (
     default_workers,
     fingerprint,
     is_elsewhere,
+    masked_splits,
+    masks_digest,
     merge_parts,
     random_subset,
     source_at,
@@ -176,7 +178,9 @@ def _describe(
 ) -> dict:
     """The description of the images for data.json. Raises VitkitError if the ranks see different
     images."""
-    fingerprints = {name: fingerprint(part) for name, part in (own | others).items()}
+    fingerprints = {
+        name: fingerprint(part) + masks_digest(part) for name, part in (own | others).items()
+    }
     if any(of_rank != fingerprints for of_rank in from_every_rank(fingerprints)):
         raise BadData(
             f"{shown_address(data.source)!r} differs between the machines of this run; make the copies equal"
@@ -308,7 +312,14 @@ def open_to_divide(data: Data, *, typed: bool = False) -> Splits:
         a name from the record of a run.
     """
     divides = data.parts in ("select", "three")
-    return splits_at(data.source, data.columns, data.split_seed, data.groups, divides, typed=typed)
+    columns = data.columns
+    if data.masks:
+        columns = replace(columns, target="none", label=None)
+    splits = splits_at(data.source, columns, data.split_seed, data.groups, divides, typed=typed)
+    if not data.masks:
+        return splits
+    legend = Path(data.legend) if data.legend else None
+    return masked_splits(splits, data.source, data.masks, legend, data.ignore)
 
 
 def group_setting(data: Data) -> str:

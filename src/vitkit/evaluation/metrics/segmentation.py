@@ -41,16 +41,20 @@ class PixelCounts:
     """Pixels in either boundary: int64 (K,)."""
 
 
-def count_pixels(truth: np.ndarray, predicted: np.ndarray, classes: int) -> PixelCounts:
+def count_pixels(
+    truth: np.ndarray, predicted: np.ndarray, classes: int, boundaries: bool = True
+) -> PixelCounts:
     """The counts of an image: the class of each pixel in its mask and in the prediction, uint8 (h, w) each,
-    IGNORED in the mask where pixels do not count."""
+    IGNORED in the mask where pixels do not count. Without `boundaries` those of boundaries are 0, and the boundary
+    IoU is unknown."""
     predicted = np.where(truth == IGNORED, IGNORED, predicted).astype(np.uint8)
     width = boundary_width(truth.shape)
     inside = np.zeros((2, classes), np.int64)
     in_truth = _per_class(truth, classes)
     in_prediction = _per_class(predicted, classes)
     right = _per_class(np.where(truth == predicted, truth, IGNORED), classes)
-    for number in np.flatnonzero(in_truth + in_prediction):
+    present = np.flatnonzero(in_truth + in_prediction)
+    for number in present if boundaries else ():
         own = boundary(truth == number, width)
         other = boundary(predicted == number, width)
         inside[:, number] = (own & other).sum(), (own | other).sum()
