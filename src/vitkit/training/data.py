@@ -21,6 +21,7 @@ from vitkit.data import (
     source_at,
     split_off,
     splits_at,
+    splits_with_masks,
     subset,
     subset_size,
     without,
@@ -312,12 +313,10 @@ def open_to_divide(data: Data, *, typed: bool = False) -> Splits:
         a name from the record of a run.
     """
     divides = data.parts in ("select", "three")
-    columns = data.columns
-    if data.masks:
-        columns = replace(columns, target="none", label=None)
-    splits = splits_at(data.source, columns, data.split_seed, data.groups, divides, typed=typed)
+    place = (data.columns, data.split_seed, data.groups, divides)
     if not data.masks:
-        return splits
+        return splits_at(data.source, *place, typed=typed)
+    splits = splits_with_masks(data.source, data.masks, *place)
     legend = Path(data.legend) if data.legend else None
     return masked_splits(splits, data.source, data.masks, legend, data.ignore)
 

@@ -137,6 +137,14 @@ def read_folder(where: str, columns: Columns) -> Table | None:
     names, left_out = find_images(root)
     if not names:
         raise BadData(f"{root} holds no images; expected folders of images, one for each class")
+    return folder_table(root, names, left_out, columns)
+
+
+def folder_table(root: Path, names: list[str], left_out: Counter, columns: Columns) -> Table:
+    """The table of these images below a folder, see `read_folder`.
+
+    left_out: how many files of each kind were left out before.
+    """
     paths = [tuple(name.split("/")[:-1]) for name in names]
     layout = layout_of(root, paths, columns.target != "none", columns.level)
     labelled = bool(layout.class_folders)

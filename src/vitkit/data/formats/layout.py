@@ -12,6 +12,7 @@ from typing import NamedTuple
 from vitkit.data.sources.tables import PARTS
 from vitkit.system.console.text import some
 from vitkit.system.errors import BadData
+from vitkit.system.functions.steps import step
 
 Folders = tuple[str, ...]
 """Names of the folders that an image lies in, from the outermost to the innermost."""
@@ -238,9 +239,10 @@ def _check_mask_folders(
     given = f"give {folder}, or move {some(beside)} elsewhere"
     if any(path[: level - 1] != paths[first][: level - 1] for path in paths if len(path) >= level):
         given = f"move {some(beside)} elsewhere"  # each part has its own folder of images
+    learning = step("finetune", root, masks=beside[0])
     raise BadData(
         f"{root} holds {images[0]} and beside it {some(beside)}, which seem to belong to each of the "
-        f"images, as masks do: if so, {given}; if {some(tops)} are the classes, "
+        f"images, as masks do: if so, {given}; {learning} learns masks; if {some(tops)} are the classes, "
         f"`data.columns.level={level}`"
     )
 

@@ -17,6 +17,7 @@ from vitkit.data.formats.folder import find_images
 from vitkit.data.images.pictures import Picture
 from vitkit.data.masks.coco import CocoMasks, read_coco
 from vitkit.data.masks.legend import (
+    IGNORED,
     MAX_CLASSES,
     Legend,
     inferred,
@@ -25,7 +26,16 @@ from vitkit.data.masks.legend import (
     with_ignored,
 )
 from vitkit.data.masks.reading import codes_of, is_coloured
+from vitkit.data.masks.trees import find_tree, has_columns, key_of
 from vitkit.data.sources.source import Source, subset
+from vitkit.data.sources.splits import (
+    Parts,
+    Splits,
+    grouped_columns,
+    parts_at,
+    parts_of_table,
+    splits_of,
+)
 from vitkit.data.sources.stores import Files, Names, Store
 from vitkit.data.sources.tables import Columns
 from vitkit.system.console.progress import bar
@@ -36,9 +46,16 @@ from vitkit.system.storage.files import parse_json
 # What follows the image's name in the names of masks; "_L" is CamVid's, "_labelIds" Cityscapes'
 ENDINGS = (
     "", "_mask", "-mask", "_Mask", "_masks", "_label", "_labels", "_L", "_seg", "_gt", "_labelIds",
-    "_gtFine_labelIds",
+    "_gtFine_labelIds", "_gtCoarse_labelIds", "_gtFine_labelTrainIds", "_gtCoarse_labelTrainIds",
 )  # fmt: skip
 CLASSES = b"classes"  # in the metadata of a parquet file: the names of the classes of its masks
+
+
+FIRST = 8  # masks of a part that are looked at
+
+
+class NoMasks(BadData):
+    """None of the images of a part has a mask."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,6 +124,14 @@ class MaskStore:
     """The names of the masks, by which those of images are found; None if they are in the rows of the images."""
     legend: Legend | None = None
     """What their values stand for, if the masks come with it."""
+    keys: Names | None = None
+    """The keys of the masks of a tree of folders (trees.py); None for other masks."""
+    ignore: int | None = None
+    """A value whose pixels do not count, if it is known of the data set."""
+    says: str = ""
+    """What is known of the classes, for the user who gives no legend."""
+    hides_test: bool = False
+    """Whether masks of the test part may have no class."""
 
     def paired(
         self, images: Source, every: Sequence[Source]
@@ -115,12 +140,26 @@ class MaskStore:
         images of the data set. Raises BadData if none has one."""
         if self.names is None:
             return images, images.rows, ()
-        return _by_name(images, self.names, self.title, every, not isinstance(self.store, Files))
+        return _by_name(images, self, every)
 
 
 def open_masks(where: str, masks: str) -> MaskStore:
     """The masks that `masks` names: a folder, a COCO file (.json), or a column of the data set `where`. Raises
     BadData if there is none of these."""
+    tree = find_tree(where, masks)
+    if tree is not None:
+        files, keys = tree.masks()
+        known = tree.known([files.names[0]])
+        found = MaskStore(files, tree.title, files.names, keys=keys)
+        if known is None:
+            return found
+        return replace(
+            found,
+            legend=known.legend,
+            ignore=known.ignore,
+            says=known.says,
+            hides_test=known.hides_test,
+        )
     if Path(masks).is_dir():
         names, _ = find_images(masks)
         if not names:
@@ -130,10 +169,10 @@ def open_masks(where: str, masks: str) -> MaskStore:
     if masks.lower().endswith(".json"):
         drawn, legend = read_coco(masks)
         return MaskStore(drawn, masks, drawn.names, legend)
-    if Path(where).is_dir() and not _has_columns(where):
+    if Path(where).is_dir() and not has_columns(where):
         raise BadData(
-            f"there is no folder {masks!r} with masks; {where} is a folder of images, so `masks` is the folder "
-            "of their masks, each with the name of its image"
+            f"there is no folder {masks!r} with masks, here, in {where} or in its parts; {where} is a folder of "
+            "images, so `masks` is the folder of their masks, each with the name of its image"
         )
     try:
         table = read_table(where, Columns(image=masks, target="none"))
@@ -145,25 +184,21 @@ def open_masks(where: str, masks: str) -> MaskStore:
     return MaskStore(table.store, f"the column {masks!r}")
 
 
-def _has_columns(folder: str) -> bool:
-    """Whether a folder holds tables rather than images: parquet files, or what `datasets` saved."""
-    names = [path.name for path in Path(folder).iterdir()]
-    ends = (".parquet", ".arrow", "dataset_dict.json", "state.json")
-    return any(name.endswith(ends) for name in names)
-
-
 def _by_name(
-    images: Source, masks: Names, title: str, every: Sequence[Source], drawn: bool
+    images: Source, masks_of: MaskStore, every: Sequence[Source]
 ) -> tuple[Source, np.ndarray, tuple[str, ...]]:
     """The images with a mask of the same name, and the rows of these masks; `every` is all images of the data
-    set, and `drawn` says that masks are drawn, not files."""
+    set."""
+    title = masks_of.title
+    masks = masks_of.names
+    assert masks is not None  # or the masks are in the rows of the images
     own = os.path.abspath(title)  # noqa: PTH100 a lexical path, as links may lead anywhere
     if isinstance(images.store, Files) and os.path.abspath(images.store.root) == own:  # noqa: PTH100
         raise BadData(
             f"images and masks are both in {title}, so it is not known which is which: move the masks into a "
             "folder of their own"
         )
-    match = _Match.of(masks, title, every, drawn)
+    match = _Match.of(masks_of, every)
     kept: list[int] = []
     rows: list[int] = []
     without: list[str] = []
@@ -185,7 +220,7 @@ def _by_name(
         rows.append(found)
     if not kept:
         example = without[0] if without else str(images.name(0))
-        raise BadData(
+        raise NoMasks(
             f"no image has a mask in {title}: for {example} there is no {Path(example).stem}.png, and there is "
             f"{masks[0]}; a mask has the name of its image"
         )
@@ -224,10 +259,14 @@ class _Match:
     title: str
     by_path: dict[str, list[int]]
     """The rows of the masks of a path without suffix."""
+    by_key: dict[str, list[int]]
+    """The rows of the masks of a key without suffix; empty unless the masks are of a tree (trees.py)."""
     by_stem: dict[str, list[int]]
     """The rows of the masks of a name without folders and suffix."""
     images: frozenset[str]
     """The paths of all images, without suffix."""
+    keys: frozenset[str]
+    """The keys of all images, without suffix."""
     stems: Counter
     """How many images of different paths have a name without folders and suffix."""
     has_folders: bool
@@ -236,33 +275,52 @@ class _Match:
     """The rows of the masks that are JPEG files."""
 
     @classmethod
-    def of(cls, masks: Names, title: str, every: Sequence[Source], drawn: bool) -> "_Match":
+    def of(cls, masks_of: MaskStore, every: Sequence[Source]) -> "_Match":
+        """every: all images of the data set."""
+        masks = masks_of.names
+        assert masks is not None  # as of `_by_name`
         by_path: dict[str, list[int]] = {}
+        by_key: dict[str, list[int]] = {}
         by_stem: dict[str, list[int]] = {}
         jpeg: set[int] = set()
         has_folders = False
+        drawn = not isinstance(masks_of.store, Files)
         for row in range(len(masks)):
             path = PurePosixPath(masks[row])
+            key = path
+            if masks_of.keys is not None:
+                key = PurePosixPath(masks_of.keys[row])
+                by_key.setdefault(_bare(key), []).append(row)
             by_path.setdefault(_bare(path), []).append(row)
             by_stem.setdefault(path.stem, []).append(row)
-            has_folders |= len(path.parts) > 1
+            has_folders |= len(key.parts) > 1
             if not drawn and path.suffix.lower() in (".jpg", ".jpeg"):
                 jpeg.add(row)
         images = {
             _name_of(part, i)
             for part in every
             for i in range(len(part))
-            if not _is_mask(part, i, title)
+            if not _is_mask(part, i, masks_of.title)
         }
-        paths = frozenset(_bare(each) for each in images)
-        stems = Counter(each.stem for each in images)
-        return cls(masks, title, by_path, by_stem, paths, stems, has_folders, frozenset(jpeg))
+        return cls(
+            masks,
+            masks_of.title,
+            by_path,
+            by_key,
+            by_stem,
+            frozenset(map(_bare, images)),
+            frozenset(_bare(key_of(str(each))) for each in images),
+            Counter(each.stem for each in images),
+            has_folders,
+            frozenset(jpeg),
+        )
 
     def row(self, image: PurePosixPath) -> int | None:
-        """The row of an image's mask: that of the same path without the suffix, or of the same name if no other
-        image has that. None without one. Raises BadData if it is not known which mask it is."""
-        path = _bare(image)
-        rows = self._named(path, self.by_path, self.images)
+        """The row of an image's mask: that of the same path without the suffix, or of the same key, or of the same
+        name if no other image has that. None without one. Raises BadData if it is not known which mask it is."""
+        rows = self._named(_bare(image), self.by_path, self.images)
+        if not rows and self.by_key:
+            rows = self._named(_bare(key_of(str(image))), self.by_key, self.keys)
         if not rows and (self.stems[image.stem] == 1 or not self.has_folders):
             rows = self._named(image.stem, self.by_stem, self.stems)
         if len(rows) > 1:  # a photograph may lie beside its mask
@@ -317,7 +375,11 @@ def find_legend(
     if path is not None:
         return read_legend(path, ignore), ()
     if masks.legend is not None:
-        return with_ignored(masks.legend, ignore), ()
+        return with_ignored(masks.legend, ignore), tuple(filter(None, [masks.says]))
+    said: tuple[str, ...] = ()
+    if ignore is None and masks.ignore is not None:
+        ignore = masks.ignore
+        said = (masks.says,)
     names = names_in_metadata(masks.store)
     if names is not None:
         return legend_of_names(names, f"in the metadata of {where}", ignore), ()
@@ -327,7 +389,7 @@ def find_legend(
         found = _pixels_of_codes(masks.store, rows, coloured=True)
     assert found is not None  # any mask has colours
     legend, sentence = inferred(found, coloured, ignore)
-    return legend, (sentence,)
+    return legend, (*said, sentence)
 
 
 def _pixels_of_codes(store: Store, rows: np.ndarray, coloured: bool) -> Counter | None:
@@ -391,7 +453,13 @@ def masked(
     found = {}
     notes: tuple[str, ...] = ()
     for name, part in parts.items():
-        images, rows, sentences = store.paired(part, list(parts.values()))
+        try:
+            images, rows, sentences = store.paired(part, list(parts.values()))
+        except NoMasks as error:
+            if name != "test" or len(parts) == 1:
+                raise
+            notes += (f"left out: the test part, as {error}",)  # many publish none
+            continue
         found[name] = (images, rows)
         notes += sentences
     if isinstance(legend, Legend):
@@ -400,9 +468,48 @@ def masked(
         every = np.concatenate([rows for _, rows in found.values()])
         resolved, sentences = find_legend(store, every, where, legend, ignore)
         notes += sentences
-    return {
+    with_masks = {
         name: Masked(images, store.store, rows, resolved) for name, (images, rows) in found.items()
-    }, notes
+    }
+    if store.hides_test and len(with_masks) > 1 and _has_no_class(with_masks.get("test")):
+        del with_masks["test"]
+        notes += ("left out: the test part, whose published masks have no class",)
+    return with_masks, notes
+
+
+def _has_no_class(part: Masked | None) -> bool:
+    """Whether the first masks of a part ignore every pixel."""
+    if part is None:
+        return False
+    return all((part.mask(i) == IGNORED).all() for i in range(min(len(part), FIRST)))
+
+
+def splits_with_masks(
+    where: str,
+    masks: str,
+    columns: Columns | None = None,
+    seed: int = 0,
+    groups: str = "auto",
+    always_grouped: bool = False,
+) -> Splits:
+    """Open a data set that has masks with its parts, without their masks: see `open_splits`. In a folder that holds
+    images and masks, only images are read, and the parts are those of Pascal VOC's lists if it has them.
+
+    masks: see `open_masks`. A person typed both names.
+    """
+    parts = parts_with_masks(where, masks, grouped_columns(columns or Columns(), groups))
+    return splits_of(parts, where, seed, groups, always_grouped)
+
+
+def parts_with_masks(where: str, masks: str, columns: Columns) -> Parts:
+    """The parts that a data set of `splits_with_masks` has by itself."""
+    columns = replace(columns, target="none", label=None)
+    tree = find_tree(where, masks)
+    if tree is not None:
+        table = tree.table(columns)
+        if table is not None:
+            return parts_of_table(table)
+    return parts_at(where, columns, typed=True)
 
 
 def resized_mask(mask: np.ndarray, size: tuple[int, int]) -> np.ndarray:

@@ -186,11 +186,11 @@ def parts_at(where: str | Path, columns: Columns | None = None, *, typed: bool =
     if function is None:
         remember(where)
         with showing_no_credentials():
-            return _parts_of(read_table(where, columns))
+            return parts_of_table(read_table(where, columns))
     returned = function()
     if isinstance(returned, Source | Splits):
         return _own_parts(returned, where, columns)
-    return _parts_of(_own_table(returned, where, columns))
+    return parts_of_table(_own_table(returned, where, columns))
 
 
 def grouped_columns(columns: Columns, groups: str) -> Columns:
@@ -372,7 +372,7 @@ def part_of(sources: dict[str, Source], split: str | None, where: str) -> Source
     raise BadData(f"{where} has no part {split!r}; it has {present}")
 
 
-def _parts_of(table: Table) -> Parts:
+def parts_of_table(table: Table) -> Parts:
     """The parts of a table, with numbered targets."""
     table = without_secret_parts(table)
     target_kind, targets, labels, notes, unlearned = numbered(table)

@@ -16,10 +16,11 @@ from vitkit.data import (
     fingerprint,
     grouped_columns,
     masked,
-    source_at,
-    splits_at,
+    part_of,
+    splits_with_masks,
 )
 from vitkit.data.masks.legend import Codes
+from vitkit.data.masks.pairs import parts_with_masks
 from vitkit.data.sources.splits import grouped_to_measure
 from vitkit.evaluation.functions.outcome import Evaluation, Measurement
 from vitkit.evaluation.metrics.segmentation import SegmentationScores, measure_masks, readable
@@ -97,11 +98,12 @@ def evaluate_masks(settings: Measurement, loaded: Classifier, device: torch.devi
 def _images(settings: Measurement, classifier: Classifier) -> tuple[Source, str]:
     """The images to evaluate on, and what a reader should know of them: of the data set that a model was trained
     on, those that its training held out."""
-    columns = grouped_columns(replace(settings.columns, target="none", label=None), settings.groups)
+    columns = grouped_columns(settings.columns, settings.groups)
     origin = classifier.origin
     if held_out := origin.get("held_out"):
-        splits = splits_at(
-            settings.data, columns, origin.get("split_seed", 0), always_grouped=True, typed=True
+        seed = origin.get("split_seed", 0)
+        splits = splits_with_masks(
+            settings.data, settings.masks, columns, seed, always_grouped=True
         )
         name = settings.split or "test"
         part = splits.sources.get(name)
@@ -109,7 +111,8 @@ def _images(settings: Measurement, classifier: Classifier) -> tuple[Source, str]
             if name == "train":
                 return part, ", the images that the model learned from"
             return part, f", the {name} part that was held out when the model was trained"
-    source = source_at(settings.data, columns, settings.split, typed=True)
+    parts = parts_with_masks(settings.data, settings.masks, columns)
+    source = part_of(parts.sources, settings.split, settings.data)
     note = ""
     if fingerprint(source) in origin.get("learned", ()):
         note = ", images that the model learned from"

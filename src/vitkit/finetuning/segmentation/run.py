@@ -11,7 +11,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from vitkit.data import Columns, Masked, Source, fingerprint, masked, resized_mask, splits_at
+from vitkit.data import (
+    Columns,
+    Masked,
+    Source,
+    fingerprint,
+    masked,
+    resized_mask,
+    splits_with_masks,
+)
 from vitkit.evaluation import Metric, SegmentationScores
 from vitkit.evaluation.metrics.segmentation import measure_masks, readable
 from vitkit.finetuning.segmentation.closed_form import (
@@ -101,8 +109,7 @@ class SegmentationResult:
 def read_parts(request: MaskRequest) -> tuple[dict[str, Masked], dict | None]:
     """The parts of the images with their masks, "train" and others; and what identifies the part that had to
     be made. Raises BadData if there are no images to learn from."""
-    columns = replace(request.columns, target="none", label=None)
-    splits = splits_at(request.data, columns, always_grouped=True, typed=True)
+    splits = splits_with_masks(request.data, request.masks, request.columns, always_grouped=True)
     for note in splits.notes:
         if "labelled" not in note:  # images with masks need no labels
             say(note)
