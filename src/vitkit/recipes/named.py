@@ -81,9 +81,9 @@ def listing() -> str:
 def with_model(recipe: Recipe, name: str) -> Recipe:
     """The recipe with a named model instead of its own: `with_model(cifar10(), "BiT-R50x1")`.
 
-    The new model classifies pixels if the recipe's does. It inherits the recipe's classes and channels; dropout, stochastic depth, head bias and
-    hidden layer before the head, if it supports them; and the image size, or the next smaller one that its
-    stride divides.
+    The new model classifies pixels if the recipe's does. It inherits the recipe's classes and channels; dropout,
+    stochastic depth, head bias and hidden layer before the head, if it supports them; and the image size, or the
+    next smaller one that its stride divides.
     """
     # The settings that both models have
     before = recipe.model

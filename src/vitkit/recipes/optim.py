@@ -50,8 +50,8 @@ class Optim:
     warmup: Span = Span(0, "steps")
     """Linear increase of the learning rate from 0."""
     schedule: Schedule = "cosine"
-    """What follows the warm-up. polynomial is linear to the power of 0.9. staircase divides by ten after 30, 60 and 90 % of the whole run,
-    warm-up included, as BiT's fine-tuning does."""
+    """What follows the warm-up. polynomial is the linear one to the power of 0.9. staircase divides
+    by ten after 30, 60 and 90 % of the whole run, warm-up included, as BiT's fine-tuning does."""
     end_lr: float | None = None
     """Learning rate at the end of the linear, polynomial and cosine schedules; None is 1e-5 for
     linear and 0 for cosine, as in the official code, and 0 for polynomial."""

@@ -220,14 +220,16 @@ def _mean(values: np.ndarray, axis: int | None = None) -> np.ndarray:
     return np.divide(total, count, out=np.full(np.shape(total), np.nan), where=count > 0)
 
 
-def measure_masks(runtime: Runtime, masked: Masked, text: str = "evaluating") -> SegmentationScores:
-    """The scores of a model on images with masks, whose classes are the model's. Raises BadImage and BadData
-    for images and masks that cannot be read."""
+def measure_masks(
+    runtime: Runtime, masked: Masked, text: str = "evaluating", boundaries: bool = True
+) -> SegmentationScores:
+    """The scores of a model on images with masks, whose classes are the model's; `boundaries` as for `count_pixels`.
+    Raises BadImage and BadData for images and masks that cannot be read."""
     counts = []
     for i in bar(text)(range(len(masked)), len(masked)):
         picture, truth = masked.pair(i)
         predicted = class_map(runtime, picture)
-        counts.append(count_pixels(truth, predicted, len(masked.labels)))
+        counts.append(count_pixels(truth, predicted, len(masked.labels), boundaries))
     scores = SegmentationScores.of(masked.labels, counts, masked.images.groups)
     if scores.absent:
         known = len(masked.labels) - len(scores.absent)

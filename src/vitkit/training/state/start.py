@@ -104,7 +104,9 @@ def take_weights(
             f"the head of {source} has other classes than the images, so a run cannot begin with it: leave out "
             "`init_head`"
         )
-    fitted, notes = fitted_to(published, model.config, labels)
+    fitted, notes = published, []
+    if not with_head:
+        fitted, notes = fitted_to(published, model.config, labels)
 
     # The architectures must be equal
     theirs = to_json(fitted.model.config, ModelConfig)
@@ -120,12 +122,8 @@ def take_weights(
 
     weights = model.state_dict()
     for name, tensor in fitted.model.state_dict().items():
-        if not name.startswith("head."):
+        if with_head or not name.startswith("head."):
             weights[name] = tensor
-    if with_head:
-        for name, tensor in published.model.state_dict().items():
-            if name.startswith("head."):
-                weights[name] = tensor
     model.load_state_dict(weights)
     for note in (*left_out, *notes):
         say(f"{source}: {note}")
