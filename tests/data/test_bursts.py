@@ -194,9 +194,7 @@ def test_a_burst_on_both_sides_of_given_parts_is_said(bursts, tmp_path):
         new.parent.mkdir(parents=True, exist_ok=True)
         new.write_bytes(path.read_bytes())
     notes = " ".join(open_splits(str(tmp_path), always_grouped=True).notes)
-    assert re.search(
-        r"\d+ of 2\d images of the test part are of the same burst", notes
-    )
+    assert re.search(r"\d+ of 2\d images of the test part are of the same burst", notes)
     assert open_splits(str(tmp_path)).notes == ()  # nothing is divided, so nothing is looked for
 
 

@@ -39,6 +39,7 @@ from .masks.pairs import splits_with_masks as splits_with_masks
 from .masks.sources import masked_of as masked_of
 from .masks.sources import masked_splits as masked_splits
 from .masks.sources import with_masks as with_masks
+from .masks.targets import Masks as Masks
 from .sources.datasets import from_dataset as from_dataset
 from .sources.in_memory import as_pictures as as_pictures
 from .sources.in_memory import from_images as from_images

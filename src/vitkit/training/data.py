@@ -3,10 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from vitkit.data import (
+    Masks,
     Source,
     Splits,
     check_images,
@@ -186,7 +188,10 @@ def _describe(
         raise BadData(
             f"{shown_address(data.source)!r} differs between the machines of this run; make the copies equal"
         )
-    return {
+    masks: dict[str, Any] = {}
+    if isinstance(own["train"].targets, Masks):
+        masks = {"masks": data.masks, "legend": own["train"].targets.legend.to_json()}
+    return masks | {
         "source": shown_address(data.source),
         "split_seed": data.split_seed,
         "groups": group_setting(data),
