@@ -162,7 +162,7 @@ def test_fine_tuning_is_chosen_by_held_out_images_and_continues_when_killed(
     advance = loop.advance
 
     def killed(recipe, state, *rest, **more):
-        if state.step == 60:
+        if state.step == 100:
             raise Killed
         advance(recipe, state, *rest, **more)
 
@@ -173,7 +173,7 @@ def test_fine_tuning_is_chosen_by_held_out_images_and_continues_when_killed(
     assert load(tmp_path / "killed", quiet=True).origin["head"] == "closed form"
     capsys.readouterr()
     make(scenes, tmp_path / "killed")
-    assert "continuing at step 6" in capsys.readouterr().err
+    assert "continuing at step 60" in capsys.readouterr().err
     for part in ("fine-tuned", "model"):
         assert same_weights(tmp_path / "run" / part, tmp_path / "killed" / part)
 

@@ -242,7 +242,9 @@ class EvalBatches:
         fill = partial(_evaluation_batch, self.source, self.preprocessing, already_prepared)
         workers = min(self.workers, len(self))
         layout = MemoryLayout.of(self.preprocessing, len(self.rank_rows))
-        other_bytes = len(self.rank_rows) * _target_bytes(self.source)
+        other_bytes = 0
+        if self.source.target_kind != "mask":  # these are not read in evaluation
+            other_bytes = len(self.rank_rows) * _target_bytes(self.source, self.preprocessing)
         return batches_in_order(fill, items, workers, layout, self.pin, other_bytes)
 
     def _read_by_workers(self) -> Generator[Batch, None, None]:

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from vitkit.data import Source, TargetKind
+from vitkit.data import Source, TargetKind, subset
 from vitkit.evaluation.evaluator import Part, Subject
 from vitkit.evaluation.metrics.metric import Metric
 from vitkit.evaluation.metrics.segmentation import PixelCounts, SegmentationScores, count_pixels
 from vitkit.runtimes.maps import likeliest
 from vitkit.system.console.progress import bar, silent
-from vitkit.system.errors import BadImage
+from vitkit.system.errors import BadImage, BadSettings
 from vitkit.system.processes.ranks import from_every_rank, on_rank_0, world
 from vitkit.system.values import check_settings
 from vitkit.weights import Classifier, evaluating
@@ -31,9 +31,13 @@ class MeanIoU:
     """Measure the IoU of each class too."""
     boundary: bool = False
     """Measure the boundary IoU too, which may take longer than the model."""
+    most: int = 0
+    """Number of images, evenly chosen, that are measured at most; 0 is all."""
 
     def __post_init__(self):
         check_settings(self)
+        if self.most < 0:
+            raise BadSettings(f"most is {self.most}; it is a number of images, or 0 for all")
 
     def judges(self, target_kind: TargetKind) -> bool:
         """Whether images have masks."""
@@ -43,6 +47,8 @@ class MeanIoU:
         """Yields the metrics. The ranks share the images, and each calls the model equally often. Raises BadImage
         and BadData for images and masks that cannot be read."""
         source = part.source
+        if 0 < self.most < len(source):
+            source = subset(source, np.arange(self.most) * len(source) // self.most)
         rank, world_size = world()
         rounds = -(-len(source) // world_size)
         own = [min(rank + number * world_size, len(source) - 1) for number in range(rounds)]

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import torch
 
 from vitkit.data import Augmentation, Columns
+from vitkit.evaluation import Eval, MeanIoU
 from vitkit.finetuning.fine_tuning import EPOCHS, FEWEST, TOO_FEW, time_text, worth_compiling
 from vitkit.models import ViTConfig
 from vitkit.objectives import Segmentation
@@ -37,6 +38,7 @@ CROP = (
     6 / 7
 )  # side of a crop, as a share of that of a square with as many pixels as the model reads
 SCALES = (0.75, 1.5)
+MEASURED = 8  # held-out images that are measured at the end of the run; all of them are measured for the choice
 HANDED = ("left", "right")  # words in the names of classes that a mirrored image does not keep
 
 
@@ -106,6 +108,7 @@ def recipe_of(
         length=unset,
         batch=batch,
         precision=precision,
+        evals=(Eval(MeanIoU(most=MEASURED)),),
         evaluate_every=unset,
         save_every=unset,
     )

@@ -35,6 +35,7 @@ from vitkit.finetuning.segmentation.choice import (
 )
 from vitkit.finetuning.segmentation.fine_tuning import (
     HOLD_OUT,
+    MEASURED,
     RUN,
     START,
     Tuning,
@@ -62,6 +63,7 @@ MODEL = "model"  # directory of the model, in the run directory
 SEED = 0  # of the images that are held out
 FEWEST_HELD_OUT = 5  # of fewer images, the standard error of a difference says nothing
 SHOWN = WORST + OTHERS  # images on the page
+WITH_BOUNDARIES = 1.3  # time that an image takes to measure with its boundaries, of that without
 TUNING: Types = {"steps": int, "seconds_of_a_step": NUMBER, "afterwards": NUMBER, "compiled": bool}
 
 
@@ -276,9 +278,9 @@ def _begin(
     scores = measure_masks(runtime, held_out, "evaluating the closed form", boundaries=False)
     an_image = (time.monotonic() - measuring) / len(held_out)
     measured_on = _part_to_measure(parts)
-    images = 3 * len(held_out)  # at the end of the run, and both other candidates
+    images = MEASURED + 2 * len(held_out)  # at the end of the run, and both other candidates
     if measured_on:
-        images += 2 * len(parts[measured_on]) + SHOWN
+        images += round(WITH_BOUNDARIES * len(parts[measured_on])) + SHOWN
     recipe = recipe_of(
         first.without_held_out,
         run_dir / START,

@@ -104,7 +104,8 @@ def take_weights(
             f"the head of {source} has other classes than the images, so a run cannot begin with it: leave out "
             "`init_head`"
         )
-    fitted, notes = published, []
+    fitted = published
+    notes: list[str] = []
     if not with_head:
         fitted, notes = fitted_to(published, model.config, labels)
 
