@@ -5,13 +5,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from vitkit.data import IGNORED, Preprocessing, Source, masked_of
+from vitkit.data import IGNORED, Masks, Preprocessing, Source, masked_of
 from vitkit.data.masks.legend import legend_of_names
-from vitkit.data.masks.targets import Masks
 from vitkit.data.sources.stores import Arrays
-from vitkit.evaluation import Part, Subject
+from vitkit.evaluation import MeanIoU, Part, Subject
 from vitkit.evaluation.evaluators import USUAL
-from vitkit.evaluation.metrics.mean_iou import MeanIoU
 from vitkit.evaluation.metrics.segmentation import measure_masks
 from vitkit.models import create, vit
 from vitkit.objectives import Segmentation

@@ -1,7 +1,7 @@
 """Runs on images with masks: the loop, its checkpoints and several ranks are those of every other run."""
 
-import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,6 +19,7 @@ from vitkit.system.errors import BadSettings
 from vitkit.system.span import Span
 from vitkit.training import run_recipe
 from vitkit.training.footprint import count, relative_flops
+from vitkit.training.record.metrics import last_metrics
 from vitkit.weights import Classifier, load, over_patches, save
 
 CONFIG = over_patches(vit("mu/16", image=(16, 16), patch=4, depth=2, classes=0, gelu="erf"))
@@ -75,9 +76,8 @@ def test_a_run_learns_masks_and_is_saved_as_a_model_of_whole_images(scenes, tmp_
         tmp_path / "run", scenes / "photos", masks=scenes / "masks", device="cpu"
     )
     assert measured["miou"] > 0.6
-    lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
-    logged = [line for line in lines if "test/miou" in line][-1]
-    assert logged["test/miou"]["value"] == pytest.approx(measured["miou"], abs=0.002)
+    logged = last_metrics(tmp_path / "run")["test/miou"]
+    assert logged.value == pytest.approx(measured["miou"], abs=0.002)  # bfloat16 or not
     assert classifier.origin["legend"]["labels"] == ["background", "object"]
     assert vitkit.report(tmp_path / "run").path.is_file()
 
@@ -90,8 +90,10 @@ def test_a_run_learns_masks_and_is_saved_as_a_model_of_whole_images(scenes, tmp_
 
 @pytest.mark.slow
 def test_a_continued_run_is_the_same_and_ranks_share_its_work(scenes, tmp_path):
-    run_recipe(a_recipe(scenes), tmp_path / "whole", "cpu")
-    run_recipe(a_recipe(scenes, length=Span(8)), tmp_path / "parts", "cpu")
+    # Adam would enlarge the rounding of gradients that are nearly 0
+    asked = a_recipe(scenes, optim=Optim("sgd", lr=0.1))
+    run_recipe(asked, tmp_path / "whole", "cpu")
+    run_recipe(asked, tmp_path / "parts", "cpu")
     for name in ("finished.json", "model"):
         path = tmp_path / "parts" / name
         if path.is_dir():
@@ -100,11 +102,11 @@ def test_a_continued_run_is_the_same_and_ranks_share_its_work(scenes, tmp_path):
             path.unlink()
     last = sorted((tmp_path / "parts/checkpoints").iterdir())[-1]
     last.rename(tmp_path / "newest")
-    run_recipe(a_recipe(scenes), tmp_path / "parts", "cpu")
+    run_recipe(asked, tmp_path / "parts", "cpu")
     assert_same_run(tmp_path / "whole", tmp_path / "parts")
 
     def act():
-        run_recipe(a_recipe(scenes), tmp_path / "two", "cpu")
+        run_recipe(asked, tmp_path / "two", "cpu")
 
     assert together(2, act) == [0, 0]
     assert_nearly_same_weights(tmp_path / "whole", tmp_path / "two")
@@ -121,8 +123,13 @@ def test_a_recipe_says_what_does_not_go_together(scenes):
             resolve(replace(whole, **changes), facts)
 
     refused("`model.pool='patches'`", model=vit("mu/16", image=(16, 16), patch=4, classes=0))
-    refused(r"an output for every patch", Facts(12, ("a", "b")), objective=Supervised())
-    refused(r"`data\.masks` names", Facts(12, ("a", "b")))
+    plain = replace(
+        whole.data, preprocessing=Preprocessing(size=(16, 16)), augmentation=Augmentation()
+    )
+    classes = Facts(12, ("a", "b"))
+    refused("an output for every patch", classes, objective=Supervised(), data=plain)
+    refused(r"`data\.masks` names", classes, data=plain)
+    refused("training needs images of one size", classes)
     refused("use the objective `Segmentation`", objective=Supervised())
     data = whole.data
     refused(
@@ -138,7 +145,7 @@ def test_a_recipe_says_what_does_not_go_together(scenes):
 
 
 def test_the_resources_of_a_step_are_counted():
-    whole = resolve(a_recipe("nowhere", batch=2), FACTS)
+    whole = resolve(a_recipe(Path("nowhere"), batch=2), FACTS)
     assert count(whole).image > 0 and relative_flops(whole) == pytest.approx(1, rel=0.1)
 
 

@@ -37,7 +37,6 @@ from .masks.pairs import masked as masked
 from .masks.pairs import resized_mask as resized_mask
 from .masks.pairs import splits_with_masks as splits_with_masks
 from .masks.sources import masked_of as masked_of
-from .masks.sources import masked_splits as masked_splits
 from .masks.sources import with_masks as with_masks
 from .masks.targets import Masks as Masks
 from .sources.datasets import from_dataset as from_dataset

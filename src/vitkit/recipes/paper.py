@@ -22,7 +22,7 @@ from functools import partial
 from itertools import product
 from typing import Any, TypedDict
 
-from vitkit.data import Augmentation, Preprocessing
+from vitkit.data import Augmentation, Preprocessing, TargetKind
 from vitkit.models import ViTConfig, named, vit
 from vitkit.objectives import MaskedPatches, Supervised
 from vitkit.recipes.optim import Optim, Schedule
@@ -178,7 +178,8 @@ def facts_of(name: str) -> Facts | None:
     if data not in IMAGES:
         return None
     examples, classes = IMAGES[data]
-    return Facts(examples, tuple(map(str, range(classes))))
+    kind: TargetKind = "mask" if data == "ade20k" else "class"
+    return Facts(examples, tuple(map(str, range(classes))), kind)
 
 
 def siblings() -> dict[str, Callable[[], Recipe]]:

@@ -16,7 +16,6 @@ from vitkit.data import (
     default_workers,
     fingerprint,
     is_elsewhere,
-    masked_splits,
     masks_digest,
     merge_parts,
     random_subset,
@@ -28,6 +27,7 @@ from vitkit.data import (
     subset_size,
     without,
 )
+from vitkit.data.masks.sources import masked_splits
 from vitkit.evaluation import Eval, learns, unbalanced
 from vitkit.recipes import Data, Facts, Say
 from vitkit.system.console.progress import bar, silent

@@ -169,7 +169,7 @@ def _facts(recipe: Recipe, examples: int, classes: int) -> Facts:
             f"{published.examples:,} images of {len(published.labels):,} classes, the data set of "
             f"{recipe.name}; `examples` and `classes` change that"
         )
-        return published._replace(target_kind=kind)
+        return published
     if recipe.length.unit == "epochs":
         raise BadSettings(
             f"the length is {recipe.length}, and the number of training images is unknown; "
