@@ -116,8 +116,10 @@ def test_the_evaluator_of_a_run_measures_as_evaluate_does(source):
     found = {m.name: m for m in evaluator.measure(Subject(classifier), Part(source, ()))}
     runtime = map_runtime(classifier, "cpu", "float32")
     expected = {m.name: m for m in measure_masks(runtime, masked_of(source)).metrics()}
-    assert found.keys() == expected.keys() and "iou/c" in found
-    for name, metric in expected.items():
+    of_images = {name for name in expected if name.startswith("image_")}
+    assert found.keys() == expected.keys() - of_images and "iou/c" in found
+    for name in found:
+        metric = expected[name]
         assert found[name].value == pytest.approx(metric.value, abs=1e-9), name
         assert found[name].interval == metric.interval
     quick = [m.name for m in MeanIoU().measure(Subject(classifier), Part(source, ()))]

@@ -21,6 +21,8 @@ from vitkit.system.processes.ranks import from_every_rank, on_rank_0, world
 from vitkit.system.values import check_settings
 from vitkit.weights import Classifier, evaluating
 
+OF_IMAGES = "image_"  # names of metrics that are means over images; a run has enough others
+
 
 @dataclass(frozen=True)
 class MeanIoU:
@@ -60,7 +62,9 @@ class MeanIoU:
         of_ranks: list[list[PixelCounts]] = from_every_rank(counts)
         in_order = [of_ranks[i % world_size][i // world_size] for i in range(len(source))]
         scores = SegmentationScores.of(source.labels, in_order, source.groups)
-        yield from scores.metrics(self.each_class)
+        for metric in scores.metrics(self.each_class):
+            if not metric.name.startswith(OF_IMAGES):
+                yield metric
 
     def _counts(self, classifier: Classifier, source: Source, i: int) -> PixelCounts:
         """The counts of an image, of which the model sees all."""
