@@ -1,5 +1,6 @@
 """Runs on images with masks: the loop, its checkpoints and several ranks are those of every other run."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from vitkit.recipes import Data, Facts, Optim, Recipe, recipe, resolve, with_mod
 from vitkit.system.errors import BadSettings
 from vitkit.system.span import Span
 from vitkit.training import run_recipe
+from vitkit.training.data import open_to_divide
 from vitkit.training.footprint import count, relative_flops
 from vitkit.training.record.metrics import last_metrics
 from vitkit.weights import Classifier, load, over_patches, save
@@ -176,6 +178,24 @@ def test_segmenter_is_the_paper_s(tmp_path):
         with_model(base, "BiT-R50x1")
     planned = vitkit.plan("segmenter.B16", quiet=True)
     assert "20,210" not in str(planned) and planned.recipe.model.classes == 150
+
+
+def test_a_name_that_a_file_holds_is_not_run():
+    data = Data(source="mine.py:photos", masks="masks")
+    with pytest.raises(BadSettings, match="runs no code that a file names"):
+        open_to_divide(data)
+
+
+@pytest.mark.slow
+def test_a_run_does_not_continue_on_other_masks(scenes, tmp_path):
+    shutil.copytree(scenes, tmp_path / "scenes")
+    asked = a_recipe(tmp_path / "scenes", length=Span(2))
+    run_recipe(asked, tmp_path / "run", "cpu")
+    (tmp_path / "run/finished.json").unlink()
+    mask = tmp_path / "scenes/masks/train/0.png"
+    mask.write_bytes(encoded(np.random.default_rng(0).integers(0, 2, (20, 28), np.uint8), "PNG"))
+    with pytest.raises(vitkit.BadRun, match="the masks of .* have changed"):
+        run_recipe(asked, tmp_path / "run", "cpu")
 
 
 def test_the_head_of_other_classes_is_refused(scenes, tmp_path):

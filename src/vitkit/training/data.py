@@ -19,6 +19,7 @@ from vitkit.data import (
     masks_digest,
     merge_parts,
     random_subset,
+    refuse_recorded,
     source_at,
     split_off,
     splits_at,
@@ -181,16 +182,20 @@ def _describe(
 ) -> dict:
     """The description of the images for data.json. Raises VitkitError if the ranks see different
     images."""
-    fingerprints = {
-        name: fingerprint(part) + masks_digest(part) for name, part in (own | others).items()
-    }
+    fingerprints = {name: fingerprint(part) for name, part in (own | others).items()}
     if any(of_rank != fingerprints for of_rank in from_every_rank(fingerprints)):
         raise BadData(
             f"{shown_address(data.source)!r} differs between the machines of this run; make the copies equal"
         )
     masks: dict[str, Any] = {}
     if isinstance(own["train"].targets, Masks):
-        masks = {"masks": data.masks, "legend": own["train"].targets.legend.to_json()}
+        digests = {name: masks_digest(part) for name, part in own.items()}
+        if any(of_rank != digests for of_rank in from_every_rank(digests)):
+            raise BadData(
+                f"the masks {data.masks!r} differ between the machines of this run; make the copies equal"
+            )
+        legend = own["train"].targets.legend.to_json()
+        masks = {"masks": data.masks, "legend": legend, "masks_fingerprint": digests}
     return masks | {
         "source": shown_address(data.source),
         "split_seed": data.split_seed,
@@ -219,6 +224,11 @@ def _refuse_changes(earlier: dict, record: dict) -> None:
                 f"images then, {record['counts']} now); choose another `workdir` for a new run, or "
                 "bring the images back as they were"
             )
+    if earlier.get("masks_fingerprint") != record.get("masks_fingerprint"):
+        raise Occupied(
+            f"the masks of {record['source']!r} have changed since this run began; choose another `workdir` for a "
+            "new run, or bring the masks and their legend back as they were"
+        )
     for name in earlier["others"].keys() & record["others"].keys():
         if earlier["others"][name] != record["others"][name]:
             raise Occupied(
@@ -321,6 +331,9 @@ def open_to_divide(data: Data, *, typed: bool = False) -> Splits:
     place = (data.columns, data.split_seed, data.groups, divides)
     if not data.masks:
         return splits_at(data.source, *place, typed=typed)
+    if not typed:
+        for name in (data.source, data.masks):
+            refuse_recorded(name, "the record of a run", "name the images yourself")
     splits = splits_with_masks(data.source, data.masks, *place)
     legend = Path(data.legend) if data.legend else None
     return masked_splits(splits, data.source, data.masks, legend, data.ignore)

@@ -63,6 +63,7 @@ OF_DATA: dict[str, Any] = {
     "made_fingerprint": str | None,
     "readers": int,
     "masks": str,
+    "masks_fingerprint": dict[str, str],
     "legend": dict,
 }
 """Types of the values in data.json."""
