@@ -34,6 +34,7 @@ from .masks.legend import IGNORED as IGNORED
 from .masks.legend import Legend as Legend
 from .masks.pairs import Masked as Masked
 from .masks.pairs import masked as masked
+from .masks.pairs import open_masks as open_masks
 from .masks.pairs import resized_mask as resized_mask
 from .masks.pairs import splits_with_masks as splits_with_masks
 from .masks.regions import regions as regions

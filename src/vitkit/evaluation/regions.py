@@ -9,11 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from vitkit.data import Files, Preprocessing, Source, find_images
+from vitkit.data import Files, Preprocessing, Source, find_images, open_masks
 from vitkit.data.formats.layout import BESIDE
 from vitkit.data.masks.coco import region_of
 from vitkit.data.masks.pairs import ENDINGS as MASK_ENDINGS
-from vitkit.data.masks.pairs import open_masks
 from vitkit.data.masks.reading import codes_of
 from vitkit.data.sources.tables import PARTS
 from vitkit.evaluation.metrics.defects import GOOD

@@ -14,7 +14,7 @@ from vitkit.data import Source, TargetKind, subset
 from vitkit.evaluation.evaluator import Part, Subject
 from vitkit.evaluation.metrics.metric import Metric
 from vitkit.evaluation.metrics.segmentation import PixelCounts, SegmentationScores, count_pixels
-from vitkit.runtimes.maps import likeliest
+from vitkit.runtimes import likeliest
 from vitkit.system.console.progress import bar, silent
 from vitkit.system.errors import BadImage, BadSettings
 from vitkit.system.processes.ranks import from_every_rank, on_rank_0, world

@@ -34,9 +34,8 @@ BATCH = 2  # crops of a step on a CPU: many small steps
 GPU_BATCH = 8
 LR = 1e-4
 LAYER_DECAY = 0.75
-CROP = (
-    6 / 7
-)  # side of a crop, as a share of that of a square with as many pixels as the model reads
+CROP = 6 / 7
+"""Side of a crop, as a share of that of a square with as many pixels as the model reads."""
 SCALES = (0.75, 1.5)
 MEASURED = 8  # held-out images that are measured at the end of the run; all of them are measured for the choice
 HANDED = ("left", "right")  # words in the names of classes that a mirrored image does not keep
