@@ -13,8 +13,11 @@ import vitkit
 from vitkit.data import Columns, Preprocessing
 from vitkit.evaluation import SegmentationScores
 from vitkit.finetuning.segmentation.choice import Candidate, best, gain
+from vitkit.finetuning.segmentation.directory import RECORD, check_own, continued
 from vitkit.finetuning.segmentation.fine_tuning import (
+    RUN,
     START,
+    Tuning,
     data_of,
     may_be_mirrored,
     recipe_of,
@@ -23,6 +26,7 @@ from vitkit.finetuning.segmentation.fine_tuning import (
 from vitkit.finetuning.segmentation.first_model import HELD_OUT, folds_with
 from vitkit.models import create, vit
 from vitkit.system.errors import BadSettings
+from vitkit.training import remove_run
 from vitkit.weights import Classifier, dense, load, save
 
 COLOURS = np.array([[200, 60, 60], [60, 60, 200]])
@@ -216,3 +220,71 @@ def test_too_little_time_and_too_few_images_leave_the_closed_form(scenes, tmp_pa
     assert "nothing is fine-tuned: fewer than 5 images" in capsys.readouterr().err
     with pytest.raises(BadSettings, match="`minutes` is -1"):
         make(scenes, tmp_path / "never", minutes=-1)
+
+
+def tree(folder):
+    """The contents of all files in a folder but those of locks, by their paths."""
+    files = (file for file in folder.rglob("*") if file.is_file() and file.name != "LOCK")
+    return {str(file.relative_to(folder)): file.read_bytes() for file in files}
+
+
+@pytest.mark.parametrize(
+    "mine",
+    (
+        "fine-tuned/notes.txt", "fine-tuned/model/model.safetensors", "closed-form/notes.txt", "masks.json",
+        "report.html", "model/notes.txt", "fine-tuned",
+    ),
+)  # fmt: skip
+@pytest.mark.parametrize("minutes", (0, 30))
+def test_files_of_the_user_in_the_run_directory_stay(scenes, tmp_path, mine, minutes):
+    file = tmp_path / "run" / mine
+    file.parent.mkdir(parents=True)
+    file.write_text('{"images": [], "annotations": [], "categories": []}')
+    before = tree(tmp_path)
+    for _ in range(2):  # the first call may have left a lock
+        with pytest.raises(vitkit.BadRun, match="choose another `workdir`"):
+            make(scenes, tmp_path / "run", minutes=minutes)
+        assert tree(tmp_path) == before
+
+
+def test_what_a_run_wrote_is_removed_and_other_files_and_runs_stay(tmp_path):
+    plan = {"init": "weights", "data": "photos", "masks": "masks", "minutes": 2}
+    (tmp_path / RECORD).write_text(json.dumps(plan | {"tuning": {"steps": 30}}))
+    run = tmp_path / RUN
+    (run / "checkpoints/step-20").mkdir(parents=True)
+    (run / "LOCK").touch()
+    recipe = {"name": "finetune-masks", "init": f"elsewhere/{START}"}
+    (run / "recipe.json").write_text(json.dumps(recipe))
+    (run / "notes.txt").write_text("mine")
+    check_own(tmp_path)
+    assert continued(tmp_path, plan) == Tuning(30) and (run / "checkpoints/step-20").exists()
+    assert continued(tmp_path, plan | {"minutes": 3}) is None
+    assert [file.name for file in run.iterdir()] == ["notes.txt"]
+    (run / "notes.txt").unlink()
+    remove_run(run)
+    assert not run.exists()
+
+    # A run of another recipe
+    run.mkdir()
+    (run / "recipe.json").write_text(json.dumps(recipe | {"name": "mine"}))
+    with pytest.raises(vitkit.BadRun, match="is not from this run"):
+        check_own(tmp_path)
+
+
+@pytest.mark.slow
+def test_other_images_begin_again(scenes, tmp_path, capsys):
+    for kind in ("photos", "masks"):
+        shutil.copytree(scenes / kind, tmp_path / kind)
+    shutil.copytree(scenes / "pretrained", tmp_path / "pretrained")
+    (tmp_path / "photos/train/29.png").rename(tmp_path / "later.png")
+    first = make(tmp_path, tmp_path / "run")
+    (tmp_path / "later.png").rename(tmp_path / "photos/train/29.png")
+    capsys.readouterr()
+    second = make(tmp_path, tmp_path / "run")
+    said = capsys.readouterr().err
+    assert "begins again: other than in the earlier call are images, digests" in said
+    data = json.loads((tmp_path / "run/fine-tuned/data.json").read_text())
+    assert data["counts"] == {"train": 24, "val": 6}
+    written = json.loads((tmp_path / "run/masks.json").read_text())
+    assert written["metrics"]["miou"]["value"] == second.accuracy
+    assert second.masks.held_out != first.masks.held_out

@@ -27,6 +27,7 @@ from vitkit.system.span import Span
 from vitkit.training import Deadline, Ends, run_recipe, seconds_of_a_step
 from vitkit.weights import Classifier
 
+NAME = "finetune-masks"  # of the recipe
 RUN = "fine-tuned"  # directory of the fine-tuning, inside the run directory
 START = "closed-form"  # directory of the model that it begins with
 HOLD_OUT = 0.2  # share of the training images that choose between the two models, without a validation part
@@ -86,7 +87,7 @@ def recipe_of(
     batch = GPU_BATCH if on_gpu else BATCH
     unset = Span(0, "steps")
     return Recipe(
-        name="finetune-masks",
+        name=NAME,
         model=config,
         init=str(start_dir),
         init_head=True,

@@ -2,7 +2,6 @@
 weights fine-tuned while time is left (fine_tuning.py); the better one on held-out images is kept (choice.py), and
 measured on images that had no part in it."""
 
-import shutil
 import time
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -19,6 +18,7 @@ from vitkit.data import (
     Source,
     fingerprint,
     masked,
+    masks_digest,
     split_off,
     splits_with_masks,
     with_masks,
@@ -33,9 +33,17 @@ from vitkit.finetuning.segmentation.choice import (
     Candidate,
     best,
 )
+from vitkit.finetuning.segmentation.directory import (
+    MODEL,
+    PAGE,
+    RECORD,
+    check_own,
+    continued,
+)
 from vitkit.finetuning.segmentation.fine_tuning import (
     HOLD_OUT,
     MEASURED,
+    NAME,
     RUN,
     START,
     Tuning,
@@ -53,18 +61,14 @@ from vitkit.system.console.text import counted, some
 from vitkit.system.errors import BadData
 from vitkit.system.machine import Precision, PrecisionChoice, pick_precision
 from vitkit.system.processes.ranks import from_rank_0
-from vitkit.system.storage.files import NUMBER, Types, check_types, parse_json, write_json
+from vitkit.system.storage.files import write_json
 from vitkit.training import locked
 from vitkit.weights import Classifier, load, save
 
-RECORD = "masks.json"  # in the run directory
-PAGE = "report.html"
-MODEL = "model"  # directory of the model, in the run directory
 SEED = 0  # of the images that are held out
 FEWEST_HELD_OUT = 5  # of fewer images, the standard error of a difference says nothing
 SHOWN = WORST + OTHERS  # images on the page
 WITH_BOUNDARIES = 1.3  # time that an image takes to measure with its boundaries, of that without
-TUNING: Types = {"steps": int, "seconds_of_a_step": NUMBER, "afterwards": NUMBER, "compiled": bool}
 
 
 @dataclass(frozen=True)
@@ -176,6 +180,8 @@ def make(
 class Stage(NamedTuple):
     """What is known after the closed form."""
 
+    plan: dict[str, Any]
+    """What the run is made of."""
     left_out: Metric
     """The mean IoU of its cross-validated predictions for the training images."""
     record: dict[str, Any]
@@ -215,17 +221,14 @@ def _begin(
     began: float,
 ) -> Stage:
     """Make the closed form, save it, and plan the fine-tuning."""
-    # A call with other settings begins again, and the same one continues
-    earlier = _earlier(run_dir)
-    continues = {name: earlier.get(name) for name in plan(request)} == plan(request)
-    if not continues:
-        shutil.rmtree(run_dir / RUN, ignore_errors=True)
-        earlier = {}
-    kept = {"tuning": earlier["tuning"]} if "tuning" in earlier else {}
-    # So that the same command may begin again if this process is killed
-    write_json(run_dir / RECORD, plan(request) | kept)
-
+    check_own(run_dir)
     parts, made = read_parts(request)
+    planned = plan(request, parts)
+    tuning = continued(run_dir, planned)
+    kept = {"tuning": tuning._asdict()} if tuning else {}
+    # So that the same command may begin again if this process is killed
+    write_json(run_dir / RECORD, planned | kept)
+
     train = parts["train"]
     say(
         f"{counted(len(train), 'image')} with masks of {counted(len(train.labels), 'class')}: "
@@ -237,7 +240,7 @@ def _begin(
     first = first_model(published, train, numbers, request.tokens, device, precision)
     left_out = first.left_out
     origin: dict[str, Any] = {
-        "recipe": "finetune-masks",
+        "recipe": NAME,
         "init": request.init,
         "head": CLOSED_FORM,
         "data": request.data,
@@ -259,7 +262,7 @@ def _begin(
         "reading": reading._asdict() | {"rare": first.best.rare},
         "tried": [each.reading._asdict() | {"miou": each.miou} for each in first.tried],
     }
-    stage = Stage(left_out, record, origin, Tuning(0), None, len(train) - len(numbers), None)
+    stage = Stage(planned, left_out, record, origin, Tuning(0), None, len(train) - len(numbers), None)
     if not request.minutes:
         return stage
     if held_out is not None:
@@ -289,15 +292,13 @@ def _begin(
         precision,
         device.type == "cuda",
     )
-    if "tuning" in earlier:
-        tuning = Tuning(**earlier["tuning"])
-    else:
+    if tuning is None:
         spent = time.monotonic() - began
         start = first.without_held_out
         tuning = tuning_for(start, recipe, device, request.minutes, spent, an_image * images)
     if not tuning.steps:
         return stage._replace(scores=scores)
-    write_json(run_dir / RECORD, plan(request) | {"tuning": tuning._asdict()})
+    write_json(run_dir / RECORD, planned | {"tuning": tuning._asdict()})
     return stage._replace(tuning=tuning, recipe=recipe, scores=scores)
 
 
@@ -349,20 +350,8 @@ def _finish(
             request, classifier, result, parts[result.test_name], run_dir, device, precision
         )
         result = replace(result, page=page)
-    write_json(run_dir / RECORD, record(request, result, stage))
+    write_json(run_dir / RECORD, record(result, stage))
     return result
-
-
-def _earlier(run_dir: Path) -> dict[str, Any]:
-    """What an earlier call has written about its run; empty if there is none, or it is damaged."""
-    try:
-        written = parse_json((run_dir / RECORD).read_bytes())
-        if "tuning" in written:
-            check_types(written["tuning"], TUNING)
-            Tuning(**written["tuning"])
-        return dict(written)
-    except (OSError, ValueError, TypeError):
-        return {}
 
 
 def _part_to_measure(parts: dict[str, Masked]) -> str:
@@ -417,8 +406,9 @@ def _page(
     )
 
 
-def plan(request: MaskRequest) -> dict[str, Any]:
-    """What the run is made of, by which the same command knows it."""
+def plan(request: MaskRequest, parts: dict[str, Masked]) -> dict[str, Any]:
+    """What the run is made of, by which the same command knows it: its settings, its images and its masks."""
+    sources = {name: with_masks(part) for name, part in parts.items()}
     return {
         "init": request.init,
         "data": request.data,
@@ -427,16 +417,18 @@ def plan(request: MaskRequest) -> dict[str, Any]:
         "ignore": request.ignore,
         "tokens": request.tokens,
         "minutes": request.minutes,
+        "images": {name: fingerprint(source) for name, source in sources.items()},
+        "digests": {name: masks_digest(source) for name, source in sources.items()},
     }
 
 
-def record(request: MaskRequest, result: SegmentationResult, stage: Stage) -> dict[str, Any]:
+def record(result: SegmentationResult, stage: Stage) -> dict[str, Any]:
     """What is written about the run beside its model."""
     tuning = {}
     if stage.tuning.steps:
         tuning = {"tuning": stage.tuning._asdict()}
     return {
-        **plan(request),
+        **stage.plan,
         **tuning,
         **stage.record,
         "left_out": result.left_out.to_json(),
