@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -23,7 +24,8 @@ from vitkit.finetuning.segmentation.fine_tuning import (
     recipe_of,
     with_steps,
 )
-from vitkit.finetuning.segmentation.first_model import HELD_OUT, folds_with
+from vitkit.finetuning.segmentation.first_model import HELD_OUT, first_model, folds_with
+from vitkit.finetuning.segmentation.run import MaskRequest, held_out_of, read_parts
 from vitkit.models import create, vit
 from vitkit.system.errors import BadSettings
 from vitkit.training import remove_run
@@ -220,6 +222,46 @@ def test_too_little_time_and_too_few_images_leave_the_closed_form(scenes, tmp_pa
     assert "nothing is fine-tuned: fewer than 5 images" in capsys.readouterr().err
     with pytest.raises(BadSettings, match="`minutes` is -1"):
         make(scenes, tmp_path / "never", minutes=-1)
+
+
+def test_held_out_images_have_no_part_in_the_model_that_is_compared(scenes, tmp_path):
+    """Other masks of these images leave its weights and settings as they are, and change those of the model of all
+    images."""
+    published = load(scenes / "pretrained", quiet=True)
+    shutil.copytree(scenes / "masks", tmp_path / "masks")
+    made = []
+    for masks in (scenes / "masks", tmp_path / "masks"):
+        request = MaskRequest("", str(scenes / "photos"), str(masks), None, None, Columns(), 100, 2)
+        parts, _ = read_parts(request, quiet=True)
+        held_out, numbers = held_out_of(parts)
+        assert len(held_out) == len(numbers) == 6
+        device = torch.device("cpu")
+        made.append(first_model(published, parts["train"], numbers, 100, device, "float32"))
+        for i in numbers.tolist():
+            random = np.random.default_rng(i)
+            content = random.integers(0, 2, (32, 48)).astype(np.uint8)
+            name = parts["train"].images.name(i)
+            (tmp_path / "masks/train" / name.rpartition("/")[2]).write_bytes(
+                encoded(content, "PNG")
+            )
+    one, other = made
+    states = [each.without_held_out.model.state_dict() for each in made]
+    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+    assert [each.miou for each in one.tried] == [each.miou for each in other.tried]
+    assert one.left_out == other.left_out and len(one.best.counts) == 24
+    states = [each.classifier.model.state_dict() for each in made]
+    assert not all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+
+
+def test_images_of_one_group_and_held_out_ones_compare_nothing(scenes):
+    request = MaskRequest(
+        "", str(scenes / "photos"), str(scenes / "masks"), None, None, Columns(), 100
+    )
+    parts, _ = read_parts(request, quiet=True)
+    train = parts["train"]
+    for groups in (np.arange(30) // 15, np.zeros(30, np.int64)):
+        images = replace(train.images, groups=groups)
+        assert held_out_of({"train": replace(train, images=images)})[0] is None
 
 
 def tree(folder):

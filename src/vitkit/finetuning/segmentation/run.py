@@ -200,14 +200,18 @@ class Stage(NamedTuple):
 
 def held_out_of(parts: dict[str, Masked]) -> tuple[Masked | None, np.ndarray]:
     """The images that choose between the closed form and a fine-tuned model, and their numbers among the training
-    images: the validation part if there is a test part too, else a share of the training images, or None. They
-    are those that the run of the fine-tuning holds out (`divide`)."""
+    images: the validation part if there is a test part too, else a share of the training images, or None without
+    enough. They are those that the run of the fine-tuning holds out (`divide`)."""
     train = parts["train"]
     nothing = np.zeros(0, np.int64)
     if "val" in parts and "test" in parts:
         return parts["val"], nothing
     learned, numbers = split_off(with_masks(train), HOLD_OUT, SEED)
-    if not len(learned) or len(numbers) < FEWEST_HELD_OUT:
+    groups = learned
+    if train.images.groups is not None:
+        groups = train.images.groups[learned]
+    # Cross-validation of the others needs two groups of images
+    if len(np.unique(groups)) < 2 or len(numbers) < FEWEST_HELD_OUT:
         return None, nothing
     return train.subset(numbers), numbers
 
