@@ -20,7 +20,6 @@ from vitkit.finetuning.segmentation.fine_tuning import (
     START,
     Tuning,
     data_of,
-    may_be_mirrored,
     recipe_of,
     with_steps,
 )
@@ -29,6 +28,7 @@ from vitkit.finetuning.segmentation.run import MaskRequest, held_out_of, read_pa
 from vitkit.models import create, vit
 from vitkit.system.errors import BadSettings
 from vitkit.training import remove_run
+from vitkit.training.choices import about_mirroring
 from vitkit.weights import Classifier, dense, load, save
 
 COLOURS = np.array([[200, 60, 60], [60, 60, 200]])
@@ -87,17 +87,17 @@ def test_held_out_images_are_a_fold_of_their_own():
     assert set(folds_with(np.zeros(0, np.int64), 20, None)) == {0, 1, 2, 3, 4}
 
 
-def test_classes_of_the_left_and_the_right_are_not_mirrored():
-    assert may_be_mirrored(["lung", "heart", "bright"])
-    assert not may_be_mirrored(["Left lung", "heart"])
-    assert not may_be_mirrored(["lung_right"])
-
-
 def test_the_recipe_begins_with_the_closed_form_and_divides_as_it_does(tmp_path):
     classifier = Classifier(create(CONFIG, seed=0), Preprocessing(size=(16, 16)), ("a", "b"))
-    start = dense(classifier, ("x", "left y"), 2)
+    start = dense(classifier, ("x", "left-y"), 2)
     data = data_of("photos", "masks", None, 3, Columns())
     recipe = recipe_of(start, tmp_path, data, 0.25, "float32", on_gpu=False)
+    assert not any(about_mirroring(recipe, start.labels))
+    same = replace(start, labels=("x", "bright"))
+    mirrored = recipe_of(same, tmp_path, data, 0.25, "float32", on_gpu=False)
+    assert mirrored.data.augmentation.flip and not any(about_mirroring(mirrored, same.labels))
+    [sentence] = about_mirroring(mirrored, start.labels)
+    assert "images are mirrored, and left-y may not be the same" in sentence
     assert recipe.init == str(tmp_path) and recipe.init_head and recipe.objective.rare == 0.25
     assert recipe.data.parts == "select" and recipe.data.hold_out == 0.2
     assert recipe.data.augmentation.resize == 32 and not recipe.data.augmentation.flip

@@ -169,6 +169,7 @@ def make(
                 stage.recipe,
                 run_dir,
                 stage.tuning,
+                stage.labels,
                 stage.train,
                 request.minutes,
                 ends_at,
@@ -192,6 +193,8 @@ class Stage(NamedTuple):
     """The length of the fine-tuning."""
     recipe: Recipe | None
     """Its recipe; None if nothing is fine-tuned."""
+    labels: tuple[str, ...]
+    """The classes."""
     train: int
     """Number of images that it learns from."""
     scores: SegmentationScores | None
@@ -266,7 +269,10 @@ def _begin(
         "reading": reading._asdict() | {"rare": first.best.rare},
         "tried": [each.reading._asdict() | {"miou": each.miou} for each in first.tried],
     }
-    stage = Stage(planned, left_out, record, origin, Tuning(0), None, len(train) - len(numbers), None)
+    learned = len(train) - len(numbers)
+    stage = Stage(
+        planned, left_out, record, origin, Tuning(0), None, train.labels, learned, None
+    )
     if not request.minutes:
         return stage
     if held_out is not None:
