@@ -148,6 +148,7 @@ def test_fine_tuning_is_chosen_by_held_out_images_and_continues_when_killed(
     scenes, tmp_path, monkeypatch, capsys
 ):
     made = make(scenes, tmp_path / "run")
+    assert capsys.readouterr().err.count("without a legend") == 1
     written = json.loads((tmp_path / "run/masks.json").read_text())
     assert list(written["held_out"]) == ["closed form", "fine-tuned", "average of both"]
     assert made.masks.chosen == written["chosen"] and "mean IoU on held-out images" in str(made)
@@ -232,7 +233,7 @@ def test_held_out_images_have_no_part_in_the_model_that_is_compared(scenes, tmp_
     made = []
     for masks in (scenes / "masks", tmp_path / "masks"):
         request = MaskRequest("", str(scenes / "photos"), str(masks), None, None, Columns(), 100, 2)
-        parts, _ = read_parts(request, quiet=True)
+        parts = read_parts(request).parts
         held_out, numbers = held_out_of(parts)
         assert len(held_out) == len(numbers) == 6
         device = torch.device("cpu")
@@ -257,7 +258,7 @@ def test_images_of_one_group_and_held_out_ones_compare_nothing(scenes):
     request = MaskRequest(
         "", str(scenes / "photos"), str(scenes / "masks"), None, None, Columns(), 100
     )
-    parts, _ = read_parts(request, quiet=True)
+    parts = read_parts(request).parts
     train = parts["train"]
     for groups in (np.arange(30) // 15, np.zeros(30, np.int64)):
         images = replace(train.images, groups=groups)

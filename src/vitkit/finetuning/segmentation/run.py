@@ -56,7 +56,7 @@ from vitkit.finetuning.segmentation.first_model import first_model
 from vitkit.finetuning.segmentation.page import OTHERS, WORST, write_mask_page
 from vitkit.recipes import Recipe
 from vitkit.runtimes import map_runtime
-from vitkit.system.console.messages import say
+from vitkit.system.console.messages import known, say
 from vitkit.system.console.text import counted, some
 from vitkit.system.errors import BadData
 from vitkit.system.machine import Precision, PrecisionChoice, pick_precision
@@ -131,20 +131,30 @@ class SegmentationResult:
         return [{"metric": each.name, "value": each.value} for each in self.metrics]
 
 
-def read_parts(request: MaskRequest, quiet: bool = False) -> tuple[dict[str, Masked], dict | None]:
-    """The parts of the images with their masks, "train" and others; and what identifies the part that had to
-    be made. Logs what a user should know of them unless `quiet`. Raises BadData if there are no images to learn
-    from."""
+class Parts(NamedTuple):
+    """The images with their masks."""
+
+    parts: dict[str, Masked]
+    """"train" and others."""
+    made: dict[str, str]
+    """What identifies the part that had to be made, as the provenance of a model has it; empty without one."""
+    notes: tuple[str, ...]
+    """What a user should know of them."""
+
+
+def read_parts(request: MaskRequest) -> Parts:
+    """Open the images with their masks. Raises BadData if there are no images to learn from."""
     splits = splits_with_masks(request.data, request.masks, request.columns, always_grouped=True)
     said = [note for note in splits.notes if "labelled" not in note]  # masks are no labels
     parts, notes = masked(
         splits.sources, request.data, request.masks, request.legend, request.ignore
     )
-    for note in () if quiet else (*said, *notes):
-        say(note)
     if "train" not in parts:
         raise BadData(f"{request.data} has no training images, but {', '.join(parts)}")
-    return parts, {"held_out": splits.made_fingerprint} if splits.made_fingerprint else None
+    made = {}
+    if splits.made_fingerprint:
+        made = {"held_out": splits.made_fingerprint}
+    return Parts(parts, made, (*said, *notes))
 
 
 def make(
@@ -165,16 +175,17 @@ def make(
         stage = from_rank_0(lambda: _begin(request, published, run_dir, device, arithmetic, began))
         if stage.recipe is not None:
             ends_at = began + 60 * request.minutes - stage.tuning.afterwards
-            fine_tuned(
-                stage.recipe,
-                run_dir,
-                stage.tuning,
-                stage.labels,
-                stage.train,
-                request.minutes,
-                ends_at,
-                device,
-            )
+            with known(stage.notes):
+                fine_tuned(
+                    stage.recipe,
+                    run_dir,
+                    stage.tuning,
+                    stage.labels,
+                    stage.train,
+                    request.minutes,
+                    ends_at,
+                    device,
+                )
         return from_rank_0(lambda: _finish(request, run_dir, stage, device, arithmetic, began))
 
 
@@ -183,6 +194,8 @@ class Stage(NamedTuple):
 
     plan: dict[str, Any]
     """What the run is made of."""
+    notes: tuple[str, ...]
+    """What was said of its images."""
     left_out: Metric
     """The mean IoU of its cross-validated predictions for the training images."""
     record: dict[str, Any]
@@ -229,7 +242,9 @@ def _begin(
 ) -> Stage:
     """Make the closed form, save it, and plan the fine-tuning."""
     check_own(run_dir)
-    parts, made = read_parts(request)
+    parts, made, notes = read_parts(request)
+    for note in notes:
+        say(note)
     planned = plan(request, parts)
     tuning = continued(run_dir, planned)
     kept = {"tuning": tuning._asdict()} if tuning else {}
@@ -255,7 +270,7 @@ def _begin(
         "legend": train.legend.to_json(),
         "metrics": {left_out.name: left_out.text()},
         "split_seed": SEED,
-        **(made or {}),
+        **made,
         "learned": [fingerprint(train.images)],
     }
     save(replace(first.classifier, origin=origin), run_dir / MODEL)
@@ -271,7 +286,7 @@ def _begin(
     }
     learned = len(train) - len(numbers)
     stage = Stage(
-        planned, left_out, record, origin, Tuning(0), None, train.labels, learned, None
+        planned, notes, left_out, record, origin, Tuning(0), None, train.labels, learned, None
     )
     if not request.minutes:
         return stage
@@ -321,7 +336,7 @@ def _finish(
     began: float,
 ) -> SegmentationResult:
     """Choose the model, save it, measure it, and write the page and the record."""
-    parts, _ = read_parts(request, quiet=True)
+    parts = read_parts(request).parts
     classifier = load(run_dir / MODEL, quiet=True)
     candidates: list[Candidate] = []
     chosen = CLOSED_FORM
