@@ -60,7 +60,7 @@ from vitkit.system.console.messages import known, say
 from vitkit.system.console.text import counted, some
 from vitkit.system.errors import BadData
 from vitkit.system.machine import Precision, PrecisionChoice, pick_precision
-from vitkit.system.processes.ranks import from_rank_0
+from vitkit.system.processes.ranks import from_rank_0, long_from_rank_0
 from vitkit.system.storage.files import write_json
 from vitkit.training import locked
 from vitkit.weights import Classifier, load, save
@@ -172,7 +172,9 @@ def make(
     began = time.monotonic()
     with locked(run_dir):
         arithmetic = from_rank_0(lambda: pick_precision(precision, device)).precision
-        stage = from_rank_0(lambda: _begin(request, published, run_dir, device, arithmetic, began))
+        stage = long_from_rank_0(
+            lambda: _begin(request, published, run_dir, device, arithmetic, began)
+        )
         if stage.recipe is not None:
             ends_at = began + 60 * request.minutes - stage.tuning.afterwards
             with known(stage.notes):
@@ -186,7 +188,9 @@ def make(
                     ends_at,
                     device,
                 )
-        return from_rank_0(lambda: _finish(request, run_dir, stage, device, arithmetic, began))
+        return long_from_rank_0(
+            lambda: _finish(request, run_dir, stage, device, arithmetic, began)
+        )
 
 
 class Stage(NamedTuple):
