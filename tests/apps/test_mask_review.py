@@ -152,5 +152,8 @@ def test_settings_that_do_not_go_together(photos, tmp_path):
     model = make_model_of_masks()
     with pytest.raises(BadSettings, match="give these with `masks`"):
         vitkit.review(str(photos), model, ignore=3)
+    for given in ({"masks": "masks"}, {"legend": tmp_path / "x.txt"}, {"ignore": 3}):
+        with pytest.raises(BadSettings, match="leave out `masks`, `legend` and `ignore`"):
+            vitkit.review(str(photos), apply=tmp_path / "list.csv", **given)
     with pytest.raises(BadSettings, match="`exclude` is for images with one class each"):
         vitkit.review(str(photos), model, masks="masks", exclude=tmp_path / "x.txt")

@@ -81,7 +81,15 @@ def test_every_problem_is_listed_with_its_file(photos):
     assert any("0.png has no mask" in sentence for sentence in val.problems)
     assert any("1.jpg in" in sentence and "JPEG" in sentence for sentence in val.problems)
     assert [name.rpartition("/")[2] for name in val.ignored_masks] == ["2.png"]
-    assert "2 masks in" in report.problems[0] and "val/other.png" in report.problems[0]
+    assert report.problems == ()  # training does not mind masks without images
+    assert "2 masks in" in report.notes[0] and "val/other.png" in report.notes[0]
+    assert train.to_json()["unusable"] == 3 and val.to_json()["unusable"] == 0
+    legend = photos / "legend.txt"
+    found = stats(str(photos), masks="masks", legend=legend)
+    assert found.status == 3 and "named in 5 warnings" in str(found)
+    assert "next: correct what the warnings name, and then vitkit.finetune(" in str(found)
+    found = stats(str(photos), masks="masks", legend=legend, ok_if_unreadable=True)
+    assert found.status == 0
 
 
 def test_masks_from_which_no_legend_follows_are_described_all_the_same(photos):

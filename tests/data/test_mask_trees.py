@@ -77,7 +77,7 @@ def test_lists_of_images_that_are_not_there_or_in_two_parts(voc):
     (lists / "train.txt").write_text(f"{NAMES[0]}\n../../{NAMES[1]}\n2007_999999\n")
     names, _, notes = opened(voc, "SegmentationClass")
     assert names["train"] == [NAMES[0]] and any(
-        "2 that they name are not there" in n for n in notes
+        "without 2 images that they name: ../../2007_000039, 2007_999999" in n for n in notes
     )
     (lists / "train.txt").write_text(f"{NAMES[2]}\n")
     with pytest.raises(BadData, match=f"'{NAMES[2]}' in train and in val"):
@@ -89,6 +89,31 @@ def test_lists_of_images_that_are_not_there_or_in_two_parts(voc):
     (lists / "trainval.txt").write_text("2007_999999\n")
     with pytest.raises(BadData, match="no image below .* such as '2007_999999'"):
         opened(voc, "SegmentationClass")
+
+
+def test_names_with_spaces_and_second_columns(voc):
+    for i, name in enumerate(("my photo 0", "my photo 1")):
+        put(voc / f"JPEGImages/{name}.jpg", seed=i)
+        put(voc / f"SegmentationClass/{name}.png", [0, 15, 255, 12])
+    lists = voc / "ImageSets/Segmentation"
+    (lists / "train.txt").write_text(f'my photo 0\n"my photo 1"\n{NAMES[0]}  1\n{NAMES[1]} -1\n')
+    names, _, notes = opened(voc, "SegmentationClass")
+    assert sorted(names["train"]) == [NAMES[0], NAMES[1], "my photo 0", "my photo 1"]
+    assert any("name 5 images: 4 train, 1 val" in note for note in notes)
+
+
+@pytest.mark.parametrize("other", ("val", "test"))
+def test_one_list_of_train_and_val_beside_others(voc, other):
+    lists = voc / "ImageSets/Segmentation"
+    for name in ("train.txt", "val.txt"):
+        (lists / name).unlink()
+    (lists / f"{other}.txt").write_text(f"{NAMES[2]}\n")
+    if other == "test":  # whose images are in no other list
+        with pytest.raises(BadData, match=f"'{NAMES[2]}' in train and in test"):
+            opened(voc, "SegmentationClass")
+        (lists / "trainval.txt").write_text("\n".join(NAMES[:2]))
+    names, _, _ = opened(voc, "SegmentationClass")
+    assert names == {"train": list(NAMES[:2]), other: [NAMES[2]]}
 
 
 def test_a_test_list_without_masks_is_left_out(voc):

@@ -1,5 +1,7 @@
 """Metrics of masks, compared with slow and independent computations."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,7 @@ from pictures import encoded, photograph
 from scipy.ndimage import binary_erosion
 
 import vitkit
-from vitkit.data import IGNORED, Preprocessing
+from vitkit.data import IGNORED, Preprocessing, splits_with_masks
 from vitkit.evaluation import SegmentationScores, count_pixels
 from vitkit.evaluation.metrics.segmentation import boundary, boundary_width
 from vitkit.models import create, vit
@@ -212,3 +214,34 @@ def test_classes_that_no_mask_has_are_named(measured, capsys):
     assert "no mask has object" in capsys.readouterr().err
     measured(1, 0)
     assert "no mask has" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("groups", ("none", "auto", "scene"))
+def test_a_model_is_measured_on_the_part_that_its_training_held_out(model, tmp_path, groups):
+    """Whatever the training kept together; and if there are other images now, that is said."""
+    (tmp_path / "legend.txt").write_text("background\nobject\n")
+    random = np.random.default_rng(0)
+    lines = ["image,mask,scene"]
+    for number in range(20):
+        mask = np.zeros((16, 16), np.uint8)
+        mask[4:9, 3 : 5 + number % 9] = 1
+        pixels = random.integers(0, 255, (16, 16, 3)).astype(np.uint8)
+        for kind, content in (("photo", pixels), ("mask", mask)):
+            (tmp_path / f"{kind}{number}.png").write_bytes(encoded(content, "PNG"))
+        lines.append(f"photo{number}.png,mask{number}.png,{number // 4}")
+    data = tmp_path / "data.csv"
+    data.write_text("\n".join(lines))
+    splits = splits_with_masks(str(data), "mask", None, 3, groups)
+    origin = {"data": str(data), "held_out": splits.made_fingerprint, "split_seed": 3}
+    origin["groups"] = groups
+    given = {"masks": "mask", "legend": tmp_path / "legend.txt", "device": "cpu"}
+    trained = replace(model, origin=origin)
+    found = vitkit.evaluate(trained, data, **given)
+    assert len(splits.test) < 8 and f"on {len(splits.test)} images" in str(found)
+    assert "the test part that was held out when the model was trained" in found.images
+    train = vitkit.evaluate(trained, data, split="train", **given)
+    assert "images that the model learned from" in train.images
+
+    data.write_text("\n".join(lines[:10]))
+    found = vitkit.evaluate(trained, data, **given)
+    assert "has changed since, so it may know some of them" in found.images

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,16 +14,21 @@ import vitkit
 from vitkit.data import Columns, Preprocessing
 from vitkit.evaluation import SegmentationScores
 from vitkit.finetuning.segmentation.choice import Candidate, best, gain
+from vitkit.finetuning.segmentation.directory import RECORD, check_own, continued
 from vitkit.finetuning.segmentation.fine_tuning import (
+    RUN,
     START,
+    Tuning,
     data_of,
-    may_be_mirrored,
     recipe_of,
     with_steps,
 )
-from vitkit.finetuning.segmentation.first_model import HELD_OUT, folds_with
+from vitkit.finetuning.segmentation.first_model import HELD_OUT, first_model, folds_with
+from vitkit.finetuning.segmentation.run import MaskRequest, held_out_of, read_parts
 from vitkit.models import create, vit
 from vitkit.system.errors import BadSettings
+from vitkit.training import remove_run
+from vitkit.training.choices import about_mirroring
 from vitkit.weights import Classifier, dense, load, save
 
 COLOURS = np.array([[200, 60, 60], [60, 60, 200]])
@@ -81,17 +87,17 @@ def test_held_out_images_are_a_fold_of_their_own():
     assert set(folds_with(np.zeros(0, np.int64), 20, None)) == {0, 1, 2, 3, 4}
 
 
-def test_classes_of_the_left_and_the_right_are_not_mirrored():
-    assert may_be_mirrored(["lung", "heart", "bright"])
-    assert not may_be_mirrored(["Left lung", "heart"])
-    assert not may_be_mirrored(["lung_right"])
-
-
 def test_the_recipe_begins_with_the_closed_form_and_divides_as_it_does(tmp_path):
     classifier = Classifier(create(CONFIG, seed=0), Preprocessing(size=(16, 16)), ("a", "b"))
-    start = dense(classifier, ("x", "left y"), 2)
+    start = dense(classifier, ("x", "left-y"), 2)
     data = data_of("photos", "masks", None, 3, Columns())
     recipe = recipe_of(start, tmp_path, data, 0.25, "float32", on_gpu=False)
+    assert not any(about_mirroring(recipe, start.labels))
+    same = replace(start, labels=("x", "bright"))
+    mirrored = recipe_of(same, tmp_path, data, 0.25, "float32", on_gpu=False)
+    assert mirrored.data.augmentation.flip and not any(about_mirroring(mirrored, same.labels))
+    [sentence] = about_mirroring(mirrored, start.labels)
+    assert "images are mirrored, and left-y may not be the same" in sentence
     assert recipe.init == str(tmp_path) and recipe.init_head and recipe.objective.rare == 0.25
     assert recipe.data.parts == "select" and recipe.data.hold_out == 0.2
     assert recipe.data.augmentation.resize == 32 and not recipe.data.augmentation.flip
@@ -142,6 +148,7 @@ def test_fine_tuning_is_chosen_by_held_out_images_and_continues_when_killed(
     scenes, tmp_path, monkeypatch, capsys
 ):
     made = make(scenes, tmp_path / "run")
+    assert capsys.readouterr().err.count("without a legend") == 1
     written = json.loads((tmp_path / "run/masks.json").read_text())
     assert list(written["held_out"]) == ["closed form", "fine-tuned", "average of both"]
     assert made.masks.chosen == written["chosen"] and "mean IoU on held-out images" in str(made)
@@ -216,3 +223,111 @@ def test_too_little_time_and_too_few_images_leave_the_closed_form(scenes, tmp_pa
     assert "nothing is fine-tuned: fewer than 5 images" in capsys.readouterr().err
     with pytest.raises(BadSettings, match="`minutes` is -1"):
         make(scenes, tmp_path / "never", minutes=-1)
+
+
+def test_held_out_images_have_no_part_in_the_model_that_is_compared(scenes, tmp_path):
+    """Other masks of these images leave its weights and settings as they are, and change those of the model of all
+    images."""
+    published = load(scenes / "pretrained", quiet=True)
+    shutil.copytree(scenes / "masks", tmp_path / "masks")
+    made = []
+    for masks in (scenes / "masks", tmp_path / "masks"):
+        request = MaskRequest("", str(scenes / "photos"), str(masks), None, None, Columns(), 100, 2)
+        parts = read_parts(request).parts
+        held_out, numbers = held_out_of(parts)
+        assert len(held_out) == len(numbers) == 6
+        device = torch.device("cpu")
+        made.append(first_model(published, parts["train"], numbers, 100, device, "float32"))
+        for i in numbers.tolist():
+            random = np.random.default_rng(i)
+            content = random.integers(0, 2, (32, 48)).astype(np.uint8)
+            name = parts["train"].images.name(i)
+            (tmp_path / "masks/train" / name.rpartition("/")[2]).write_bytes(
+                encoded(content, "PNG")
+            )
+    one, other = made
+    states = [each.without_held_out.model.state_dict() for each in made]
+    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+    assert [each.miou for each in one.tried] == [each.miou for each in other.tried]
+    assert one.left_out == other.left_out and len(one.best.counts) == 24
+    states = [each.classifier.model.state_dict() for each in made]
+    assert not all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+
+
+def test_images_of_one_group_and_held_out_ones_compare_nothing(scenes):
+    request = MaskRequest(
+        "", str(scenes / "photos"), str(scenes / "masks"), None, None, Columns(), 100
+    )
+    parts = read_parts(request).parts
+    train = parts["train"]
+    for groups in (np.arange(30) // 15, np.zeros(30, np.int64)):
+        images = replace(train.images, groups=groups)
+        assert held_out_of({"train": replace(train, images=images)})[0] is None
+
+
+def tree(folder):
+    """The contents of all files in a folder but those of locks, by their paths."""
+    files = (file for file in folder.rglob("*") if file.is_file() and file.name != "LOCK")
+    return {str(file.relative_to(folder)): file.read_bytes() for file in files}
+
+
+@pytest.mark.parametrize(
+    "mine",
+    (
+        "fine-tuned/notes.txt", "fine-tuned/model/model.safetensors", "closed-form/notes.txt", "masks.json",
+        "report.html", "model/notes.txt", "fine-tuned",
+    ),
+)  # fmt: skip
+@pytest.mark.parametrize("minutes", (0, 30))
+def test_files_of_the_user_in_the_run_directory_stay(scenes, tmp_path, mine, minutes):
+    file = tmp_path / "run" / mine
+    file.parent.mkdir(parents=True)
+    file.write_text('{"images": [], "annotations": [], "categories": []}')
+    before = tree(tmp_path)
+    for _ in range(2):  # the first call may have left a lock
+        with pytest.raises(vitkit.BadRun, match="choose another `workdir`"):
+            make(scenes, tmp_path / "run", minutes=minutes)
+        assert tree(tmp_path) == before
+
+
+def test_what_a_run_wrote_is_removed_and_other_files_and_runs_stay(tmp_path):
+    plan = {"init": "weights", "data": "photos", "masks": "masks", "minutes": 2}
+    (tmp_path / RECORD).write_text(json.dumps(plan | {"tuning": {"steps": 30}}))
+    run = tmp_path / RUN
+    (run / "checkpoints/step-20").mkdir(parents=True)
+    (run / "LOCK").touch()
+    recipe = {"name": "finetune-masks", "init": f"elsewhere/{START}"}
+    (run / "recipe.json").write_text(json.dumps(recipe))
+    (run / "notes.txt").write_text("mine")
+    check_own(tmp_path)
+    assert continued(tmp_path, plan) == Tuning(30) and (run / "checkpoints/step-20").exists()
+    assert continued(tmp_path, plan | {"minutes": 3}) is None
+    assert [file.name for file in run.iterdir()] == ["notes.txt"]
+    (run / "notes.txt").unlink()
+    remove_run(run)
+    assert not run.exists()
+
+    # A run of another recipe
+    run.mkdir()
+    (run / "recipe.json").write_text(json.dumps(recipe | {"name": "mine"}))
+    with pytest.raises(vitkit.BadRun, match="is not from this run"):
+        check_own(tmp_path)
+
+
+@pytest.mark.slow
+def test_other_images_begin_again(scenes, tmp_path, capsys):
+    for kind in ("photos", "masks"):
+        shutil.copytree(scenes / kind, tmp_path / kind)
+    shutil.copytree(scenes / "pretrained", tmp_path / "pretrained")
+    (tmp_path / "photos/train/29.png").rename(tmp_path / "later.png")
+    first = make(tmp_path, tmp_path / "run")
+    (tmp_path / "later.png").rename(tmp_path / "photos/train/29.png")
+    capsys.readouterr()
+    second = make(tmp_path, tmp_path / "run")
+    said = capsys.readouterr().err
+    assert "begins again: other than in the earlier call are images, digests" in said
+    data = json.loads((tmp_path / "run/fine-tuned/data.json").read_text())
+    assert data["counts"] == {"train": 24, "val": 6}
+    written = json.loads((tmp_path / "run/masks.json").read_text())
+    assert written["metrics"]["miou"]["value"] == second.accuracy
+    assert second.masks.held_out != first.masks.held_out

@@ -273,7 +273,7 @@ def test_a_run_writes_it_at_its_end(run_dir, monkeypatch, capsys):
     save(classifier(seed=1), run_dir / "model")
     keeping.keep(run_dir)
     assert is_kept(file) and opened(run_dir) is not None
-    assert "answer sooner, without PyTorch" in capsys.readouterr().err
+    assert "answers come sooner, without PyTorch" in capsys.readouterr().err
 
     # Nothing is written where answers would not be computed by it, and a model without an answer has none
     file.unlink()

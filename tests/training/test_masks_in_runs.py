@@ -81,6 +81,10 @@ def test_a_run_learns_masks_and_is_saved_as_a_model_of_whole_images(scenes, tmp_
     logged = last_metrics(tmp_path / "run")["test/miou"]
     assert logged.value == pytest.approx(measured["miou"], abs=0.002)  # bfloat16 or not
     assert classifier.origin["legend"]["labels"] == ["background", "object"]
+    learned = vitkit.evaluate(
+        classifier, scenes / "photos", masks=scenes / "masks", split="train", device="cpu"
+    )
+    assert "images that the model learned from" in learned.images
     assert vitkit.report(tmp_path / "run").path.is_file()
 
     # Another run may begin with its head

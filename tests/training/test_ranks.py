@@ -1,6 +1,7 @@
 """Several processes are one run. Here they are forked and meet by gloo; test_torchrun.py has the
 real torchrun."""
 
+import datetime
 import os
 import signal
 import time
@@ -18,10 +19,12 @@ from runs import assert_nearly_same_weights, checkpoint_steps, weights
 from vitkit.objectives import MaskedAutoencoder, MaskedPatches, SelfDistillation, Supervised
 from vitkit.objectives.supervised import SupervisedLearner
 from vitkit.recipes import Optim
+from vitkit.system.processes import ranks
 from vitkit.system.processes.ranks import (
     any_rank,
     from_every_rank,
     from_rank_0,
+    long_from_rank_0,
     process_group,
     sum_over_ranks,
     world,
@@ -243,10 +246,31 @@ def test_a_rank_that_pauses_is_not_taken_for_one_that_hangs():
     assert together(2, sleep, 30, False) == [1, 1]  # ended by the watchdog, long before
 
 
+def work_long(path):
+    """Longer than a collective operation may take."""
+    ranks.timedelta = lambda seconds: datetime.timedelta(seconds=3)
+
+    def work(result):
+        time.sleep(5)
+        return int(result)
+
+    with process_group("cpu"):
+        assert long_from_rank_0(lambda: work("7") + world().rank) == 7
+        with pytest.raises(ValueError, match="only there"):
+            long_from_rank_0(lambda: work("only there"))
+        (path / str(world().rank)).touch()
+
+
+@pytest.mark.slow
+def test_other_ranks_wait_for_long_work(tmp_path):
+    assert together(2, work_long, tmp_path) == [0, 0]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1"]
+
+
 def test_alone_nothing_is_exchanged():
     total = torch.ones(2)
     assert world() == (0, 1) and sum_over_ranks(total) is total and from_every_rank(3) == [3]
-    assert from_rank_0(lambda: 5) == 5 and any_rank(True) and not any_rank(False)
+    assert from_rank_0(lambda: 5) == 5 == long_from_rank_0(lambda: 5) and any_rank(True) and not any_rank(False)
 
 
 def test_a_batch_that_cannot_be_shared_is_a_sentence(recipe, tmp_path):

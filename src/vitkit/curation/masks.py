@@ -53,6 +53,8 @@ class MaskSurvey:
     """How many masks have one class alone, for each class by its name; a background alone is an empty mask."""
     problems: list[str] = field(default_factory=list)
     """A sentence for each image or mask that training would refuse or leave out."""
+    unusable: int = 0
+    """How many masks cannot be read, or are not of the size and of the classes that they should be."""
 
     def to_json(self) -> dict:
         """The measurements as plain values."""
@@ -78,6 +80,7 @@ class MaskSurvey:
             "masks of one class": dict(self.one_class),
             "classes": classes,
             "problems": self.problems,
+            "unusable": self.unusable,
         }
 
 
@@ -150,8 +153,8 @@ def survey_masks(
     if store.names is not None and len(rows) < len(store.names):
         known = set(rows.tolist())
         others = [store.names[row] for row in range(len(store.names)) if row not in known]
-        problems.append(
-            f"{counted(len(others), 'mask')} in {store.title} without an image: {some(others, 3)}"
+        notes += (
+            f"{counted(len(others), 'mask')} in {store.title} without an image: {some(others, 3)}",
         )
 
     # What their values stand for
@@ -205,6 +208,7 @@ def _measure(
         for seen in report:
             if seen.problem:
                 survey.problems.append(seen.problem)
+                survey.unusable += 1
                 continue
             survey.masks += 1
             survey.sizes.append(seen.size)

@@ -2,6 +2,7 @@ from .augmentation.mixing import mix as mix
 from .augmentation.mixing import uniforms as uniforms
 from .augmentation.settings import Augmentation as Augmentation
 from .augmentation.settings import square_before_crop as square_before_crop
+from .augmentation.sides import sided as sided
 from .formats.folder import IMAGE_SUFFIXES as IMAGE_SUFFIXES
 from .formats.folder import find_images as find_images
 from .formats.index import index_beside as index_beside

@@ -74,15 +74,40 @@ def class_map(runtime: Runtime, picture: Picture) -> np.ndarray:
 
 def likeliest(maps: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     """The class with the highest logit at every pixel of another (height, width): float32 (K, h', w') ->
-    uint8 (h, w). One class is interpolated at a time: all of many classes would not fit in memory."""
+    uint8 (h, w). One class is interpolated at a time: all of many classes would not fit in memory. Those that are
+    nowhere the likeliest are left out."""
     logits = torch.from_numpy(maps)
     if size == maps.shape[1:]:
         return logits.argmax(0).to(torch.uint8).numpy()
     highest = torch.full(size, -torch.inf)
     classes = torch.zeros(size, dtype=torch.uint8)
-    for number, plane in enumerate(logits):
+    for number in _possible(logits):
+        plane = logits[number]
         own = F.interpolate(plane[None, None], size, mode="bilinear", antialias=False)[0, 0]
         is_higher = own > highest
         classes[is_higher] = number
         highest = torch.where(is_higher, own, highest)
     return classes.numpy()
+
+
+def _possible(logits: torch.Tensor) -> list[int]:
+    """The classes that may have the highest logit somewhere between the pixels of maps, (K, h', w').
+
+    Between four neighbours the highest logit is at least the mean of those of the classes that are highest at one of
+    them. A class that is below this mean at all four is below it everywhere between.
+    """
+    if not logits.isfinite().all():
+        return list(range(len(logits)))
+    repeats = [max(1, 3 - side) for side in logits.shape]
+    logits = logits.repeat(1, *repeats[1:])  # at least two rows and two columns
+    highest = logits.argmax(0)
+    rounding = 1e-5 * logits.abs().max()
+    sides = (slice(None, -1), slice(1, None))
+    corners = [(rows, columns) for rows in sides for columns in sides]
+    is_possible = torch.zeros(len(logits), dtype=torch.bool)
+    for rows, columns in corners:
+        at_corner = logits[:, rows, columns]  # (K, h' - 1, w' - 1)
+        of_highest = [at_corner.gather(0, highest[None, *corner]) for corner in corners]
+        mean = torch.cat(of_highest).mean(0)
+        is_possible |= (at_corner >= mean - rounding).flatten(1).any(1)
+    return torch.nonzero(is_possible).flatten().tolist()

@@ -50,6 +50,7 @@ from .reports.side_by_side import side_by_side as side_by_side
 from .run import RUNS as RUNS
 from .run import default_run_dir as default_run_dir
 from .run import locked as locked
+from .run import remove_run as remove_run
 from .run import run_name as run_name
 from .run import tidied as tidied
 from .schedule import Deadline as Deadline

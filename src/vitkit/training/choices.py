@@ -5,6 +5,7 @@ the device.
 A run that continues does not choose again.
 """
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import prod
 from pathlib import Path
@@ -12,12 +13,12 @@ from typing import get_args
 
 import torch
 
-from vitkit.data import Augmentation, Preprocessing, Source, square_before_crop
+from vitkit.data import Augmentation, Preprocessing, Source, sided, square_before_crop
 from vitkit.evaluation import Survival, surviving, surviving_in_pixels
 from vitkit.models import ModelConfig, ViTConfig
 from vitkit.recipes import Recipe, Say
 from vitkit.recipes.channels import fitted
-from vitkit.system.console.text import counted
+from vitkit.system.console.text import counted, some
 from vitkit.system.errors import BadRun, VitkitError
 from vitkit.system.machine import Precision, autocast, pick_precision
 from vitkit.system.processes.ranks import from_rank_0
@@ -62,6 +63,16 @@ def with_recorded_augmentation(recipe: Recipe, run_dir: Path) -> Recipe:
             f"{run_dir}: the augmentation in recipe.json is damaged ({error}); choose another `workdir`"
         ) from None
     return _with(recipe, decided)
+
+
+def about_mirroring(recipe: Recipe, labels: Sequence[str]) -> Iterator[str]:
+    """Yields a sentence if training images are mirrored, and the names of classes say that this changes them."""
+    names = sided(labels)
+    if recipe.data.augmentation.flip and names:
+        yield (
+            f"images are mirrored, and {some(names, 3)} may not be the same then: "
+            "`data.augmentation.flip=False` does not mirror"
+        )
 
 
 def with_augmentation(recipe: Recipe, data: RunData, device: torch.device, say: Say) -> Recipe:

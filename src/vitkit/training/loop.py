@@ -27,6 +27,7 @@ from vitkit.system.processes.ranks import from_rank_0, on_rank_0, process_group,
 from vitkit.system.processes.watchdog import watchdog
 from vitkit.system.span import due
 from vitkit.training.choices import (
+    about_mirroring,
     with_augmentation,
     with_channels,
     with_precision,
@@ -117,6 +118,8 @@ def _train(
         say("the residual stream is float32 too: bfloat16 needs the precision bfloat16")
         recipe = replace(recipe, residual="float32")
     recipe = with_augmentation(recipe, data, device, say)
+    for sentence in about_mirroring(recipe, data.facts.labels):
+        say(sentence)
     record_run(run_dir, recipe, data, say)
 
     if is_finished(run_dir, say):

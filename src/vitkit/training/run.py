@@ -28,6 +28,7 @@ from vitkit.training.record.values import differences, to_json, with_defaults
 from vitkit.training.schedule import SCHEDULE, Schedule, Stop
 from vitkit.training.state.checkpoints import (
     FINISHED,
+    MODEL,
     Busy,
     Earlier,
     Occupied,
@@ -42,7 +43,7 @@ from vitkit.training.state.state import State
 # Files and folders that a run writes to its directory
 NAMES = (
     "recipe.json", "data.json", "license.json", "finished.json", "metrics.jsonl", "LAST",
-    "machine.json", "begun.json", SCHEDULE, "checkpoints", "best", "model", "report.html", "answers.safetensors",
+    "machine.json", "begun.json", SCHEDULE, "checkpoints", "best", MODEL, "report.html", "answers.safetensors",
 )  # fmt: skip
 LOCK = "LOCK"  # file that is locked while a process trains in the directory
 RUNS = Path("runs")
@@ -179,6 +180,21 @@ def _refuse_occupied(run_dir: Path) -> None:
             f"{run_dir} holds {existing[0]}, which is not from a run, and a run would replace it; "
             "choose another `workdir`"
         )
+
+
+def remove_run(run_dir: Path) -> None:
+    """Remove what a run has written to a directory. Other files stay, and the directory too if there are any.
+    Raises Occupied, and removes nothing, if files with a run's names are from no run."""
+    if not run_dir.exists():
+        return
+    _refuse_occupied(run_dir)
+    for path in [run_dir / name for name in (*NAMES, f"{MODEL}.new", LOCK)]:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    if not any(run_dir.iterdir()) and not run_dir.is_symlink():
+        run_dir.rmdir()
 
 
 def refuse_occupied(run_dir: Path, recipes: Sequence[Recipe]) -> None:

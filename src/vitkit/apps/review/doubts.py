@@ -151,7 +151,7 @@ def judge(
     columns = columns_of(best.reading.blocks, width)
     heads = {}
     for fold in np.unique(folds).tolist():
-        heads[fold] = closed_form.solved(*sums.without(fold, columns), best.reading.l2)
+        heads[fold] = closed_form.solved(*sums.without([fold], columns), best.reading.l2)
     del examples, best, tried
 
     found = []

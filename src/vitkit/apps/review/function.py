@@ -205,6 +205,10 @@ def review(
         BadWeights: If the model cannot be read, or its features are not finite.
     """
     if apply is not None:
+        if masks or legend is not None or ignore is not None:
+            raise BadSettings(
+                "`apply` moves images with one class each; leave out `masks`, `legend` and `ignore`"
+            )
         return _applied(data, apply, undo, yes)
     if undo or yes:
         raise BadSettings("`undo` and `yes` go with `apply=FILE`")

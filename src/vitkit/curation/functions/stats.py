@@ -76,8 +76,10 @@ class Statistics(Rows):
 
     @property
     def status(self) -> int:
-        """The exit status of the command: 3 if images could not be read."""
+        """The exit status of the command: 3 if images could not be read, or masks not be used."""
         broken = sum(len(part["broken"]) for part in self.description["parts"].values())
+        masks = self.description.get("masks", {"parts": {}})
+        broken += sum(part["unusable"] for part in masks["parts"].values())
         return status_of(broken, self.ok_if_unreadable)
 
     def rows(self) -> list[dict]:
@@ -155,7 +157,7 @@ def stats(
             patch are counted.
         json: Print everything as one line of JSON.
         ok_if_unreadable: Let the command end with the exit status 0, and not 3, if images could not be
-            read; they are still named.
+            read, or masks not be used; they are still named.
         **messages: Where messages go.
 
     Raises:
@@ -221,8 +223,10 @@ def stats(
         split_settings["split_seed"] = split_seed
     if groups != "auto":
         split_settings["groups"] = groups
-    if masks:
+    if of_masks is not None:
         next_step = step("finetune", source, masks=masks, legend=legend, ignore=ignore)
+        if of_masks.problems or any(part.problems for part in of_masks.parts.values()):
+            next_step = f"correct what the warnings name, and then {next_step}"
     elif exclude:
         of_data = {f"data__{name}": value for name, value in split_settings.items()}
         next_step = step("train", RECIPE, data__source=source, **of_data, data__exclude=exclude)

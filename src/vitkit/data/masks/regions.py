@@ -40,16 +40,30 @@ def regions(mask: np.ndarray, classes: int, smallest: int = 1) -> Iterator[Regio
     class from the top."""
     from scipy.ndimage import find_objects, label
 
-    for number in range(classes):
-        parts, _ = label(mask == number, structure=np.ones((3, 3)))
+    # The boxes of the classes, in one pass: 255 becomes the 0 that counts as nothing
+    boxes = find_objects((mask + 1).astype(np.uint8), classes)
+    for number, of_class in enumerate(boxes):
+        if of_class is None:
+            continue
+        top, left = (axis.start for axis in of_class)
+        parts, count = label(mask[of_class] == number, structure=np.ones((3, 3)))
+
+        # Number the regions that are large enough
+        areas = np.bincount(parts.reshape(-1), minlength=count + 1)
+        is_listed = areas >= smallest
+        is_listed[0] = False
+        if not is_listed[1:].all():
+            parts = (np.cumsum(is_listed) * is_listed)[parts]
+        areas = areas[is_listed]
         for part, where in enumerate(find_objects(parts), 1):
-            inside = parts[where] == part
-            area = int(inside.sum())
-            if area < smallest:
-                continue
             rows, columns = where
-            box = (columns.start, rows.start, columns.stop - columns.start, rows.stop - rows.start)
-            yield Region(number, box, area, inside)
+            box = (
+                left + columns.start,
+                top + rows.start,
+                columns.stop - columns.start,
+                rows.stop - rows.start,
+            )
+            yield Region(number, box, int(areas[part - 1]), parts[where] == part)
 
 
 def as_coco(

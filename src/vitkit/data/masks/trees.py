@@ -28,7 +28,7 @@ from vitkit.data.masks.published import (
 )
 from vitkit.data.sources.stores import Files, Names
 from vitkit.data.sources.tables import Columns, Table
-from vitkit.system.console.text import counted
+from vitkit.system.console.text import counted, some
 from vitkit.system.errors import BadData
 
 OF_IMAGES = CONTAINERS | {
@@ -136,23 +136,32 @@ class Tree:
                 if (folder / f"{name}.txt").is_file() and not is_for_other_masks:
                     found[part] = _names_in(folder / f"{name}.txt")
                     break
-        if "train" not in found and (folder / "trainval.txt").is_file():
-            return {"": _names_in(folder / "trainval.txt")}
+        both = folder / "trainval.txt"
+        if "train" not in found and both.is_file():
+            of_both = _names_in(both)
+            if not found:
+                return {"": of_both}
+            of_val = set(found.get("val", ()))
+            found = {"train": [name for name in of_both if name not in of_val], **found}
         return found or None
 
     def _listed_table(
         self, images: Sequence[str], left_out: Counter, lists: dict[str, list[str]]
     ) -> Table:
         """The images that the lists name, by part. Raises BadData if there are none, or one is in two parts."""
+        stems = [PurePosixPath(name).stem for name in images]
+        known = set(stems)
         part_of: dict[str, str] = {}
         for part, listed in lists.items():
-            for stem in listed:
+            for line in listed:
+                stem = line
+                if line not in known:  # with a second column, as in other lists of Pascal VOC
+                    stem = line.split()[0]
                 if part_of.setdefault(stem, part) != part:
                     raise BadData(
                         f"the lists in {self.top.joinpath(*LISTS)} have {stem!r} in {part_of[stem]} and in {part}; "
                         "remove it from one of them"
                     )
-        stems = [PurePosixPath(name).stem for name in images]
         chosen = [i for i, stem in enumerate(stems) if stem in part_of]
         if not chosen:
             example = next(iter(part_of), "")
@@ -164,9 +173,9 @@ class Tree:
         for part in lists:
             shares.append(f"{(parts == part).sum():,} {part}".strip())
         note = f"the lists in {self.top.joinpath(*LISTS)} name {counted(len(chosen), 'image')}: {', '.join(shares)}"
-        missing = len(part_of) - len({stems[i] for i in chosen})
+        missing = sorted(part_of.keys() - known)
         if missing:
-            note += f"; {missing:,} that they name are not there"
+            note += f"; without {counted(len(missing), 'image')} that they name: {some(missing, 3)}"
         files = Files.of(self.root, [images[i] for i in chosen])
         return Table(files, None, parts, None, (note,))
 
@@ -240,7 +249,7 @@ def _of_classes(names: Sequence[str]) -> list[int]:
 
 
 def _names_in(path: Path) -> list[str]:
-    """The first word of each line of a list. Raises BadData for a file that is none."""
+    """The lines of a list, without quotation marks around them. Raises BadData for a file that is none."""
     try:
         with path.open("rb") as file:
             data = file.read(64 * LARGEST + 1)
@@ -251,4 +260,5 @@ def _names_in(path: Path) -> list[str]:
         lines = data.decode("utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise BadData(f"{path} cannot be read: {error}") from None
-    return [line.split()[0] for line in lines if line.strip()]
+    names = [line.strip().strip('"').strip() for line in lines]
+    return [name for name in names if name]

@@ -28,7 +28,7 @@ from vitkit.evaluation.benchmarks.named import SETS, Named, SetName, open_named
 from vitkit.evaluation.evaluator import Evaluator, Part, Subject, batches_of, learns
 from vitkit.evaluation.evaluators import EVALUATORS, USUAL, EvaluatorName
 from vitkit.evaluation.functions.masks import classifies_pixels, evaluate_masks
-from vitkit.evaluation.functions.outcome import Evaluation, Measurement, check_files
+from vitkit.evaluation.functions.outcome import Evaluation, Measurement, check_files, has_same_name
 from vitkit.evaluation.functions.report import (
     ReportRequest,
     check_imagenet_c,
@@ -59,7 +59,6 @@ from vitkit.system.functions.types import DataLike, DeviceLike, PathLike, Severa
 from vitkit.system.machine import PrecisionChoice, autocast
 from vitkit.system.processes.ranks import from_rank_0, on_rank_0, process_group
 from vitkit.system.storage.addresses import shown_address
-from vitkit.system.storage.private import public as without_secrets
 from vitkit.weights import Classifier, ModelLike, Overrides, check_answers, hints_of
 
 # Settings for images with one class each, without `evals`
@@ -356,7 +355,7 @@ def _opened(settings: Measurement, classifier: Classifier) -> tuple[Source, str]
             if settings.groups not in ("auto", "none"):
                 part = _grouped_by(part, settings.data, with_groups)
             return part, f", the {name} part that was held out when the model was trained"
-        if _has_same_name(settings.data, origin):
+        if has_same_name(settings.data, origin):
             note = (
                 "; the data set of this name that the model was trained on was another one, or has "
                 "changed since, so it may know some of them"
@@ -378,11 +377,6 @@ def _grouped_by(part: Source, data: str, columns: Columns) -> Source:
         assert source.groups is not None, "a part without the column cannot be opened"
         group_of |= dict(zip(source.rows.tolist(), source.groups.tolist(), strict=True))
     return replace(part, groups=np.array([group_of[row] for row in part.rows.tolist()]))
-
-
-def _has_same_name(data: str, origin: dict) -> bool:
-    """Whether a data set has the name of the one that a model was trained on."""
-    return Path(str(without_secrets(data))).name == Path(origin.get("data", "")).name
 
 
 def _divided(data: str, columns: Columns, origin: dict) -> Splits:
@@ -426,7 +420,7 @@ def named_images(
     if settings.on_bad_image == "skip":
         named = named._replace(source=without_broken(named.source))
     origin = classifier.origin
-    if origin.get("held_out") and _has_same_name(settings.data, origin):
+    if origin.get("held_out") and has_same_name(settings.data, origin):
         note = (
             "the model was trained on a data set of this name, of which a part was held out: it may "
             "know the other images, and `named` measures on all"

@@ -13,6 +13,7 @@ from vitkit.data import (
     Legend,
     Masked,
     Source,
+    Splits,
     fingerprint,
     grouped_columns,
     grouped_to_measure,
@@ -22,12 +23,12 @@ from vitkit.data import (
 )
 from vitkit.data.masks.legend import Codes
 from vitkit.data.masks.pairs import parts_with_masks
-from vitkit.evaluation.functions.outcome import Evaluation, Measurement
+from vitkit.evaluation.functions.outcome import Evaluation, Measurement, has_same_name
 from vitkit.evaluation.metrics.segmentation import SegmentationScores, measure_masks, readable
 from vitkit.runtimes import Eager, check_segments, segments
 from vitkit.system.console.messages import say
 from vitkit.system.console.text import counted, printable, some
-from vitkit.system.errors import BadData, BadSettings
+from vitkit.system.errors import BadData, BadSettings, VitkitError
 from vitkit.system.functions.arguments import name_of
 from vitkit.system.functions.steps import DATA, IMAGES, step
 from vitkit.system.processes.ranks import world
@@ -100,23 +101,38 @@ def _images(settings: Measurement, classifier: Classifier) -> tuple[Source, str]
     on, those that its training held out."""
     columns = grouped_columns(settings.columns, settings.groups)
     origin = classifier.origin
+    note = ""
     if held_out := origin.get("held_out"):
-        seed = origin.get("split_seed", 0)
-        splits = splits_with_masks(
-            settings.data, settings.masks, columns, seed, always_grouped=True
-        )
+        splits = _divided(settings, origin)
         name = settings.split or "test"
         part = splits.sources.get(name)
         if part is not None and splits.made_fingerprint == held_out:
             if name == "train":
                 return part, ", the images that the model learned from"
             return part, f", the {name} part that was held out when the model was trained"
+        if has_same_name(settings.data, origin):
+            note = (
+                "; the data set of this name that the model was trained on was another one, or has "
+                "changed since, so it may know some of them"
+            )
     parts = parts_with_masks(settings.data, settings.masks, columns)
     source = part_of(parts.sources, settings.split, settings.data)
-    note = ""
     if fingerprint(source) in origin.get("learned", ()):
         note = ", images that the model learned from"
     return source, note
+
+
+def _divided(settings: Measurement, origin: dict) -> Splits:
+    """The parts of a data set, split as in the training of a model; with the usual groups if the data set lacks
+    the column of the training's."""
+    seed = origin.get("split_seed", 0)
+    groups = origin.get("groups", "auto")  # `finetune` groups the images always
+    try:
+        return splits_with_masks(settings.data, settings.masks, settings.columns, seed, groups)
+    except VitkitError:
+        if groups in ("auto", "none"):
+            raise
+        return splits_with_masks(settings.data, settings.masks, settings.columns, seed)
 
 
 def _check_255(pairs: Masked, scores: SegmentationScores) -> None:

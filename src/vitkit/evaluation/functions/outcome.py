@@ -30,6 +30,7 @@ from vitkit.system.errors import BadSettings
 from vitkit.system.functions.arguments import name_of
 from vitkit.system.functions.results import Rows
 from vitkit.system.functions.steps import DATA, IMAGES, changed_fields, step
+from vitkit.system.storage.private import public as without_secrets
 from vitkit.system.storage.files import (
     MARK,
     as_utf8,
@@ -332,3 +333,8 @@ def _percent(row: Sequence[Metric], error: Metric | None) -> list[str]:
     if error is not None:
         metrics.append(error)
     return [f"{100 * metric.value:.1f}" for metric in metrics]
+
+
+def has_same_name(data: str, origin: dict) -> bool:
+    """Whether a data set has the name of the one that a model was trained on."""
+    return Path(str(without_secrets(data))).name == Path(origin.get("data", "")).name

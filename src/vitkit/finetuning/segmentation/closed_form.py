@@ -9,7 +9,7 @@ Legend: N patches of an image, D width, M features (blocks · D, and a one), K c
 of patches.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -95,11 +95,11 @@ class Sums:
         self.xx[fold] += (weighted.mT @ x).double()
         self.xy[fold] += (weighted.mT @ shares).double()
 
-    def without(self, fold: int | None, columns: slice) -> tuple[Tensor, Tensor]:
-        """XᵀX and XᵀY of these columns, of the images of all folds but one; None leaves out none."""
+    def without(self, folds: Collection[int], columns: slice) -> tuple[Tensor, Tensor]:
+        """XᵀX and XᵀY of these columns, of the images of all folds but these."""
         xx = self.xx[:, columns, columns].sum(0)
         xy = self.xy[:, columns].sum(0)
-        if fold is not None:
+        for fold in folds:
             xx -= self.xx[fold, columns, columns]
             xy -= self.xy[fold, columns]
         return xx, xy
@@ -173,19 +173,25 @@ class Tried(NamedTuple):
 
 
 def cross_validated(
-    sums: Sums, examples: Sequence[Example], folds: np.ndarray, width: int, depth: int
+    sums: Sums,
+    examples: Sequence[Example],
+    folds: np.ndarray,
+    width: int,
+    depth: int,
+    held_out: Collection[int] = (),
 ) -> list[Tried]:
     """Every reading with its predictions for images that had no part in the fit; those of all but the best are
     dropped.
 
-    folds: the fold of each example, int64 (examples,).
+    folds: the fold of each example, int64 (examples,). held_out: folds whose images have no part in any fit; no
+    example is of these.
     """
     readings = [Reading(blocks, l2) for blocks in blocks_to_try(width, depth) for l2 in L2]
     tried: list[Tried] = []
     for blocks in blocks_to_try(width, depth):
         weights: dict[tuple[int, float], Tensor] = {}
         for fold in np.unique(folds).tolist():
-            xx, xy = sums.without(fold, columns_of(blocks, width))
+            xx, xy = sums.without((fold, *held_out), columns_of(blocks, width))
             weights |= {(fold, l2): solved(xx, xy, l2) for l2 in L2}
         for reading in readings:
             if reading.blocks != blocks:

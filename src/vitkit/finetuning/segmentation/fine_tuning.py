@@ -7,26 +7,26 @@ new head would take most of them.
 
 import math
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
-from vitkit.data import Augmentation, Columns
+from vitkit.data import Augmentation, Columns, sided
 from vitkit.evaluation import Eval, MeanIoU
 from vitkit.finetuning.fine_tuning import EPOCHS, FEWEST, TOO_FEW, time_text, worth_compiling
 from vitkit.models import ViTConfig
 from vitkit.objectives import Segmentation
 from vitkit.recipes import Data, Optim, Recipe
 from vitkit.system.console.messages import say
-from vitkit.system.console.text import counted
+from vitkit.system.console.text import counted, some
 from vitkit.system.machine import Precision
 from vitkit.system.span import Span
 from vitkit.training import Deadline, Ends, run_recipe, seconds_of_a_step
 from vitkit.weights import Classifier
 
+NAME = "finetune-masks"  # of the recipe
 RUN = "fine-tuned"  # directory of the fine-tuning, inside the run directory
 START = "closed-form"  # directory of the model that it begins with
 HOLD_OUT = 0.2  # share of the training images that choose between the two models, without a validation part
@@ -38,7 +38,6 @@ CROP = 6 / 7
 """Side of a crop, as a share of that of a square with as many pixels as the model reads."""
 SCALES = (0.75, 1.5)
 MEASURED = 8  # held-out images that are measured at the end of the run; all of them are measured for the choice
-HANDED = ("left", "right")  # words in the names of classes that a mirrored image does not keep
 
 
 class Tuning(NamedTuple):
@@ -81,12 +80,12 @@ def recipe_of(
         resize=side,
         scales=SCALES,
         size=crop,
-        flip=may_be_mirrored(start.labels),
+        flip=not sided(start.labels),
     )
     batch = GPU_BATCH if on_gpu else BATCH
     unset = Span(0, "steps")
     return Recipe(
-        name="finetune-masks",
+        name=NAME,
         model=config,
         init=str(start_dir),
         init_head=True,
@@ -111,12 +110,6 @@ def recipe_of(
         evaluate_every=unset,
         save_every=unset,
     )
-
-
-def may_be_mirrored(labels: Sequence[str]) -> bool:
-    """Whether a mirrored image keeps its classes: whether no class is the left or the right one of two."""
-    words = {word for label in labels for word in label.lower().replace("_", " ").split()}
-    return not words & set(HANDED)
 
 
 def data_of(
@@ -173,6 +166,7 @@ def fine_tuned(
     recipe: Recipe,
     run_dir: Path,
     tuning: Tuning,
+    labels: tuple[str, ...],
     train: int,
     minutes: float,
     ends_at: float,
@@ -184,6 +178,7 @@ def fine_tuned(
         recipe: Without its length.
         run_dir: The run directory.
         tuning: Its length.
+        labels: The classes.
         train: Number of images that it learns from.
         minutes: The time of the whole command.
         ends_at: When the fine-tuning ends at the latest, as time.monotonic() counts.
@@ -196,6 +191,8 @@ def fine_tuned(
         f"now fine-tuning for some {counted(steps, 'step')}, as many as fit into {time_text(minutes)}; Ctrl-C ends "
         "it and keeps the better model"
     )
+    if not recipe.data.augmentation.flip:
+        say(f"no image is mirrored, because of {some(sided(labels), 3)}")
     ends = Ends(by_a_person=True, deadline=Deadline(ends_at, most))
     run_recipe(with_steps(recipe, steps, tuning.compiled), run_dir / RUN, device.type, ends=ends)
 

@@ -1,7 +1,7 @@
 """The first model of images with masks: a head in closed form, from one pass over the images, chosen by the IoU of
 cross-validated predictions."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -47,9 +47,9 @@ class FirstModel(NamedTuple):
     """The model that has learned from all training images."""
     without_held_out: Classifier
     """The model whose head has not learned from the held-out images; the same one if these are no training
-    images."""
+    images. Nor had these a part in the settings of either."""
     best: Tried
-    """Its settings, and its cross-validated predictions."""
+    """Its settings, and its cross-validated predictions for the training images that are not held out."""
     tried: list[Tried]
     """All settings that were compared."""
 
@@ -85,22 +85,30 @@ def first_model(
 
     Raises BadData for images or masks that a model cannot learn from.
     """
+    held_out_folds: tuple[int, ...] = ()
+    if len(held_out):
+        held_out_folds = (HELD_OUT,)
+
     # One pass over the images
     config = published.model.config
     assert isinstance(config, ViTConfig)  # `dense` refuses others
     most = blocks_to_try(config.width, config.depth)[-1]
     bare = dense(published, (), most, tokens)
     folds = folds_with(held_out, len(train), train.images.groups)
-    examples, sums, folds_of_kept = read(bare, train, device, precision, folds)
+    examples, sums, folds_of_kept = read(bare, train, device, precision, folds, held_out_folds)
 
-    # The settings, and the head
-    tried = cross_validated(sums, examples, folds_of_kept, config.width, config.depth)
+    # The settings, without the held-out images, which compare the model with others; and the heads
+    tried = cross_validated(
+        sums, examples, folds_of_kept, config.width, config.depth, held_out_folds
+    )
     best = max(tried, key=lambda each: each.miou)
     to_logits, best = calibrated(best, examples, sums.classes)
-    classifier = _with_head(published, train.labels, tokens, sums, None, best, to_logits)
+    classifier = _with_head(published, train.labels, tokens, sums, (), best, to_logits)
     without = classifier
-    if len(held_out):
-        without = _with_head(published, train.labels, tokens, sums, HELD_OUT, best, to_logits)
+    if held_out_folds:
+        without = _with_head(
+            published, train.labels, tokens, sums, held_out_folds, best, to_logits
+        )
     return FirstModel(classifier, without, best, tried)
 
 
@@ -121,11 +129,11 @@ def _with_head(
     labels: tuple[str, ...],
     tokens: int | None,
     sums: Sums,
-    without: int | None,
+    without: Collection[int],
     best: Tried,
     to_logits: ToLogits,
 ) -> Classifier:
-    """The model with the head that a fit to all folds but one gives, which gives logits."""
+    """The model with the head that a fit to all folds but some gives, which gives logits."""
     config = published.model.config
     assert isinstance(config, ViTConfig)
     xx, xy = sums.without(without, columns_of(best.reading.blocks, config.width))
@@ -145,10 +153,11 @@ def read(
     device: torch.device,
     precision: PrecisionChoice,
     folds: np.ndarray | None = None,
+    held_out: Collection[int] = (),
 ) -> tuple[list[Example], Sums, np.ndarray]:
     """The features of the training images and what ridge regression needs of them, from one pass.
 
-    folds: the fold of each image, int64 (images,); None: those of `folds_of`.
+    folds: the fold of each image, int64 (images,); None: those of `folds_of`. held_out: folds without examples.
 
     Returns the examples that are kept for cross-validation, the sums of all images, and the fold of each example.
     Images that cannot be read are left out, and named. Raises BadData if none can, or if their masks have one class.
@@ -179,13 +188,15 @@ def read(
             int(folds[i]), features[chosen_patches], shares[chosen_patches], known[chosen_patches]
         )
         present |= (shares > 0).any(0).numpy()
+        if folds[i] in held_out:
+            continue
         needed = features.numel() + FINER**2 * shares.numel()
         if size + needed <= MOST_KEPT:
             size += needed
             finer = resized_mask(mask, (FINER * grid[0], FINER * grid[1]))
             examples.append(Example(features.half(), grid, finer))
             kept.append(i)
-    if sums is None:
+    if sums is None or not examples:
         raise BadData("none of the training images can be read with its mask")
     about_255 = ""
     if train.legend.ignores_255_alone:
@@ -199,7 +210,7 @@ def read(
     absent = [train.labels[k] for k in np.flatnonzero(~present)]
     if absent:
         say(f"no training mask has {some(absent, 5)}, so the model never answers that{about_255}")
-    if len(np.unique(folds)) < 2:
+    if len(np.setdiff1d(folds, list(held_out))) < 2:
         raise BadData(
             "one training image, or one group of images, is not enough: two are needed at least, so that one is "
             "predicted by a model of the other"

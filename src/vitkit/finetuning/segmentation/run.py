@@ -2,7 +2,6 @@
 weights fine-tuned while time is left (fine_tuning.py); the better one on held-out images is kept (choice.py), and
 measured on images that had no part in it."""
 
-import shutil
 import time
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -19,6 +18,7 @@ from vitkit.data import (
     Source,
     fingerprint,
     masked,
+    masks_digest,
     split_off,
     splits_with_masks,
     with_masks,
@@ -33,9 +33,17 @@ from vitkit.finetuning.segmentation.choice import (
     Candidate,
     best,
 )
+from vitkit.finetuning.segmentation.directory import (
+    MODEL,
+    PAGE,
+    RECORD,
+    check_own,
+    continued,
+)
 from vitkit.finetuning.segmentation.fine_tuning import (
     HOLD_OUT,
     MEASURED,
+    NAME,
     RUN,
     START,
     Tuning,
@@ -48,23 +56,19 @@ from vitkit.finetuning.segmentation.first_model import first_model
 from vitkit.finetuning.segmentation.page import OTHERS, WORST, write_mask_page
 from vitkit.recipes import Recipe
 from vitkit.runtimes import map_runtime
-from vitkit.system.console.messages import say
+from vitkit.system.console.messages import known, say
 from vitkit.system.console.text import counted, some
 from vitkit.system.errors import BadData
 from vitkit.system.machine import Precision, PrecisionChoice, pick_precision
-from vitkit.system.processes.ranks import from_rank_0
-from vitkit.system.storage.files import NUMBER, Types, check_types, parse_json, write_json
+from vitkit.system.processes.ranks import from_rank_0, long_from_rank_0
+from vitkit.system.storage.files import write_json
 from vitkit.training import locked
 from vitkit.weights import Classifier, load, save
 
-RECORD = "masks.json"  # in the run directory
-PAGE = "report.html"
-MODEL = "model"  # directory of the model, in the run directory
 SEED = 0  # of the images that are held out
 FEWEST_HELD_OUT = 5  # of fewer images, the standard error of a difference says nothing
 SHOWN = WORST + OTHERS  # images on the page
 WITH_BOUNDARIES = 1.3  # time that an image takes to measure with its boundaries, of that without
-TUNING: Types = {"steps": int, "seconds_of_a_step": NUMBER, "afterwards": NUMBER, "compiled": bool}
 
 
 @dataclass(frozen=True)
@@ -127,20 +131,30 @@ class SegmentationResult:
         return [{"metric": each.name, "value": each.value} for each in self.metrics]
 
 
-def read_parts(request: MaskRequest, quiet: bool = False) -> tuple[dict[str, Masked], dict | None]:
-    """The parts of the images with their masks, "train" and others; and what identifies the part that had to
-    be made. Logs what a user should know of them unless `quiet`. Raises BadData if there are no images to learn
-    from."""
+class Parts(NamedTuple):
+    """The images with their masks."""
+
+    parts: dict[str, Masked]
+    """"train" and others."""
+    made: dict[str, str]
+    """What identifies the part that had to be made, as the provenance of a model has it; empty without one."""
+    notes: tuple[str, ...]
+    """What a user should know of them."""
+
+
+def read_parts(request: MaskRequest) -> Parts:
+    """Open the images with their masks. Raises BadData if there are no images to learn from."""
     splits = splits_with_masks(request.data, request.masks, request.columns, always_grouped=True)
     said = [note for note in splits.notes if "labelled" not in note]  # masks are no labels
     parts, notes = masked(
         splits.sources, request.data, request.masks, request.legend, request.ignore
     )
-    for note in () if quiet else (*said, *notes):
-        say(note)
     if "train" not in parts:
         raise BadData(f"{request.data} has no training images, but {', '.join(parts)}")
-    return parts, {"held_out": splits.made_fingerprint} if splits.made_fingerprint else None
+    made = {}
+    if splits.made_fingerprint:
+        made = {"held_out": splits.made_fingerprint}
+    return Parts(parts, made, (*said, *notes))
 
 
 def make(
@@ -158,24 +172,34 @@ def make(
     began = time.monotonic()
     with locked(run_dir):
         arithmetic = from_rank_0(lambda: pick_precision(precision, device)).precision
-        stage = from_rank_0(lambda: _begin(request, published, run_dir, device, arithmetic, began))
+        stage = long_from_rank_0(
+            lambda: _begin(request, published, run_dir, device, arithmetic, began)
+        )
         if stage.recipe is not None:
             ends_at = began + 60 * request.minutes - stage.tuning.afterwards
-            fine_tuned(
-                stage.recipe,
-                run_dir,
-                stage.tuning,
-                stage.train,
-                request.minutes,
-                ends_at,
-                device,
-            )
-        return from_rank_0(lambda: _finish(request, run_dir, stage, device, arithmetic, began))
+            with known(stage.notes):
+                fine_tuned(
+                    stage.recipe,
+                    run_dir,
+                    stage.tuning,
+                    stage.labels,
+                    stage.train,
+                    request.minutes,
+                    ends_at,
+                    device,
+                )
+        return long_from_rank_0(
+            lambda: _finish(request, run_dir, stage, device, arithmetic, began)
+        )
 
 
 class Stage(NamedTuple):
     """What is known after the closed form."""
 
+    plan: dict[str, Any]
+    """What the run is made of."""
+    notes: tuple[str, ...]
+    """What was said of its images."""
     left_out: Metric
     """The mean IoU of its cross-validated predictions for the training images."""
     record: dict[str, Any]
@@ -186,6 +210,8 @@ class Stage(NamedTuple):
     """The length of the fine-tuning."""
     recipe: Recipe | None
     """Its recipe; None if nothing is fine-tuned."""
+    labels: tuple[str, ...]
+    """The classes."""
     train: int
     """Number of images that it learns from."""
     scores: SegmentationScores | None
@@ -194,14 +220,18 @@ class Stage(NamedTuple):
 
 def held_out_of(parts: dict[str, Masked]) -> tuple[Masked | None, np.ndarray]:
     """The images that choose between the closed form and a fine-tuned model, and their numbers among the training
-    images: the validation part if there is a test part too, else a share of the training images, or None. They
-    are those that the run of the fine-tuning holds out (`divide`)."""
+    images: the validation part if there is a test part too, else a share of the training images, or None without
+    enough. They are those that the run of the fine-tuning holds out (`divide`)."""
     train = parts["train"]
     nothing = np.zeros(0, np.int64)
     if "val" in parts and "test" in parts:
         return parts["val"], nothing
     learned, numbers = split_off(with_masks(train), HOLD_OUT, SEED)
-    if not len(learned) or len(numbers) < FEWEST_HELD_OUT:
+    groups = learned
+    if train.images.groups is not None:
+        groups = train.images.groups[learned]
+    # Cross-validation of the others needs two groups of images
+    if len(np.unique(groups)) < 2 or len(numbers) < FEWEST_HELD_OUT:
         return None, nothing
     return train.subset(numbers), numbers
 
@@ -215,17 +245,16 @@ def _begin(
     began: float,
 ) -> Stage:
     """Make the closed form, save it, and plan the fine-tuning."""
-    # A call with other settings begins again, and the same one continues
-    earlier = _earlier(run_dir)
-    continues = {name: earlier.get(name) for name in plan(request)} == plan(request)
-    if not continues:
-        shutil.rmtree(run_dir / RUN, ignore_errors=True)
-        earlier = {}
-    kept = {"tuning": earlier["tuning"]} if "tuning" in earlier else {}
+    check_own(run_dir)
+    parts, made, notes = read_parts(request)
+    for note in notes:
+        say(note)
+    planned = plan(request, parts)
+    tuning = continued(run_dir, planned)
+    kept = {"tuning": tuning._asdict()} if tuning else {}
     # So that the same command may begin again if this process is killed
-    write_json(run_dir / RECORD, plan(request) | kept)
+    write_json(run_dir / RECORD, planned | kept)
 
-    parts, made = read_parts(request)
     train = parts["train"]
     say(
         f"{counted(len(train), 'image')} with masks of {counted(len(train.labels), 'class')}: "
@@ -237,7 +266,7 @@ def _begin(
     first = first_model(published, train, numbers, request.tokens, device, precision)
     left_out = first.left_out
     origin: dict[str, Any] = {
-        "recipe": "finetune-masks",
+        "recipe": NAME,
         "init": request.init,
         "head": CLOSED_FORM,
         "data": request.data,
@@ -245,7 +274,7 @@ def _begin(
         "legend": train.legend.to_json(),
         "metrics": {left_out.name: left_out.text()},
         "split_seed": SEED,
-        **(made or {}),
+        **made,
         "learned": [fingerprint(train.images)],
     }
     save(replace(first.classifier, origin=origin), run_dir / MODEL)
@@ -259,7 +288,10 @@ def _begin(
         "reading": reading._asdict() | {"rare": first.best.rare},
         "tried": [each.reading._asdict() | {"miou": each.miou} for each in first.tried],
     }
-    stage = Stage(left_out, record, origin, Tuning(0), None, len(train) - len(numbers), None)
+    learned = len(train) - len(numbers)
+    stage = Stage(
+        planned, notes, left_out, record, origin, Tuning(0), None, train.labels, learned, None
+    )
     if not request.minutes:
         return stage
     if held_out is not None:
@@ -289,15 +321,13 @@ def _begin(
         precision,
         device.type == "cuda",
     )
-    if "tuning" in earlier:
-        tuning = Tuning(**earlier["tuning"])
-    else:
+    if tuning is None:
         spent = time.monotonic() - began
         start = first.without_held_out
         tuning = tuning_for(start, recipe, device, request.minutes, spent, an_image * images)
     if not tuning.steps:
         return stage._replace(scores=scores)
-    write_json(run_dir / RECORD, plan(request) | {"tuning": tuning._asdict()})
+    write_json(run_dir / RECORD, planned | {"tuning": tuning._asdict()})
     return stage._replace(tuning=tuning, recipe=recipe, scores=scores)
 
 
@@ -310,7 +340,7 @@ def _finish(
     began: float,
 ) -> SegmentationResult:
     """Choose the model, save it, measure it, and write the page and the record."""
-    parts, _ = read_parts(request, quiet=True)
+    parts = read_parts(request).parts
     classifier = load(run_dir / MODEL, quiet=True)
     candidates: list[Candidate] = []
     chosen = CLOSED_FORM
@@ -349,20 +379,8 @@ def _finish(
             request, classifier, result, parts[result.test_name], run_dir, device, precision
         )
         result = replace(result, page=page)
-    write_json(run_dir / RECORD, record(request, result, stage))
+    write_json(run_dir / RECORD, record(result, stage))
     return result
-
-
-def _earlier(run_dir: Path) -> dict[str, Any]:
-    """What an earlier call has written about its run; empty if there is none, or it is damaged."""
-    try:
-        written = parse_json((run_dir / RECORD).read_bytes())
-        if "tuning" in written:
-            check_types(written["tuning"], TUNING)
-            Tuning(**written["tuning"])
-        return dict(written)
-    except (OSError, ValueError, TypeError):
-        return {}
 
 
 def _part_to_measure(parts: dict[str, Masked]) -> str:
@@ -417,8 +435,9 @@ def _page(
     )
 
 
-def plan(request: MaskRequest) -> dict[str, Any]:
-    """What the run is made of, by which the same command knows it."""
+def plan(request: MaskRequest, parts: dict[str, Masked]) -> dict[str, Any]:
+    """What the run is made of, by which the same command knows it: its settings, its images and its masks."""
+    sources = {name: with_masks(part) for name, part in parts.items()}
     return {
         "init": request.init,
         "data": request.data,
@@ -427,16 +446,18 @@ def plan(request: MaskRequest) -> dict[str, Any]:
         "ignore": request.ignore,
         "tokens": request.tokens,
         "minutes": request.minutes,
+        "images": {name: fingerprint(source) for name, source in sources.items()},
+        "digests": {name: masks_digest(source) for name, source in sources.items()},
     }
 
 
-def record(request: MaskRequest, result: SegmentationResult, stage: Stage) -> dict[str, Any]:
+def record(result: SegmentationResult, stage: Stage) -> dict[str, Any]:
     """What is written about the run beside its model."""
     tuning = {}
     if stage.tuning.steps:
         tuning = {"tuning": stage.tuning._asdict()}
     return {
-        **plan(request),
+        **stage.plan,
         **tuning,
         **stage.record,
         "left_out": result.left_out.to_json(),

@@ -27,6 +27,7 @@ from vitkit.runtimes.given import (
 from vitkit.system.console.messages import brief, say
 from vitkit.system.console.text import counted, printable
 from vitkit.system.errors import BadSettings
+from vitkit.system.functions.arguments import name_of
 from vitkit.system.functions.steps import in_a_program
 from vitkit.system.functions.types import DataLike, Default, DeviceLike, with_defaults
 from vitkit.system.machine import PrecisionChoice, pick_device
@@ -265,6 +266,7 @@ def _open_runtime(settings: Request, looking: bool, in_batches: bool) -> Runtime
             settings.model, settings.hints, settings.runtime, settings.precision, settings.device
         )
         if kept is not None:
+            check_file_has_one_answer(name_of(settings.model), kept)
             return kept
     classifier = classifier_with_head(settings.model, settings.hints)
     if looking and (settings.merge or settings.exit):

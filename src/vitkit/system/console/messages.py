@@ -8,7 +8,7 @@ instead, and with `quiet=True` nowhere.
 
 import logging
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -121,9 +121,17 @@ def is_first() -> bool:
     return ranks is None or ranks.was_rank_0()
 
 
+_known: ContextVar[frozenset[str]] = ContextVar("known", default=frozenset())
+
+
+def known(sentences: Iterable[str]) -> AbstractContextManager[None]:
+    """A context in which these sentences are not sent again."""
+    return _set_to(_known, _known.get() | frozenset(sentences))
+
+
 def say(sentence: str, level: int = logging.INFO) -> None:
     """Send a message to the current listener; with several ranks, only rank 0 sends it."""
-    if not is_first():
+    if not is_first() or sentence in _known.get():
         return
     listener = _listener.get()
     if listener in (to_log, to_standard_output):

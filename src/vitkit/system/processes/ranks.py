@@ -6,6 +6,7 @@ one process every function here does nothing or returns its argument. Only this 
 training/state/state.py use torch.distributed.
 """
 
+import itertools
 import os
 import time
 import uuid
@@ -331,6 +332,40 @@ def from_every_rank(value: T) -> list[T]:
     values: list = [None] * world().world_size
     dist.all_gather_object(values, value)
     return values
+
+
+WAITED = "waited"  # prefix of the keys by which rank 0 says that long work is done
+BETWEEN_LOOKS = 0.2  # seconds between two looks at the store
+_long_works = itertools.count()  # of this process; every rank counts alike
+
+
+def long_from_rank_0(make: Callable[[], T]) -> T:
+    """`from_rank_0` for work of any length. The other ranks look at the store until it is done: in a collective
+    operation they would time out."""
+    store = watchdog.store
+    if world().world_size == 1 or store is None:
+        return from_rank_0(make)
+    key = f"{WAITED}/{next(_long_works)}"
+    watchdog.pause()
+    result: list[T] = []
+    failure: Exception | None = None
+    if on_rank_0():
+        try:
+            result.append(make())
+        except Exception as error:
+            failure = error
+        finally:
+            store.set(key, "done")
+    else:
+        while not store.check([key]):
+            time.sleep(BETWEEN_LOOKS)
+
+    def done() -> T:
+        if failure is not None:
+            raise failure
+        return result[0]
+
+    return from_rank_0(done)
 
 
 def from_rank_0(make: Callable[[], T]) -> T:

@@ -31,6 +31,4 @@ def keep(run_dir: Path) -> None:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         say_detail(f"no {path} is kept for answers without PyTorch: {reason}")
         return
-    say(
-        f"{path} is kept beside the model: with it, predict and serve answer sooner, without PyTorch"
-    )
+    say(f"{path} is kept beside the model: with it, answers come sooner, without PyTorch")

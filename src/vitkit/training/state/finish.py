@@ -194,6 +194,7 @@ def trained(recipe: Recipe, run_dir: Path, state: State, facts: Facts, say: Say)
         origin["held_out"] = held_out
     if recipe.data.masks:
         origin["masks"] = recipe.data.masks
+        origin["learned"] = [state.record["data"]["fingerprint"]["train"]]
         origin["legend"] = state.record["data"]["legend"]
     return Classifier(
         merged(model),
