@@ -19,7 +19,6 @@ from vitkit.data import (
     Batch,
     Source,
     check_images,
-    content_digest,
     grouped_columns,
     grouped_to_measure,
     parts_at,
@@ -30,11 +29,14 @@ from vitkit.evaluation import Metric, Part, Subject, batches_of, collect
 from vitkit.evaluation.evaluator import concatenated
 from vitkit.evaluation.metrics.defects import (
     GOOD,
+    LEFT_OUT,
     MEMORY_BANK,
     Defects,
     LocatedDefects,
+    about_memory,
     detection,
     good_or_not,
+    left_out_record,
     without_good_class,
 )
 from vitkit.evaluation.regions import regions_for
@@ -266,20 +268,20 @@ def good_model(
             scores = left_out_scores(patches, groups, memory)
     threshold = fit_threshold(scores, groups)
     classifier = with_memory(trunk, memory.patches, threshold, images.labels)
-    classifier = replace(classifier, origin=_origin(recipe, images.good, threshold))
+    excess = (scores - threshold.value) / threshold.scale
+    left_out = from_rank_0(lambda: left_out_record(good, excess))
+    classifier = replace(classifier, origin=_origin(recipe, left_out, threshold))
 
     # Other images
     figures: list[Metric] = []
     test: list[Metric] = []
     if images.others is not None:
-        excess = np.concatenate([scores, scores_of(classifier, images.others, precision)])
-        is_bad = np.arange(len(excess)) >= len(scores)
+        both = np.concatenate([scores, scores_of(classifier, images.others, precision)])
+        is_bad = np.arange(len(both)) >= len(scores)
         together = None
         if good.groups is not None and images.others.groups is not None:
             together = np.concatenate([good.groups, images.others.groups])
-        found = detection(excess - threshold.value, is_bad, together)
-        # The threshold was chosen by the scores of these good images
-        figures = [metric for metric in found if metric.name != "false_alarms"]
+        figures = detection(both - threshold.value, is_bad, together, ~is_bad)
     if images.test is not None:
         test = _measured(classifier, images.test, recipe.data.source, masks, precision, say)
     return GoodModel(classifier, threshold, images, len(good), tuple(figures), tuple(test))
@@ -307,7 +309,10 @@ def _measured(
         evaluator = LocatedDefects(regions)
     part = Part(test, batches_of(classifier, test, "testing"))
     with autocast(classifier.device, precision):
-        return list(evaluator.measure(Subject(classifier), part))
+        metrics = list(evaluator.measure(Subject(classifier), part))
+    for sentence in about_memory(metrics):
+        say(sentence)
+    return metrics
 
 
 def turns_help(patches: Tensor, turned: Tensor, groups: np.ndarray, scores: np.ndarray) -> bool:
@@ -431,13 +436,13 @@ def with_memory(
     return replace(trunk, model=model.eval(), labels=labels)
 
 
-def _origin(recipe: Recipe, good: Source, threshold: Threshold) -> dict:
-    """The provenance of the model."""
+def _origin(recipe: Recipe, left_out: dict[str, float], threshold: Threshold) -> dict:
+    """The provenance of the model. left_out: as `left_out_record` gives it."""
     return {
         "recipe": recipe.name,
         "init": recipe.init,
         "head": MEMORY_BANK,
         "data": recipe.data.source,
-        "learned": [content_digest(good)],  # whether the others are given as well or not
+        LEFT_OUT: left_out,
         "metrics": {"expected_false_alarms": f"{100 * threshold.rejected:.1f} %"},
     }
