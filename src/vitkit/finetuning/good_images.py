@@ -250,8 +250,8 @@ def good_model(
         say(f"{counted(copies, 'good image')} are copies of others, and left out with these")
     if len(np.unique(groups)) < LEAST:
         raise BadData(
-            f"all {len(good):,} good images are copies of one image; at least {LEAST} different ones are needed, to "
-            "compare one with another"
+            f"all {len(good):,} good images are linked by copies and groups, as if of one part; at least {LEAST} that "
+            "are not are needed, to compare one with another"
         )
     memory = memory_bank(patches)
     scores = left_out_scores(patches, groups, memory)
