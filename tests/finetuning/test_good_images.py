@@ -216,8 +216,32 @@ def test_regions_that_predict_writes_are_regions_to_measure_on(
     path = tmp_path / "regions.json"
     vitkit.predict(of_bottles, "bottle/test/spot", regions=path, quiet=True)
     shutil.copytree(bottles / "test", tmp_path / "test")
-    found = vitkit.evaluate(of_bottles, tmp_path / "test", masks=path, quiet=True)
+    heard = []
+    found = vitkit.evaluate(
+        of_bottles,
+        tmp_path / "test",
+        masks=path,
+        progress=lambda each: heard.append(str(each)),
+    )
     at_least(found["aupro"], 0.9)
+    assert any("regions.json has regions with a score, as models write them" in s for s in heard)
+
+
+def test_the_preprocessing_that_is_given_is_kept(pretrained, parts, tmp_path):
+    settings = {"workdir": tmp_path / "run", "device": "cpu", "quiet": True}
+    made = vitkit.finetune(
+        pretrained, parts / "good", data__preprocessing__rule="shorter", **settings
+    )
+    assert vitkit.load(made.run_dir, quiet=True).preprocessing.rule == "shorter"
+    settings["workdir"] = tmp_path / "other"
+    made = vitkit.finetune(pretrained, parts / "good", **settings)
+    assert vitkit.load(made.run_dir, quiet=True).preprocessing.rule == "square"
+
+
+def test_masks_of_defects_without_normal_get_a_hint(bottles, pretrained, tmp_path):
+    masks = bottles / "ground_truth"
+    with pytest.raises(ValueError, match="others are defective, give `normal='good'`"):
+        vitkit.finetune(pretrained, bottles, masks=masks, workdir=tmp_path / "run", quiet=True)
 
 
 def test_good_images_under_another_name_are_not_counted_silently(made, parts, tmp_path):

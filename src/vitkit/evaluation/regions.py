@@ -88,7 +88,7 @@ def find_regions(
 
     Raises BadData if nothing is known of any image, and for masks that do not fit.
     """
-    read = _reader(source, data, masks)
+    read, notes = _reader(source, data, masks)
     images: list[ImageRegions | None] = []
     without: list[str] = []
     marked: list[str] = []
@@ -113,7 +113,6 @@ def find_regions(
             f"none of the {counted(len(source), 'image')} has a defective region in {masks}; a mask has the name of "
             "its image, and pixels that are not 0 where the image is defective"
         )
-    notes = []
     if without:
         notes.append(
             f"the map is not measured on {counted(len(without), 'image')} without a region in {masks}, such as "
@@ -157,22 +156,27 @@ def connected(mask: np.ndarray) -> Iterator[Region]:
     return regions_of_classes(np.where(mask, 0, 1).astype(np.uint8), classes=1)
 
 
-def _reader(source: Source, data: str, masks: str) -> Read:
-    """How the regions of an image are found."""
+def _reader(source: Source, data: str, masks: str) -> tuple[Read, list[str]]:
+    """How the regions of an image are found, and notes for the user."""
     if Path(masks).is_dir():
-        return _from_folder(source, masks)
+        return _from_folder(source, masks), []
     if masks.lower().endswith(".json"):
         return _from_coco(source, masks)
     boxes = _boxes_in_column(source, masks)
     if boxes is not None:
-        return lambda i, size: (
-            _box_region(box, size, f"{source.name(i)} has in {masks!r}")
-            for box in boxes[int(source.rows[i])]
-        )
+
+        def read_boxes(i: int, size: tuple[int, int]) -> Iterator[Region]:
+            for box in boxes[int(source.rows[i])]:
+                yield _box_region(box, size, f"{source.name(i)} has in {masks!r}")
+
+        return read_boxes, []
     opened = open_masks(data, masks)
-    return lambda i, size: _regions_in_mask(
-        opened.store.read(int(source.rows[i])), f"the mask of {source.name(i)}", size
-    )
+
+    def read(i: int, size: tuple[int, int]) -> Iterator[Region]:
+        content = opened.store.read(int(source.rows[i]))
+        return _regions_in_mask(content, f"the mask of {source.name(i)}", size)
+
+    return read, []
 
 
 def _regions_in_mask(
@@ -297,8 +301,9 @@ class _Annotated(NamedTuple):
     annotations: list[dict]
 
 
-def _from_coco(source: Source, path: str) -> Read:
-    """The annotations in a COCO file: each is a region, by its segmentation, or else its box."""
+def _from_coco(source: Source, path: str) -> tuple[Read, list[str]]:
+    """The annotations in a COCO file: each is a region, by its segmentation, or else its box. And notes for the
+    user."""
     named = _Named(source, path)
     images: list[_Annotated] = []
     try:
@@ -334,7 +339,13 @@ def _from_coco(source: Source, path: str) -> Read:
             if (region := _annotated_region(each, size, has)) is not None
         )
 
-    return read
+    notes = []
+    if any("score" in each for found in images for each in found.annotations):
+        notes.append(
+            f"{path} has regions with a score, as models write them: unless a person has corrected these, the map is "
+            "compared with a model's answers, not with defects"
+        )
+    return read, notes
 
 
 def _annotated_region(annotation: dict, size: tuple[int, int], has: str) -> Region | None:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from vitkit.data import (
     Batch,
+    Columns,
     Source,
     check_images,
     grouped_columns,
@@ -102,12 +103,13 @@ class GoodModel:
     """Of the part to measure on; empty without one."""
 
 
-def only_class(data: Data) -> str:
+def only_class(data: str, columns: Columns) -> str:
     """The name of the only class that a data set has images to learn from; of a folder of images without
     folders in it, its own. "" if there are several classes, or targets of another kind."""
-    learn = _to_learn_from(data)
-    if learn.target_kind == "none" and _is_folder(data):
-        return Path(data.source).resolve().name
+    sources = parts_at(data, columns, typed=True).sources
+    learn = sources.get("train") or next(iter(sources.values()))
+    if learn.target_kind == "none" and _is_folder(data, columns):
+        return Path(data).resolve().name
     if learn.target_kind != "class":
         return ""
     present = np.unique(learn.target_array)
@@ -116,14 +118,8 @@ def only_class(data: Data) -> str:
     return learn.labels[present[0]]
 
 
-def _is_folder(data: Data) -> bool:
-    return data.columns.target == "auto" and Path(data.source).is_dir()
-
-
-def _to_learn_from(data: Data) -> Source:
-    """The part of a data set that has the images to learn from."""
-    sources = parts_at(data.source, data.columns, typed=True).sources
-    return sources.get("train") or next(iter(sources.values()))
+def _is_folder(data: str, columns: Columns) -> bool:
+    return columns.target == "auto" and Path(data).is_dir()
 
 
 def open_good_images(data: Data, normal: str) -> GoodImages:
@@ -131,7 +127,8 @@ def open_good_images(data: Data, normal: str) -> GoodImages:
     columns = grouped_columns(data.columns, data.groups)
     sources = parts_at(data.source, columns, typed=True).sources
     learn = sources.get("train") or next(iter(sources.values()))
-    if learn.target_kind == "none" and _is_folder(data) and normal == only_class(data):
+    is_folder = learn.target_kind == "none" and _is_folder(data.source, data.columns)
+    if is_folder and normal == only_class(data.source, data.columns):
         targets = np.full(len(learn), GOOD, np.int64)
         learn = replace(learn, targets=targets, labels=(normal,), target_kind="class")
     if learn.target_kind != "class":
