@@ -49,7 +49,9 @@ def test_detection_without_others_has_false_alarms_alone():
     assert names == ["false_alarms", "good", "different"]
 
 
-def test_aupro_is_what_its_definition_says():
+@pytest.mark.parametrize("levels", [None, 4, 40])
+def test_aupro_is_what_its_definition_says(levels):
+    """Also if many pixels have one score."""
     draws = np.random.default_rng(1)
     maps = []
     masks = []
@@ -58,33 +60,53 @@ def test_aupro_is_what_its_definition_says():
         if number:
             mask[3:8, 4 : 6 + number] = True
             mask[14:17, 10:13] = True
-        maps.append(draws.random((20, 24)) + 0.4 * mask)
+        scores = draws.random((20, 24)) + 0.4 * mask
+        if levels:
+            scores = np.floor(scores * levels)
+        maps.append(scores)
         masks.append(mask)
-    regions = []
-    for mask in masks:
-        numbered, count = label(mask)
-        regions.append([numbered == k for k in range(1, count + 1)])
-    assert per_region_overlap(maps, regions) == pytest.approx(slow_overlap(maps, regions), abs=2e-3)
+    regions = [separate(mask) for mask in masks]
+    for largest in (0.05, 0.3, 1.0):
+        expected = slow_overlap(maps, regions, largest)
+        assert per_region_overlap(maps, regions, largest) == pytest.approx(expected, abs=1e-9)
     perfect = [mask.astype(float) for mask in masks]
     assert per_region_overlap(perfect, regions) == pytest.approx(1.0)
 
 
+def test_aupro_of_a_map_without_differences_is_that_of_chance():
+    mask = np.zeros((8, 8), bool)
+    mask[2:4, 2:4] = True
+    assert per_region_overlap([np.ones((8, 8))], [separate(mask)]) == pytest.approx(0.15)
+
+
+def separate(mask):
+    """The regions of a mask, each by the numbers of its pixels."""
+    numbered, count = label(mask, np.ones((3, 3)))
+    return [np.flatnonzero(numbered == k) for k in range(1, count + 1)]
+
+
 def slow_overlap(maps, regions, largest=0.3):
-    """Every threshold by itself, as Bergmann et al. (2020) define it."""
-    points = []
-    good = np.concatenate(
-        [
-            scores[~np.any([np.zeros(scores.shape, bool), *own], axis=0)]
-            for scores, own in zip(maps, regions, strict=True)
-        ]
-    )
-    for threshold in np.unique(good):
+    """Every score by itself, and straight lines between: as MVTec's program computes it (Bergmann et al. 2020)."""
+    good = []
+    for scores, own in zip(maps, regions, strict=True):
+        good.append(np.delete(scores.reshape(-1), np.concatenate([[], *own]).astype(int)))
+    good = np.concatenate(good)
+    shares = [0.0]
+    overlap = [0.0]
+    for threshold in np.unique(np.concatenate([each.reshape(-1) for each in maps]))[::-1]:
         found = [
-            (scores[region] > threshold).mean()
+            (scores.reshape(-1)[region] >= threshold).mean()
             for scores, own in zip(maps, regions, strict=True)
             for region in own
         ]
-        points.append(((good > threshold).mean(), np.mean(found)))
-    shares, overlap = map(np.array, zip(*sorted(points), strict=True))
-    at = np.linspace(0, largest, 20_001)
-    return np.trapezoid(np.interp(at, shares, overlap), at) / largest
+        shares.append((good >= threshold).mean())
+        overlap.append(np.mean(found))
+    area = 0.0
+    for i in range(1, len(shares)):
+        if shares[i - 1] >= largest or shares[i] == shares[i - 1]:
+            continue
+        end = min(shares[i], largest)
+        part = (end - shares[i - 1]) / (shares[i] - shares[i - 1])
+        height = overlap[i - 1] + part * (overlap[i] - overlap[i - 1])
+        area += (end - shares[i - 1]) * (overlap[i - 1] + height) / 2
+    return area / largest

@@ -101,18 +101,147 @@ def test_predict_and_evaluate_take_it_as_any_classifier(made, parts):
     assert found["auroc"] == 1.0 and found["missed"] == 0.0 and found["different"] == 4
 
 
-@pytest.mark.parametrize("given", ["parts", "parts/good"])
-def test_evaluate_says_that_good_images_are_in_memory(given, pretrained, parts, tmp_path):
-    run = tmp_path / "run"
-    vitkit.finetune(
-        pretrained, parts.parent / given, normal="good", workdir=run, device="cpu", quiet=True
+@pytest.fixture(scope="module")
+def alike(tmp_path_factory, parts):
+    """A folder of 24 good parts, and six others of which some are hard to tell from these."""
+    root = tmp_path_factory.mktemp("alike") / "parts"
+    shutil.copytree(parts / "good", root / "good")
+    pale = {}
+    for i in range(6):
+        pixels = stripes(400 + i)
+        pixels[30:42, 10:22] = (pixels[30:42, 10:22] + 7.0 * i).clip(0, 255).astype(np.uint8)
+        pale[f"{i}.png"] = pixels
+    write(root / "pale", pale)
+    return root
+
+
+@pytest.fixture(scope="module")
+def of_alike(alike, pretrained, tmp_path_factory):
+    run = tmp_path_factory.mktemp("of_alike") / "run"
+    return vitkit.finetune(pretrained, alike, normal="good", workdir=run, device="cpu", quiet=True)
+
+
+@pytest.mark.parametrize("change", ["none", "one gone", "renamed", "more"])
+def test_images_in_memory_count_with_their_scores_without_them(change, of_alike, alike, tmp_path):
+    """Also if the folder has changed since. In memory, each would be at no distance from it."""
+    data = tmp_path / "parts"
+    shutil.copytree(alike, data)
+    left = 24
+    if change == "one gone":
+        (data / "good" / "03.png").unlink()
+        left = 23
+    if change == "renamed":
+        for path in list((data / "good").iterdir()):
+            path.rename(path.with_name(f"again-{path.name}"))
+    if change == "more":
+        write(data / "good", {f"new-{i}.png": stripes(600 + i) for i in range(5)})
+    heard = []
+    found = vitkit.evaluate(of_alike, data, progress=lambda each: heard.append(str(each)))
+    assert found["in_memory"] == left
+    assert any(f"the model remembers {left} images of these" in each for each in heard)
+    names = [metric.name for metric in found.metrics]
+    if change == "more":
+        assert found["good"] == 29
+        classifier = vitkit.load(of_alike.run_dir, quiet=True)
+        new = classifier.features(classifier.batch(sorted((data / "good").glob("new*"))))[:, 0]
+        expected = float((new > of_alike.good.threshold.value).float().mean())
+        assert found["false_alarms"] == pytest.approx(expected)
+        return
+    assert found["good"] == left and "false_alarms" not in names  # by whose scores it was chosen
+    of_finetune = of_alike.metric.value
+    at_most(of_finetune, 0.99)  # in memory, it would be 1
+    if change == "one gone":
+        assert found["auroc"] == pytest.approx(of_finetune, abs=0.05) and found["auroc"] < 1
+    else:
+        assert found["auroc"] == pytest.approx(of_finetune, abs=1e-6)
+
+
+def test_good_images_that_are_not_in_memory_are_all_counted(of_alike, alike, tmp_path):
+    shutil.copytree(alike / "pale", tmp_path / "pale")
+    write(tmp_path / "good", {"new.png": stripes(77)})
+    found = vitkit.evaluate(of_alike, tmp_path, quiet=True)
+    names = [metric.name for metric in found.metrics]
+    assert names == ["auroc", "false_alarms", "missed", "good", "different"]
+
+
+def test_reports_and_temperatures_are_of_images_that_are_not_in_memory(of_alike, alike, tmp_path):
+    report = tmp_path / "report.json"
+    found = vitkit.evaluate(of_alike, alike, report=report, quiet=True)
+    assert len(found.source) == 6 and "without 24 that the model remembers" in str(found)
+    found = vitkit.evaluate(of_alike, alike, evals="classification", quiet=True)
+    assert len(found.source) == 6
+    with pytest.raises(ValueError, match="remembers 24 images, all that there are, so they measu"):
+        only_good = tmp_path / "only"
+        shutil.copytree(alike / "good", only_good / "good")
+        vitkit.evaluate(of_alike, only_good, report=report, quiet=True)
+
+
+def test_a_temperature_does_not_reorder_images_in_memory_and_others(of_alike, alike, tmp_path):
+    from vitkit.weights import with_temperature
+
+    shutil.copytree(alike, tmp_path / "parts")
+    write(tmp_path / "parts" / "good", {f"new-{i}.png": stripes(600 + i) for i in range(9)})
+    classifier = vitkit.load(of_alike.run_dir, quiet=True)
+    softer = with_temperature(classifier, 5.0)
+    found = [vitkit.evaluate(each, tmp_path / "parts", quiet=True) for each in (classifier, softer)]
+    assert found[0]["auroc"] == pytest.approx(found[1]["auroc"], abs=1e-9)
+
+
+def test_images_to_test_on_that_are_in_memory_do_not_flatter(pretrained, bottles, tmp_path):
+    """The test part has copies of images to learn from."""
+    shutil.copytree(bottles, tmp_path / "bottle")
+    for i in range(20, 24):
+        learned = bottles / "train" / "good" / f"{i - 20:02}.png"
+        shutil.copy(learned, tmp_path / "bottle" / "test" / "good" / f"{i}.png")
+    made, said = heard_of(pretrained, tmp_path / "bottle", tmp_path / "run")
+    names = [metric.name for metric in made.good.test]
+    assert names == ["auroc", "aupro", "missed", "good", "different", "in_memory"]
+    assert "the model remembers 4 images of these" in said
+
+
+def test_a_model_without_a_record_of_its_images_is_measured_with_a_warning(made, parts):
+    classifier = vitkit.load(made.run_dir, quiet=True)
+    origin = {name: value for name, value in classifier.origin.items() if name != "left_out"}
+    heard = []
+    older = replace(classifier, origin=origin)
+    vitkit.evaluate(older, parts, progress=lambda each: heard.append(str(each)))
+    assert any("which images the model remembers is not recorded" in each for each in heard)
+
+
+def test_regions_that_predict_writes_are_regions_to_measure_on(
+    of_bottles, bottles, tmp_path, monkeypatch
+):
+    """A model's own regions cover its map as well as can be."""
+    monkeypatch.chdir(bottles.parent)
+    path = tmp_path / "regions.json"
+    vitkit.predict(of_bottles, "bottle/test/spot", regions=path, quiet=True)
+    shutil.copytree(bottles / "test", tmp_path / "test")
+    heard = []
+    found = vitkit.evaluate(
+        of_bottles,
+        tmp_path / "test",
+        masks=path,
+        progress=lambda each: heard.append(str(each)),
     )
-    found = vitkit.evaluate(run, parts, quiet=True)
-    assert "whose good images the model learned from" in str(found)
-    shutil.copytree(parts / "spot", tmp_path / "other" / "spot")
-    (tmp_path / "other" / "good").mkdir()
-    (tmp_path / "other" / "good" / "new.png").write_bytes(encoded(stripes(77), "PNG"))
-    assert "learned from" not in str(vitkit.evaluate(run, tmp_path / "other", quiet=True))
+    at_least(found["aupro"], 0.9)
+    assert any("regions.json has regions with a score, as models write them" in s for s in heard)
+
+
+def test_the_preprocessing_that_is_given_is_kept(pretrained, parts, tmp_path):
+    settings = {"workdir": tmp_path / "run", "device": "cpu", "quiet": True}
+    made = vitkit.finetune(
+        pretrained, parts / "good", data__preprocessing__rule="shorter", **settings
+    )
+    assert vitkit.load(made.run_dir, quiet=True).preprocessing.rule == "shorter"
+    settings["workdir"] = tmp_path / "other"
+    made = vitkit.finetune(pretrained, parts / "good", **settings)
+    assert vitkit.load(made.run_dir, quiet=True).preprocessing.rule == "square"
+
+
+def test_masks_of_defects_without_normal_get_a_hint(bottles, pretrained, tmp_path):
+    masks = bottles / "ground_truth"
+    with pytest.raises(ValueError, match="others are defective, give `normal='good'`"):
+        vitkit.finetune(pretrained, bottles, masks=masks, workdir=tmp_path / "run", quiet=True)
 
 
 def test_good_images_under_another_name_are_not_counted_silently(made, parts, tmp_path):
@@ -457,7 +586,9 @@ def test_shots_of_a_burst_are_left_out_together(pretrained, tmp_path):
 
 def test_good_images_that_are_all_one_get_a_sentence(pretrained, tmp_path):
     same = write(tmp_path / "good", {f"{i}.png": stripes(0) for i in range(5)})
-    with pytest.raises(ValueError, match="all 5 good images are copies of one image; at least 2"):
+    with pytest.raises(
+        ValueError, match="all 5 good images are linked by copies and groups, as if"
+    ):
         vitkit.finetune(pretrained, same, workdir=tmp_path / "run", device="cpu", quiet=True)
 
 

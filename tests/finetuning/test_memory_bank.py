@@ -1,5 +1,7 @@
 """A memory bank of good images, and the promise of its threshold."""
 
+import time
+
 import numpy as np
 import pytest
 import torch
@@ -106,6 +108,45 @@ def test_the_promise_and_its_interval_hold():
         inside += low <= rate <= high
     at_most(abs(np.mean(rates) - 0.05), 0.006)
     at_least(inside / 400, 0.92)
+
+
+@pytest.mark.parametrize(("of_group", "low"), [(0.0, 0.99), (1.0, 0.97), (30.0, 0.90)])
+def test_the_promise_is_about_images_of_other_groups(of_group, low):
+    """Whether images of one group are as different as others, or all alike."""
+    draws = np.random.default_rng(1)
+    groups = np.repeat(np.arange(40), 25)
+    rates = []
+    promised = []
+    inside = 0
+    for _ in range(300):
+        own = draws.normal(0, of_group, 40)[groups] + draws.normal(size=len(groups))
+        threshold = fit_threshold(own, groups)
+        others = draws.normal(0, of_group, 4000) + draws.normal(size=4000)
+        rate = (others > threshold.value).mean()
+        rates.append(rate)
+        promised.append(threshold.rejected)
+        inside += threshold.interval[0] <= rate <= threshold.interval[1]
+    at_most(abs(np.mean(rates) - 0.05), 0.027)  # of 41 places for the next group
+    at_most(np.mean(rates), np.mean(promised) + 0.004)
+    at_least(np.mean(rates), 0.02)
+    at_least(inside / 300, low)
+
+
+def test_images_in_groups_of_one_are_images_without_groups():
+    scores = np.random.default_rng(2).normal(size=57)
+    assert fit_threshold(scores, np.arange(57)) == fit_threshold(scores)
+    twice = fit_threshold(np.tile(scores, 2), np.tile(np.arange(57), 2))
+    assert twice.value == fit_threshold(scores).value and twice.images == 57
+
+
+def test_hundreds_of_images_that_are_nearly_copies_are_compared_quickly():
+    """A hundred thousand pairs."""
+    patches = directions(1, 64, 32).repeat(500, 1, 1)
+    patches[:250, 33] = directions(250, 32, seed=1)  # one patch is another
+    start = time.perf_counter()
+    found, copies = with_copies(patches.half(), np.arange(500))
+    at_most(time.perf_counter() - start, 5.0)
+    assert copies == 249 and len(np.unique(found)) == 251
 
 
 def test_shots_of_a_burst_count_once():

@@ -3,17 +3,20 @@
 Legend: N images, R regions, (h, w) pixels of an image, (H, W) pixels that are compared.
 """
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from vitkit.data import Files, Preprocessing, Source, find_images, open_masks
+from vitkit.data import IMAGE_SUFFIXES, Files, Preprocessing, Source, find_images, open_masks
+from vitkit.data import regions as regions_of_classes
 from vitkit.data.formats.layout import BESIDE
 from vitkit.data.masks.coco import region_of
 from vitkit.data.masks.pairs import ENDINGS as MASK_ENDINGS
 from vitkit.data.masks.reading import codes_of
+from vitkit.data.masks.regions import Region
 from vitkit.data.sources.tables import PARTS
 from vitkit.evaluation.metrics.defects import GOOD
 from vitkit.evaluation.metrics.overlap import FINEST, ImageRegions, Regions
@@ -27,8 +30,9 @@ from vitkit.weights import Classifier
 
 JPEG = (".jpg", ".jpeg")
 
-Read = Callable[[int, tuple[int, int]], list[np.ndarray] | None]
-"""The regions of image i of (height, width), bool (h, w) each; None if nothing is known of it."""
+Read = Callable[[int, tuple[int, int]], Iterable[Region] | None]
+"""The regions of image i of (height, width), one after another, so that large ones need not fit into memory
+together; None if nothing is known of it."""
 
 
 def ground_truth_of(data: str) -> str:
@@ -83,7 +87,7 @@ def find_regions(
 
     Raises BadData if nothing is known of any image, and for masks that do not fit.
     """
-    read = _reader(source, data, masks)
+    read, notes = _reader(source, data, masks)
     images: list[ImageRegions | None] = []
     without: list[str] = []
     marked: list[str] = []
@@ -91,28 +95,23 @@ def find_regions(
     for i in bar("reading masks")(range(len(source)), len(source)):
         picture = source.picture(i)
         regions = read(i, picture.size)
+        count, seen = _as_seen(regions or (), preprocessing.visible(picture))
         is_good = source.target_array[i] == GOOD
-        if is_good and regions:
+        if is_good and count:
             marked.append(source.name(i))
-            regions = None
-        elif is_good:
-            regions = []
-        elif not regions:
-            without.append(source.name(i))
-            regions = None
-        if regions is None:
             images.append(None)
-            continue
-        seen = _as_seen(regions, preprocessing.visible(picture))
-        unseen += len(regions) - len(seen.masks)
-        images.append(seen)
-    known = sum(bool(each and each.masks) for each in images)
+        elif not is_good and not count:
+            without.append(source.name(i))
+            images.append(None)
+        else:
+            unseen += count - len(seen.regions)
+            images.append(seen)
+    known = sum(bool(each and each.regions) for each in images)
     if not known:
         raise BadData(
             f"none of the {counted(len(source), 'image')} has a defective region in {masks}; a mask has the name of "
             "its image, and pixels that are not 0 where the image is defective"
         )
-    notes = []
     if without:
         notes.append(
             f"the map is not measured on {counted(len(without), 'image')} without a region in {masks}, such as "
@@ -130,51 +129,58 @@ def find_regions(
     return Regions(tuple(images)), tuple(notes)
 
 
-def _as_seen(regions: Sequence[np.ndarray], box: tuple[float, float, float, float]) -> ImageRegions:
-    """The regions in a part of an image, (top, left, height, width), at FINEST pixels or less; those outside of it
-    are left out."""
+def _as_seen(
+    regions: Iterable[Region], box: tuple[float, float, float, float]
+) -> tuple[int, ImageRegions]:
+    """The number of regions; and those in a part of the image, (top, left, height, width), at FINEST pixels or less."""
     top, left, height, width = box
     scale = min(1.0, FINEST / max(height, width))
     size = (max(round(height * scale), 1), max(round(width * scale), 1))
-    masks = []
+    count = 0
+    seen = []
     for region in regions:
-        rows, columns = np.nonzero(region)
-        down = np.floor((rows + 0.5 - top) * size[0] / height).astype(int)
-        across = np.floor((columns + 0.5 - left) * size[1] / width).astype(int)
+        count += 1
+        rows, columns = np.nonzero(region.inside)
+        down = np.floor((rows + region.box[1] + 0.5 - top) * size[0] / height).astype(int)
+        across = np.floor((columns + region.box[0] + 0.5 - left) * size[1] / width).astype(int)
         inside = (down >= 0) & (down < size[0]) & (across >= 0) & (across < size[1])
-        mask = np.zeros(size, bool)
-        mask[down[inside], across[inside]] = True
-        if mask.any():
-            masks.append(mask)
-    return ImageRegions(size, tuple(masks))
+        pixels = np.unique(down[inside] * size[1] + across[inside])
+        if len(pixels):
+            seen.append(pixels.astype(np.int32))
+    return count, ImageRegions(size, tuple(seen))
 
 
-def connected(mask: np.ndarray) -> list[np.ndarray]:
+def connected(mask: np.ndarray) -> Iterator[Region]:
     """The regions of a mask, bool (h, w): pixels that touch, also at corners, are of one."""
-    from scipy.ndimage import label
-
-    numbered, count = label(mask, np.ones((3, 3)))
-    return [numbered == number for number in range(1, count + 1)]
+    return regions_of_classes(np.where(mask, 0, 1).astype(np.uint8), classes=1)
 
 
-def _reader(source: Source, data: str, masks: str) -> Read:
-    """How the regions of an image are found."""
+def _reader(source: Source, data: str, masks: str) -> tuple[Read, list[str]]:
+    """How the regions of an image are found, and notes for the user."""
     if Path(masks).is_dir():
-        return _from_folder(source, masks)
+        return _from_folder(source, masks), []
     if masks.lower().endswith(".json"):
         return _from_coco(source, masks)
     boxes = _boxes_in_column(source, masks)
     if boxes is not None:
-        return lambda i, size: [_box_mask(box, size) for box in boxes[int(source.rows[i])]]
+
+        def read_boxes(i: int, size: tuple[int, int]) -> Iterator[Region]:
+            for box in boxes[int(source.rows[i])]:
+                yield _box_region(box, size, f"{source.name(i)} has in {masks!r}")
+
+        return read_boxes, []
     opened = open_masks(data, masks)
-    return lambda i, size: _regions_in_mask(
-        opened.store.read(int(source.rows[i])), f"the mask of {source.name(i)}", size
-    )
+
+    def read(i: int, size: tuple[int, int]) -> Iterator[Region]:
+        content = opened.store.read(int(source.rows[i]))
+        return _regions_in_mask(content, f"the mask of {source.name(i)}", size)
+
+    return read, []
 
 
 def _regions_in_mask(
     content: bytes | np.ndarray, name: str, size: tuple[int, int]
-) -> list[np.ndarray]:
+) -> Iterator[Region]:
     """The regions of a mask of this size. Raises BadData for one of another size."""
     codes = codes_of(content, name)
     if codes.shape != size:
@@ -185,29 +191,98 @@ def _regions_in_mask(
     return connected(codes != 0)
 
 
+def _parts(path: str) -> tuple[str, ...]:
+    """The folders and the name of a path, without the ending of images; written on any system."""
+    parts = [part for part in path.replace("\\", "/").split("/") if part not in ("", ".", "..")]
+    if parts:
+        name = PurePosixPath(parts[-1])
+        if name.suffix.lower() in IMAGE_SUFFIXES:
+            parts[-1] = name.stem
+    return tuple(parts)
+
+
+def _alike_at_end(parts: Sequence[str], others: Sequence[str]) -> int:
+    """The number of parts by which two paths end alike."""
+    count = 0
+    for part, other in zip(reversed(parts), reversed(others), strict=False):
+        if part != other:
+            break
+        count += 1
+    return count
+
+
+class _Named:
+    """Values by the paths of images, of which each may say more or fewer folders than the other."""
+
+    def __init__(self, source: Source, where: str):
+        """where: the folder or file of the values, for messages."""
+        self.source = source
+        self.where = where
+        self.by_name: dict[str, list[tuple[tuple[str, ...], int]]] = {}
+        self.taken: dict[int, int] = {}
+        """The image of each value that was found."""
+        self.names: list[str] = []
+
+    def add(self, *paths: str, name: str) -> None:
+        """Add the next value, for the image at any of these paths. name: of the value, for messages."""
+        for path in paths:
+            parts = _parts(path)
+            if parts:
+                self.by_name.setdefault(parts[-1], []).append((parts, len(self.names)))
+        self.names.append(name)
+
+    def find(self, i: int) -> int | None:
+        """The number of the value of image i: the one whose path and the image's end alike, and furthest. None
+        without one. Raises BadData if it is not known which one, or if the value is another image's as well."""
+        name = self.source.name(i)
+        whole = own = _parts(name)
+        store = self.source.store
+        if isinstance(store, Files):
+            own = _parts(store.names[int(self.source.rows[i])])
+            whole = _parts(os.path.abspath(name))  # noqa: PTH100  `resolve` would follow links
+        found: dict[
+            int, int
+        ] = {}  # the number of folders and names that agree, of each value that fits
+        for parts, number in self.by_name.get(own[-1], ()):
+            alike = _alike_at_end(whole, parts)
+            is_end = alike == len(parts)  # of the image's path
+            has_folder = alike >= max(
+                len(own), 2
+            )  # the value's path names the image and its folder
+            if is_end or has_folder:
+                found[number] = max(alike, found.get(number, 0))
+        best = [number for number, alike in found.items() if alike == max(found.values())]
+        if not best:
+            return None
+        if len(best) > 1:
+            raise BadData(
+                f"{name} may be {self.names[best[0]]} or {self.names[best[1]]} in {self.where}: leave one of them, or "
+                "name their folders as those of the images"
+            )
+        first = self.taken.setdefault(best[0], i)
+        if first != i:
+            raise BadData(
+                f"{self.names[best[0]]} in {self.where} may be {self.source.name(first)} or {name}: name the folders "
+                "of images there, such as crack/000.png"
+            )
+        return best[0]
+
+
 def _from_folder(source: Source, folder: str) -> Read:
     """The masks in a folder, by the names of their images."""
     names, _ = find_images(folder)
-    rows: dict[str, int] = {}
-    for row, name in enumerate(names):
+    named = _Named(source, folder)
+    for name in names:
         bare = str(PurePosixPath(name).with_suffix(""))
-        for ending in MASK_ENDINGS:
-            if bare.endswith(ending):
-                rows.setdefault(bare.removesuffix(ending), row)
+        fitting = [bare.removesuffix(ending) for ending in MASK_ENDINGS if bare.endswith(ending)]
+        named.add(*fitting, name=name)
     files = Files.of(folder, names)
-    image_of: dict[int, int] = {}
 
-    def read(i: int, size: tuple[int, int]) -> list[np.ndarray] | None:
-        row = _found(source, i, rows)
+    def read(i: int, size: tuple[int, int]) -> Iterator[Region] | None:
+        row = named.find(i)
         if row is None:
             return None
         name = files.name(row)
-        first = image_of.setdefault(row, i)
-        if first != i:
-            raise BadData(
-                f"{name} would be the mask of {source.name(first)} and of {source.name(i)}: put masks into folders as "
-                "the images are, such as ground_truth/crack/000_mask.png for test/crack/000.png"
-            )
         if name.lower().endswith(JPEG):
             raise BadData(
                 f"the mask {name} is a JPEG file, which changes the values of pixels: make the masks again as PNG"
@@ -215,19 +290,6 @@ def _from_folder(source: Source, folder: str) -> Read:
         return _regions_in_mask(files.read(row), name, size)
 
     return read
-
-
-def _found(source: Source, i: int, values: dict[str, Any]) -> Any:
-    """The value of image i by its path without suffix, or by the end of that path; None without one."""
-    name = source.name(i)
-    if isinstance(source.store, Files):
-        name = source.store.names[int(source.rows[i])]
-    folders = PurePosixPath(name).with_suffix("").parts
-    for start in range(len(folders)):
-        value = values.get("/".join(folders[start:]))
-        if value is not None:
-            return value
-    return None
 
 
 class _Annotated(NamedTuple):
@@ -238,9 +300,11 @@ class _Annotated(NamedTuple):
     annotations: list[dict]
 
 
-def _from_coco(source: Source, path: str) -> Read:
-    """The annotations in a COCO file: each is a region, by its segmentation, or else its box."""
-    by_name: dict[str, _Annotated] = {}
+def _from_coco(source: Source, path: str) -> tuple[Read, list[str]]:
+    """The annotations in a COCO file: each is a region, by its segmentation, or else its box. And notes for the
+    user."""
+    named = _Named(source, path)
+    images: list[_Annotated] = []
     try:
         values = parse_json(Path(path).read_bytes())
         by_id: dict[Any, _Annotated] = {}
@@ -249,8 +313,8 @@ def _from_coco(source: Source, path: str) -> Read:
             if "height" in each and "width" in each:
                 size = (int(each["height"]), int(each["width"]))
             by_id[each["id"]] = _Annotated(size, [])
-            bare = PurePosixPath(str(each["file_name"])).with_suffix("")
-            by_name[str(bare)] = by_id[each["id"]]
+            images.append(by_id[each["id"]])
+            named.add(str(each["file_name"]), name=str(each["file_name"]))
         for each in values["annotations"]:
             by_id[each["image_id"]].annotations.append(each)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
@@ -258,44 +322,91 @@ def _from_coco(source: Source, path: str) -> Read:
             f"{path} is no COCO file of images and annotations: {type(error).__name__} {error}"
         ) from None
 
-    def read(i: int, size: tuple[int, int]) -> list[np.ndarray] | None:
-        found = _found(source, i, by_name)
-        if found is None:
+    def read(i: int, size: tuple[int, int]) -> Iterator[Region] | None:
+        number = named.find(i)
+        if number is None:
             return None
+        found = images[number]
         if found.size not in (None, size):
             raise BadData(
                 f"{source.name(i)} is {size[1]} x {size[0]} pixels, and in {path} {found.size[1]} x {found.size[0]}"
             )
-        regions = []
-        for each in found.annotations:
-            try:
-                if each.get("segmentation"):
-                    region = region_of(each["segmentation"], size)
-                else:
-                    left, top, width, height = (float(value) for value in each["bbox"])
-                    region = _box_mask((left, top, left + width, top + height), size)
-            except (BadData, TypeError, ValueError, KeyError, OverflowError) as error:
-                raise BadData(
-                    f"an annotation of {source.name(i)} in {path} is neither a box, polygons nor run lengths: {error}"
-                ) from None
-            if region.any():
-                regions.append(region)
-        return regions
+        has = f"{source.name(i)} has in {path}"
+        return (
+            region
+            for each in found.annotations
+            if (region := _annotated_region(each, size, has)) is not None
+        )
 
-    return read
+    notes = []
+    if any("score" in each for found in images for each in found.annotations):
+        notes.append(
+            f"{path} has regions with a score, as models write them: unless a person has corrected these, the map is "
+            "compared with a model's answers, not with defects"
+        )
+    return read, notes
 
 
-def _box_mask(box: Sequence[float], size: tuple[int, int]) -> np.ndarray:
-    """The pixels of a box (left, top, right, bottom), at least one: bool (h, w). Raises BadData for what is none."""
-    edges = np.asarray(box, dtype=float)
+def _annotated_region(annotation: dict, size: tuple[int, int], has: str) -> Region | None:
+    """The region of an annotation in a COCO file; None if it has no pixel. has: as `_box_region` takes it."""
+    try:
+        segmentation = annotation.get("segmentation")
+        if segmentation:
+            mask = region_of(segmentation, size)
+            points = np.zeros((0, 2))
+            if isinstance(segmentation, list):
+                points = np.concatenate([np.reshape(each, (-1, 2)) for each in segmentation])
+        else:
+            left, top, width, height = (float(value) for value in annotation["bbox"])
+    except (BadData, TypeError, ValueError, KeyError, OverflowError, AttributeError) as error:
+        raise BadData(
+            f"{has} an annotation that is neither a box, polygons nor run lengths: {error}"
+        ) from None
+    if not segmentation:
+        return _box_region((left, top, left + width, top + height), size, has)
+    if len(points):
+        _check_edges(np.concatenate([points.min(0), points.max(0)]), size, f"{has} a polygon")
+    area = int(mask.sum())
+    if not area:
+        return None
+    return Region(0, (0, 0, size[1], size[0]), area, mask)
+
+
+def _box_region(box: Sequence[float], size: tuple[int, int], has: str) -> Region:
+    """The pixels of a box (left, top, right, bottom), at least one. Raises BadData for what is none.
+
+    has: beginning of a sentence, such as "0.png has in boxes.json"."""
+    try:
+        edges = np.asarray(box, dtype=float)
+    except (TypeError, ValueError):
+        edges = np.zeros(0)
     if edges.shape != (4,) or not np.isfinite(edges).all() or (edges[:2] > edges[2:]).any():
-        raise BadData(f"{list(box)} is no box: left, top, right and bottom, in pixels")
-    left, top, right, bottom = edges.round().astype(int)
-    top = min(max(top, 0), size[0] - 1)
-    left = min(max(left, 0), size[1] - 1)
-    mask = np.zeros(size, bool)
-    mask[top : max(bottom, top + 1), left : max(right, left + 1)] = True
-    return mask
+        raise BadData(f"{has} {box}, which is no box: left, top, right and bottom, in pixels")
+    _check_edges(edges, size, f"{has} a box")
+    left, top, right, bottom = edges.round().clip(0, [*size[::-1], *size[::-1]]).astype(int)
+    left = min(left, size[1] - 1)
+    top = min(top, size[0] - 1)
+    width = max(right - left, 1)
+    height = max(bottom - top, 1)
+    inside = np.broadcast_to(np.True_, (height, width))
+    return Region(0, (left, top, width, height), height * width, inside)
+
+
+def _check_edges(edges: np.ndarray, size: tuple[int, int], what: str) -> None:
+    """Raises BadData for edges (left, top, right, bottom) that are outside of an image of (height, width), or that
+    are shares of its sides. what: beginning of the sentence."""
+    left, top, right, bottom = edges.tolist()
+    where = f"from ({left:g}, {top:g}) to ({right:g}, {bottom:g})"
+    if left >= size[1] or top >= size[0] or right <= 0 or bottom <= 0:
+        raise BadData(
+            f"{what} {where}, outside of the image, which is {size[1]} x {size[0]} pixels: is it of another size or "
+            "another image?"
+        )
+    if min(size) > 1 and min(left, top) >= 0 and max(right, bottom) <= 1:
+        raise BadData(
+            f"{what} {where}, which seem to be shares of the image's sides: multiply them by {size[1]} and {size[0]} "
+            "pixels"
+        )
 
 
 def _boxes_in_column(source: Source, column: str) -> list[list] | None:

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from vitkit.data import (
     Batch,
+    Columns,
     Source,
     check_images,
-    content_digest,
     grouped_columns,
     grouped_to_measure,
     parts_at,
@@ -30,11 +30,14 @@ from vitkit.evaluation import Metric, Part, Subject, batches_of, collect
 from vitkit.evaluation.evaluator import concatenated
 from vitkit.evaluation.metrics.defects import (
     GOOD,
+    LEFT_OUT,
     MEMORY_BANK,
     Defects,
     LocatedDefects,
+    about_memory,
     detection,
     good_or_not,
+    left_out_record,
     without_good_class,
 )
 from vitkit.evaluation.regions import regions_for
@@ -100,12 +103,13 @@ class GoodModel:
     """Of the part to measure on; empty without one."""
 
 
-def only_class(data: Data) -> str:
+def only_class(data: str, columns: Columns) -> str:
     """The name of the only class that a data set has images to learn from; of a folder of images without
     folders in it, its own. "" if there are several classes, or targets of another kind."""
-    learn = _to_learn_from(data)
-    if learn.target_kind == "none" and _is_folder(data):
-        return Path(data.source).resolve().name
+    sources = parts_at(data, columns, typed=True).sources
+    learn = sources.get("train") or next(iter(sources.values()))
+    if learn.target_kind == "none" and _is_folder(data, columns):
+        return Path(data).resolve().name
     if learn.target_kind != "class":
         return ""
     present = np.unique(learn.target_array)
@@ -114,14 +118,8 @@ def only_class(data: Data) -> str:
     return learn.labels[present[0]]
 
 
-def _is_folder(data: Data) -> bool:
-    return data.columns.target == "auto" and Path(data.source).is_dir()
-
-
-def _to_learn_from(data: Data) -> Source:
-    """The part of a data set that has the images to learn from."""
-    sources = parts_at(data.source, data.columns, typed=True).sources
-    return sources.get("train") or next(iter(sources.values()))
+def _is_folder(data: str, columns: Columns) -> bool:
+    return columns.target == "auto" and Path(data).is_dir()
 
 
 def open_good_images(data: Data, normal: str) -> GoodImages:
@@ -129,7 +127,8 @@ def open_good_images(data: Data, normal: str) -> GoodImages:
     columns = grouped_columns(data.columns, data.groups)
     sources = parts_at(data.source, columns, typed=True).sources
     learn = sources.get("train") or next(iter(sources.values()))
-    if learn.target_kind == "none" and _is_folder(data) and normal == only_class(data):
+    is_folder = learn.target_kind == "none" and _is_folder(data.source, data.columns)
+    if is_folder and normal == only_class(data.source, data.columns):
         targets = np.full(len(learn), GOOD, np.int64)
         learn = replace(learn, targets=targets, labels=(normal,), target_kind="class")
     if learn.target_kind != "class":
@@ -248,8 +247,8 @@ def good_model(
         say(f"{counted(copies, 'good image')} are copies of others, and left out with these")
     if len(np.unique(groups)) < LEAST:
         raise BadData(
-            f"all {len(good):,} good images are copies of one image; at least {LEAST} different ones are needed, to "
-            "compare one with another"
+            f"all {len(good):,} good images are linked by copies and groups, as if of one part; at least {LEAST} that "
+            "are not are needed, to compare one with another"
         )
     memory = memory_bank(patches)
     scores = left_out_scores(patches, groups, memory)
@@ -266,20 +265,20 @@ def good_model(
             scores = left_out_scores(patches, groups, memory)
     threshold = fit_threshold(scores, groups)
     classifier = with_memory(trunk, memory.patches, threshold, images.labels)
-    classifier = replace(classifier, origin=_origin(recipe, images.good, threshold))
+    excess = (scores - threshold.value) / threshold.scale
+    left_out = from_rank_0(lambda: left_out_record(good, excess))
+    classifier = replace(classifier, origin=_origin(recipe, left_out, threshold))
 
     # Other images
     figures: list[Metric] = []
     test: list[Metric] = []
     if images.others is not None:
-        excess = np.concatenate([scores, scores_of(classifier, images.others, precision)])
-        is_bad = np.arange(len(excess)) >= len(scores)
+        both = np.concatenate([scores, scores_of(classifier, images.others, precision)])
+        is_bad = np.arange(len(both)) >= len(scores)
         together = None
         if good.groups is not None and images.others.groups is not None:
             together = np.concatenate([good.groups, images.others.groups])
-        found = detection(excess - threshold.value, is_bad, together)
-        # The threshold was chosen by the scores of these good images
-        figures = [metric for metric in found if metric.name != "false_alarms"]
+        figures = detection(both - threshold.value, is_bad, together, ~is_bad)
     if images.test is not None:
         test = _measured(classifier, images.test, recipe.data.source, masks, precision, say)
     return GoodModel(classifier, threshold, images, len(good), tuple(figures), tuple(test))
@@ -307,7 +306,10 @@ def _measured(
         evaluator = LocatedDefects(regions)
     part = Part(test, batches_of(classifier, test, "testing"))
     with autocast(classifier.device, precision):
-        return list(evaluator.measure(Subject(classifier), part))
+        metrics = list(evaluator.measure(Subject(classifier), part))
+    for sentence in about_memory(metrics):
+        say(sentence)
+    return metrics
 
 
 def turns_help(patches: Tensor, turned: Tensor, groups: np.ndarray, scores: np.ndarray) -> bool:
@@ -431,13 +433,13 @@ def with_memory(
     return replace(trunk, model=model.eval(), labels=labels)
 
 
-def _origin(recipe: Recipe, good: Source, threshold: Threshold) -> dict:
-    """The provenance of the model."""
+def _origin(recipe: Recipe, left_out: dict[str, float], threshold: Threshold) -> dict:
+    """The provenance of the model. left_out: as `left_out_record` gives it."""
     return {
         "recipe": recipe.name,
         "init": recipe.init,
         "head": MEMORY_BANK,
         "data": recipe.data.source,
-        "learned": [content_digest(good)],  # whether the others are given as well or not
+        LEFT_OUT: left_out,
         "metrics": {"expected_false_alarms": f"{100 * threshold.rejected:.1f} %"},
     }

@@ -11,13 +11,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitkit.evaluation.probes.unknown import conformal_rank
 from vitkit.models.head import distances_to, worst_count
 from vitkit.system.console.progress import bar
 
 MOST = 8_192  # largest number of patches in memory
 EVERY = 8  # of so many patches in memory one bounds the distances to all
 EXACT = 32  # patches of an image whose distances to all patches are computed together
+LOOKED_AT = (
+    16  # patches of two images, at least, of which all must be alike before all others are compared
+)
 COPIED = 1e-4  # largest distance of two patches of an image and its copy
 REJECTED = 0.05  # share of good images whose score may exceed the threshold
 CERTAIN = (
@@ -33,7 +35,7 @@ class Threshold:
     scale: float
     """Difference in score that changes the logit by 1."""
     images: int
-    """Number of independent good images that it was fitted to."""
+    """Number of independent good images, or groups of images, that it was fitted to."""
     rejected: float
     """Expected share of other good images above it."""
     interval: tuple[float, float]
@@ -45,22 +47,30 @@ def fit_threshold(scores: np.ndarray, groups: np.ndarray | None = None) -> Thres
     are left out, (I,): a conformal quantile (Vovk et al. 2005). Of fewer than 19 images the largest score
     is the threshold, which one in I + 1 exceeds.
 
-    groups: images of one group, (I,), are not independent: the largest score of each group counts.
+    groups: images of one group, (I,), are not independent. Each group counts as one image, whose score is that of
+    one of its images, drawn at random (Lee, Barber and Willett 2023, "Distribution-free inference with hierarchical
+    data"). So what is expected is a share of images, as `vitkit predict` sees them, not of groups.
 
     The share of other images above the threshold follows a beta distribution, from which the interval is
-    (Vovk 2012, "Conditional validity of inductive conformal predictors").
+    (Vovk 2012, "Conditional validity of inductive conformal predictors"). With groups it is the widest that there can
+    be: that of groups whose images all have one score.
     """
     from scipy.stats import beta
 
+    numbers = np.arange(len(scores))
     if groups is not None:
         numbers = np.unique(groups, return_inverse=True)[1]
-        scores = np.array([scores[numbers == k].max() for k in range(numbers.max() + 1)])
-    count = len(scores)
-    rank = min(conformal_rank(count, 1 - REJECTED), count)
-    value = float(np.sort(scores)[rank - 1])
-    scale = max((value - float(np.median(scores))) / CERTAIN, 1e-4)
-    above = count + 1 - rank
-    low, high = beta.ppf((0.025, 0.975), above, rank)
+    sizes = np.bincount(numbers)
+    count = len(sizes)
+    order = np.argsort(scores, kind="stable")
+    below = np.cumsum(1 / sizes[numbers[order]])  # groups, of those with this score or a lower one
+    place = int(np.searchsorted(below, (1 - REJECTED) * (count + 1) - 1e-9))
+    place = min(place, len(scores) - 1)
+    value = float(scores[order[place]])
+    medians = [float(np.median(scores[numbers == k])) for k in range(count)]
+    scale = max((value - float(np.median(medians))) / CERTAIN, 1e-4)
+    above = count + 1 - float(below[place])
+    low, high = beta.ppf((0.025, 0.975), above, count + 1 - above)
     return Threshold(value, scale, count, above / (count + 1), (float(low), float(high)))
 
 
@@ -103,25 +113,34 @@ def with_copies(patches: Tensor, groups: np.ndarray) -> tuple[np.ndarray, int]:
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
-    means = torch.stack([own.float().mean(0) for own in patches])  # (I, D)
-    means = torch.nn.functional.normalize(means, dim=1)
-    first, second = (means @ means.mT > 1 - COPIED).nonzero(as_tuple=True)
-    is_later = first < second
-    pairs = []
-    for i, j in zip(first[is_later].tolist(), second[is_later].tolist(), strict=True):
-        # float16 has changed their length
-        similar = torch.cosine_similarity(patches[i].float(), patches[j].float())  # (N,)
-        if similar.min() > 1 - COPIED:
-            pairs.append((i, j))
+    # Patch by patch, until few pairs of images are left
+    count, each, _ = patches.shape
+    is_alike = torch.ones(count, count, dtype=torch.bool).triu(1)  # i < j
+    looked_at = 0
+    for number in torch.randperm(each, generator=torch.Generator().manual_seed(0)).tolist():
+        rows = torch.nn.functional.normalize(patches[:, number].float(), dim=1)  # (I, D)
+        is_alike &= rows @ rows.mT > 1 - COPIED
+        looked_at += 1
+        if is_alike.sum() <= count:
+            break
+    pairs = is_alike.nonzero().tolist()
+    if looked_at < each:
+        pairs = [(i, j) for i, j in pairs if is_copy(patches[i], patches[j])]
     if not pairs:
         return groups, 0
 
     # Images are linked to those of their group, and to their copies
     numbers = np.unique(groups, return_index=True, return_inverse=True)
     links = np.array([*pairs, *zip(range(len(groups)), numbers[1][numbers[2]], strict=True)])
-    graph = coo_array((np.ones(len(links)), links.T), (len(groups), len(groups)))
+    graph = coo_array((np.ones(len(links)), links.T), (count, count))
     joined = connected_components(graph, directed=False)[1]
     return joined, len({j for _, j in pairs})
+
+
+def is_copy(patches: Tensor, others: Tensor) -> bool:
+    """Whether two images have the same patches, (N, D) each."""
+    similar = torch.cosine_similarity(patches.float(), others.float())  # (N,)
+    return bool(similar.min() > 1 - COPIED)
 
 
 def left_out_scores(patches: Tensor, groups: np.ndarray, memory: MemoryBank) -> np.ndarray:

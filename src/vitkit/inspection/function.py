@@ -191,7 +191,9 @@ def _description(config: ModelConfig, classifier: Classifier | None) -> Table:
         license = f"{classifier.license.called} ({classifier.license.allows()})"
     table.add_row("licence", escape(printable(license)))
     for name, value in classifier.origin.items():
-        if isinstance(value, dict):
+        if name == "left_out" and isinstance(value, dict):
+            value = f"scores of {len(value):,} images"
+        elif isinstance(value, dict):
             value = ", ".join(f"{key} {_number(number)}" for key, number in value.items())
         table.add_row(escape(printable(f"origin: {name}")), escape(printable(str(value))))
     return table

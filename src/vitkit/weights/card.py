@@ -11,7 +11,7 @@ from vitkit.weights.formats.format import Format
 from vitkit.weights.licenses import FILE, License, license_fields
 from vitkit.weights.outputs import counted_classes
 
-FOR_THE_PROGRAM = ("layout", "held_out")  # entries of the origin that only vitkit reads
+FOR_THE_PROGRAM = ("layout", "held_out", "left_out")  # entries of the origin that only vitkit reads
 
 
 CARD = """\

@@ -45,10 +45,11 @@ def _is_right(name: str, value: Any) -> bool:
     if name in COUNTS:
         return is_whole(value) and value >= 0
     if name == "temperature":
-        is_number = is_whole(value) or isinstance(value, float)
-        return is_number and math.isfinite(value) and value > 0
+        return _is_number(value) and value > 0
     if name == "learned":
         return isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
+    if name == "left_out":
+        return isinstance(value, dict) and all(map(_is_number, value.values()))
     if name == "metrics":
         return isinstance(value, dict) and all(isinstance(item, str) for item in value.values())
     if name == "objective":
@@ -57,3 +58,8 @@ def _is_right(name: str, value: Any) -> bool:
         heads = value.get("heads", 1)
         return is_whole(heads) and heads > 0
     return True
+
+
+def _is_number(value: Any) -> bool:
+    """Whether a value is a finite number."""
+    return (is_whole(value) or isinstance(value, float)) and math.isfinite(value)

@@ -78,7 +78,9 @@ def test_a_model_of_good_images_shows_where_an_image_is_unlike_them():
     y, x = (int(427 * (row + 0.5) / 4), int(640 * (column + 0.5) / 6))
     redder = looked.picture[y, x].astype(int) - pixels[y, x]
     assert redder[0] > redder[1]  # there is more red
-    assert Looker(classifier).look(SENT, Choice(1)).caption.startswith("Layer 1, mean of 2 heads")
+    looker = Looker(classifier)
+    assert looker.look(SENT, Choice(1)).caption.startswith("Layer 1, mean of 2 heads")
+    assert looker.says_unlike(ROLLOUT) and not looker.says_unlike(Choice(1))
 
 
 @pytest.mark.parametrize("tiling, grid", [(Tiling((8, 8), (8, 8)), (4, 6)), (OVERLAP, (5, 11))])
@@ -232,6 +234,7 @@ def test_the_attention_of_an_image(server):
     expected = Looker(make_classifier()).look(Sent("image 0", JPEG), ROLLOUT)
     np.testing.assert_allclose(answer.json["weights"], expected.weights, atol=1e-6)
     assert (answer.json["layers"], answer.json["heads"]) == (["layer 1", "layer 2"], 2)
+    assert answer.json["unlike"] is False  # so the page lets one choose a layer
     assert answer.json["rows"] == list(expected.rows)
     assert answer.json["model"]["name"] == "tiny" and answer.json["name"] == "image 0"
     picture = Image.open(io.BytesIO(base64.b64decode(answer.json["picture"])))

@@ -88,7 +88,7 @@ class Looker:
         self._check_layer(choice)
         view = self.view(image)
         self._check_patch(choice, self.model.grid(view.images))
-        if choice.layer is None and has_anomaly_map(self.classifier):
+        if self.says_unlike(choice):
             return self._unlike(view)
         if choice.layer is None:
             (weights,) = rollout(self.classifier, view.images).numpy()
@@ -105,6 +105,10 @@ class Looker:
         rows, columns = middles(self.tiling, weights.shape)
         picture = drawn(view.pixels, drawn_weights, self.tiling, choice.patch)
         return Looked(weights, rows, columns, picture, self._caption(choice))
+
+    def says_unlike(self, choice: Choice) -> bool:
+        """Whether the map that is asked for says where an image is unlike good ones, and not where a layer looks."""
+        return choice.layer is None and has_anomaly_map(self.classifier)
 
     def _unlike(self, view: AttentionView) -> Looked:
         """Where an image is unlike the good ones that the model remembers."""

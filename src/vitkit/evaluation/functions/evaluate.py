@@ -36,11 +36,13 @@ from vitkit.evaluation.functions.report import (
     report_on_files,
 )
 from vitkit.evaluation.metrics.defects import (
+    LEFT_OUT,
     Defects,
     LocatedDefects,
+    about_memory,
     good_or_not,
     knows_good_images,
-    learned_good_in,
+    unremembered,
     without_good_class,
 )
 from vitkit.evaluation.metrics.metric import Metric
@@ -244,6 +246,9 @@ def _evaluate(settings: Measurement, device: torch.device) -> Evaluation:
             f"{source.target_kind!r}"
         )
     evaluators = _evaluators(settings, source)
+    if knows_good_images(loaded) and settings.evals != ("defects",):
+        source, note = unremembered(source, loaded)
+        title += note
     if knows_good_images(loaded) and "defects" in settings.evals:
         regions, sentences = regions_for(loaded, source, settings.data, settings.masks)
         notes = (*notes, *sentences)
@@ -262,6 +267,9 @@ def _evaluate(settings: Measurement, device: torch.device) -> Evaluation:
         part = Part(source, batches, train_part(settings, evaluator, source))
         with autocast(classifier.device, settings.precision):
             metrics += evaluator.measure(Subject(classifier), part)
+    if on_rank_0():
+        for sentence in about_memory(metrics):
+            say(sentence)
     return Evaluation.of(settings, title, tuple(metrics), None, source)
 
 
@@ -312,6 +320,11 @@ def images_of(settings: Measurement, classifier: Classifier) -> tuple[Source, st
     without_good: list[str] = []
     if knows_good_images(classifier):
         without_good += without_good_class(source, classifier.labels)
+        if LEFT_OUT not in classifier.origin:
+            without_good.append(
+                "which images the model remembers is not recorded, and those among these would be nearer to it than "
+                "others: measure it on images that it was not made of, or repeat `vitkit finetune`"
+            )
         source = good_or_not(source, classifier.labels)
     if settings.on_bad_image == "skip":
         source = without_broken(source)
@@ -361,12 +374,8 @@ def _opened(settings: Measurement, classifier: Classifier) -> tuple[Source, str]
                 "changed since, so it may know some of them"
             )
     source = source_at(settings.data, with_groups, settings.split, typed=True)
-    if learned := origin.get("learned"):
-        if knows_good_images(classifier):
-            if learned_good_in(source, classifier):
-                note = ", whose good images the model learned from"
-        elif fingerprint(source) in learned:
-            note = ", images that the model learned from"
+    if fingerprint(source) in origin.get("learned", ()):
+        note = ", images that the model learned from"
     return source, note
 
 

@@ -32,6 +32,7 @@ from vitkit.evaluation.functions.outcome import Evaluation, Measurement, command
 from vitkit.evaluation.metrics.answers import Answers, answers, check_classes
 from vitkit.evaluation.metrics.calibration import calibrate, check_can_calibrate
 from vitkit.evaluation.metrics.classification import accuracy
+from vitkit.evaluation.metrics.defects import knows_good_images, unremembered
 from vitkit.evaluation.metrics.metric import group_count
 from vitkit.evaluation.metrics.paired import paired
 from vitkit.evaluation.reports.report import Report, report
@@ -73,6 +74,7 @@ def report_on(request: ReportRequest) -> Evaluation:
     # Open and check everything before anything is computed
     settings = request.settings
     other = _other(request)
+    request = _unremembered(request, other)
     lists = _lists(request)
     if request.settings.calibrate:
         check_can_calibrate(request.classifier)
@@ -115,6 +117,16 @@ def report_on(request: ReportRequest) -> Evaluation:
         found = _calibrated(request, found, given, settings.calibrate)
 
     return deliver(settings, found, request.source)
+
+
+def _unremembered(request: ReportRequest, other: Classifier | None) -> ReportRequest:
+    """The request without images that one of its models remembers: they are at no distance from it. Raises BadData
+    if no image is left."""
+    for classifier in (request.classifier, other):
+        if classifier is not None and knows_good_images(classifier):
+            source, note = unremembered(request.source, classifier)
+            request = replace(request, source=source, title=request.title + note)
+    return request
 
 
 def _lists(request: ReportRequest):

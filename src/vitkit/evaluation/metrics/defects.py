@@ -3,14 +3,14 @@
 Legend: N images.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 from torch import Tensor
 
-from vitkit.data import Batch, Source, TargetKind, content_digest, subset
+from vitkit.data import Batch, Source, TargetKind, subset
 from vitkit.evaluation.evaluator import Part, Subject, collect, concatenated
 from vitkit.evaluation.metrics.metric import (
     COUNT,
@@ -23,13 +23,17 @@ from vitkit.evaluation.metrics.metric import (
     share_interval,
 )
 from vitkit.evaluation.metrics.overlap import Regions, overlap
+from vitkit.evaluation.probes.teaching import digest_of
 from vitkit.inspection import logits_and_patch_logits
 from vitkit.models import ViTConfig
 from vitkit.system.console.text import counted, some
 from vitkit.system.errors import BadData, BadImage, BadSettings, BadWeights
+from vitkit.system.processes.ranks import from_rank_0
 from vitkit.weights import Classifier
 
 MEMORY_BANK = "memory bank"  # what the origin of such a model calls its head
+LEFT_OUT = "left_out"  # where that origin has what `left_out_record` gives
+IN_MEMORY = "in_memory"  # the metric that counts images that the model remembers
 GOOD = 0  # the class of good images in a model of them, and in sources that `good_or_not` gives
 
 
@@ -68,15 +72,64 @@ def without_good_class(source: Source, labels: Sequence[str]) -> Iterator[str]:
         )
 
 
-def learned_good_in(source: Source, classifier: Classifier) -> bool:
-    """Whether a model of good images has learned from the good ones among these. Raises VitkitError as
-    `good_or_not` does."""
-    source = good_or_not(source, classifier.labels)
-    good = subset(source, np.flatnonzero(source.target_array == GOOD))
-    try:
-        return content_digest(good) in classifier.origin.get("learned", ())
-    except (BadImage, OSError):  # the model has learned from images that can be read
-        return False
+def left_out_record(source: Source, excess: np.ndarray) -> dict[str, float]:
+    """What the origin of a model keeps of the good images that it remembers, as LEFT_OUT: for the digest of each, by
+    how much its score by a memory bank without it is above the threshold, in logits. excess: (N,). Raises BadImage,
+    OSError."""
+    record = {}
+    for i, value in enumerate(excess.tolist()):
+        record[digest_of(source.store.read(int(source.rows[i])))] = round(value, 6)
+    return record
+
+
+def left_out_excess(source: Source, classifier: Classifier) -> np.ndarray:
+    """By how much the scores of images that a model remembers are above its threshold, in logits, if they are left
+    out of memory: float64 (N,). NaN for images that it does not remember.
+
+    Images are recognised by the content of their files, whatever their names and whichever other images there are.
+    """
+    record = classifier.origin.get(LEFT_OUT, {})
+    temperature = classifier.origin.get("temperature", 1.0)
+
+    def read() -> np.ndarray:
+        found = np.full(len(source), np.nan)
+        for i, row in enumerate(source.rows.tolist()):
+            try:
+                digest = digest_of(source.store.read(row))
+            except (BadImage, OSError):  # the model remembers images that can be read
+                continue
+            found[i] = record.get(digest, np.nan) / temperature
+        return found
+
+    if not record:
+        return np.full(len(source), np.nan)
+    return from_rank_0(read)
+
+
+def unremembered(source: Source, classifier: Classifier) -> tuple[Source, str]:
+    """The images without those that a model of good images remembers, and a note about these, to be appended to a
+    title. Raises BadData if no image is left."""
+    is_new = np.isnan(left_out_excess(source, classifier))
+    if is_new.all():
+        return source, ""
+    count = int((~is_new).sum())
+    if not is_new.any():
+        raise BadData(
+            f"the model remembers {counted(count, 'image')}, all that there are, so they measure nothing; measure it "
+            "on other images"
+        )
+    return subset(source, np.flatnonzero(is_new)), f", without {count:,} that the model remembers"
+
+
+def about_memory(metrics: Iterable[Metric]) -> Iterator[str]:
+    """Yields a sentence if a model remembers some of the images by which it was measured."""
+    for metric in metrics:
+        if metric.name == IN_MEMORY:
+            yield (
+                f"the model remembers {counted(int(metric.value), 'image')} of these: they count with their scores by a "
+                "memory bank without them, as `vitkit finetune` found them. The threshold was chosen by these, so the "
+                "shares on either side of it, and the area of the map, are those of the other images"
+            )
 
 
 @dataclass(frozen=True)
@@ -91,8 +144,8 @@ class Defects:
         return target_kind == "class"
 
     def measure(self, subject: Subject, part: Part) -> Iterator[Metric]:
-        """Yields the metrics of `detection`. Raises VitkitError for a model that has not two classes, and
-        if there is no image."""
+        """Yields the metrics of `detection`; of images that the model remembers, by their scores without them.
+        Raises VitkitError for a model that has not two classes, and if there is no image."""
         yield from _measured(subject.classifier, part, None)
 
 
@@ -131,25 +184,39 @@ def _measured(classifier: Classifier, part: Part, regions: Regions | None) -> li
 
     rows = collect(classifier.model, part.batches, read, classifier.device)
     excess, indices, *maps = concatenated(rows)
-    is_bad = source.target_array[indices.numpy()] != GOOD
+    rows_of = indices.numpy()
+    is_bad = source.target_array[rows_of] != GOOD
     groups = None
     if source.groups is not None:
-        groups = source.groups[indices.numpy()]
-    figures = detection(excess.double().numpy(), is_bad, groups)
+        groups = source.groups[rows_of]
+
+    # An image in memory is at no distance from it. Its score without it is known, its map is not
+    left_out = left_out_excess(source, classifier)[rows_of]
+    in_memory = ~np.isnan(left_out)
+    scores = np.where(in_memory, left_out, excess.double().numpy())
+    figures = detection(scores, is_bad, groups, in_memory)
     if regions is not None:
-        figures.insert(1, overlap(maps[0].numpy(), regions.of(indices.numpy()), groups))
+        known = regions.of(rows_of)
+        known = [None if is_own else each for is_own, each in zip(in_memory, known, strict=True)]
+        figures.insert(1, overlap(maps[0].numpy(), known, groups))
+    if in_memory.any():
+        figures.append(Metric(IN_MEMORY, int(in_memory.sum()), COUNT))
     return figures
 
 
 def detection(
-    excess: np.ndarray, is_bad: np.ndarray, groups: np.ndarray | None = None
+    excess: np.ndarray,
+    is_bad: np.ndarray,
+    groups: np.ndarray | None = None,
+    in_memory: np.ndarray | None = None,
 ) -> list[Metric]:
     """auroc, the area under the ROC curve; false_alarms, the share of good images that are called
     different; missed, the share of the others that are called good; and the number of both.
 
     excess: by how much each image's score is above the threshold, (N,). is_bad: bool (N,). groups:
-    images with the same number, (N,), are not independent. Without images of one kind, the figures that
-    need them are left out. Raises BadData if there is no image, and BadWeights for scores that are not
+    images with the same number, (N,), are not independent. in_memory: images that the model remembers,
+    bool (N,), by whose scores the threshold was chosen, so that the shares are those of the others. Without images of
+    one kind, the figures that need them are left out. Raises BadData if there is no image, and BadWeights for scores that are not
     finite.
     """
     if not len(excess):
@@ -160,6 +227,9 @@ def detection(
             f"the model gives NaN or infinity for {counted(broken, 'image')}, so they are neither good nor "
             "unlike; its weights may be damaged"
         )
+    is_new = np.ones(len(excess), bool)
+    if in_memory is not None:
+        is_new = ~in_memory
     metrics = []
     if is_bad.any() and not is_bad.all():
 
@@ -173,8 +243,8 @@ def detection(
             interval = interval_of(draws, group_count(len(excess), groups))
         metrics.append(Metric("auroc", auroc(excess, is_bad), SHARE, interval))
     for name, of_kind, is_wrong in (
-        ("false_alarms", ~is_bad, excess > 0),
-        ("missed", is_bad, excess <= 0),
+        ("false_alarms", ~is_bad & is_new, excess > 0),
+        ("missed", is_bad & is_new, excess <= 0),
     ):
         if of_kind.any():
             wrong = is_wrong[of_kind]

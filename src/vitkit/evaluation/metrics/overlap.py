@@ -1,7 +1,7 @@
 """How well the anomaly map of a model of good images covers the regions that are known to be defective: the area
 under the curve of the per-region overlap, AUPRO (Bergmann et al. 2020).
 
-Legend: N images, R regions, (h, w) the grid of patches, (H, W) pixels, T thresholds.
+Legend: N images, R regions, (h, w) the grid of patches, (H, W) pixels, P pixels of a region, T thresholds.
 """
 
 from collections.abc import Sequence
@@ -23,9 +23,10 @@ class ImageRegions(NamedTuple):
     """What is known of an image."""
 
     size: tuple[int, int]
-    """Height and width of the masks: those of the part of the image that the model sees, or fewer pixels."""
-    masks: tuple[np.ndarray, ...]
-    """The pixels of each defective region, bool (H, W); none for a good image."""
+    """Height and width in which pixels are numbered: those of the part of the image that the model sees, or fewer pixels."""
+    regions: tuple[np.ndarray, ...]
+    """The pixels of each defective region, whose numbers count from 0, row by row: int (P,). None for a good image.
+    A mask of H x W for each would not fit into memory for thousands of small regions."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,12 +55,12 @@ def overlap(
     """
     known = [i for i, each in enumerate(regions) if each is not None]
     sizes = [each.size for each in regions if each is not None]
-    masks = [each.masks for each in regions if each is not None]
+    owned = [each.regions for each in regions if each is not None]
     pixels = [enlarged(maps[i], size) for i, size in zip(known, sizes, strict=True)]
-    value = per_region_overlap(pixels, masks)
+    value = per_region_overlap(pixels, owned)
     if groups is not None:
         groups = groups[known]
-    curves = _Curves.of(pixels, masks)
+    curves = _Curves.of(pixels, owned)
     draws = resampled(curves.area, len(known), groups=groups)[:, 0]
     draws = draws[np.isfinite(draws)]  # of few images, some draws have no region
     interval = None
@@ -77,36 +78,37 @@ def enlarged(scores: np.ndarray, size: tuple[int, int]) -> np.ndarray:
 
 
 class _Curves(NamedTuple):
-    """The parts of the images in the curve, so that those of resampled images are sums."""
+    """The parts of the images in the curve, so that those of resampled images are sums.
+
+    Two points belong to each threshold: the scores above it, and those that are not below it.
+    """
 
     above: np.ndarray
-    """The good pixels of each image above each threshold, (N, T)."""
+    """The good pixels of each image that each point calls defective, (N, 2 T)."""
     good: np.ndarray
     """The good pixels of each image, (N,)."""
     overlap: np.ndarray
-    """The sum over the regions of each image of their share above each threshold, (N, T)."""
+    """The sum over the regions of each image of the share that each point calls defective, (N, 2 T)."""
     regions: np.ndarray
     """The number of regions of each image, (N,)."""
 
     @classmethod
-    def of(cls, maps: Sequence[np.ndarray], masks: Sequence[Sequence[np.ndarray]]) -> "_Curves":
-        """maps: (H, W) each. masks: of the regions of each image, bool (H, W)."""
+    def of(cls, maps: Sequence[np.ndarray], regions: Sequence[Sequence[np.ndarray]]) -> "_Curves":
+        """maps: (H, W) each. regions: as `per_region_overlap` takes them."""
         good = []
-        for scores, own in zip(maps, masks, strict=True):
+        for scores, own in zip(maps, regions, strict=True):
             good.append(np.sort(scores[good_pixels(scores.shape, own)]))
         every = np.sort(np.concatenate(good))[::-1]
         largest = min(WIDER * LARGEST_SHARE, 1.0)
         places = np.linspace(0, largest, THRESHOLDS) * (len(every) - 1)
-        thresholds = every[places.astype(int)]  # (T,), the highest first
-        above = np.zeros((len(maps), THRESHOLDS))
-        overlaps = np.zeros((len(maps), THRESHOLDS))
-        for i, (scores, own) in enumerate(zip(maps, masks, strict=True)):
-            above[i] = len(good[i]) - np.searchsorted(good[i], thresholds, side="right")
-            for region in own:
-                inside = np.sort(scores[region])
-                overlaps[i] += 1 - np.searchsorted(inside, thresholds, side="right") / len(inside)
+        thresholds = np.unique(every[places.astype(int)])[::-1]  # (T,), the highest first
+        above = np.zeros((len(maps), 2 * len(thresholds)))
+        overlaps = np.zeros_like(above)
+        for i, (scores, own) in enumerate(zip(maps, regions, strict=True)):
+            above[i] = reached(good[i], np.ones(len(good[i])), thresholds)
+            overlaps[i] = reached(*weighted([scores], [own]), thresholds)
         sizes = np.array([len(each) for each in good])
-        return cls(above, sizes, overlaps, np.array([len(own) for own in masks]))
+        return cls(above, sizes, overlaps, np.array([len(own) for own in regions]))
 
     def area(self, rows: np.ndarray) -> np.ndarray:
         """AUPRO of these images, (1,); NaN if they have no region or no good pixel."""
@@ -115,22 +117,53 @@ class _Curves(NamedTuple):
         regions = times @ self.regions
         if not good or not regions:
             return np.array([np.nan])
-        shares = np.concatenate([[0.0], times @ self.above / good])  # rising
-        overlaps = np.concatenate([[0.0], times @ self.overlap / regions])
-        overlaps[0] = overlaps[1]
-        at_end = np.interp(LARGEST_SHARE, shares, overlaps)
-        inside = shares < LARGEST_SHARE
-        shares = np.append(shares[inside], LARGEST_SHARE)
-        overlaps = np.append(overlaps[inside], at_end)
-        return np.array([np.trapezoid(overlaps, shares) / LARGEST_SHARE])
+        # At a threshold below all scores, everything is called defective
+        shares = np.append(times @ self.above / good, 1.0)
+        overlaps = np.append(times @ self.overlap / regions, 1.0)
+        return np.array([area_up_to(LARGEST_SHARE, shares, overlaps)])
 
 
 def good_pixels(shape: tuple[int, ...], regions: Sequence[np.ndarray]) -> np.ndarray:
     """The pixels outside of all regions, bool (H, W)."""
     is_good = np.ones(shape, bool)
     for region in regions:
-        is_good &= ~region
+        is_good.flat[region] = False
     return is_good
+
+
+def weighted(
+    maps: Sequence[np.ndarray], regions: Sequence[Sequence[np.ndarray]]
+) -> tuple[np.ndarray, np.ndarray]:
+    """The scores of the pixels of all regions, from the lowest, and their weights: those of a region sum to 1."""
+    scores = [np.zeros(0, np.float32)]
+    weights = [np.zeros(0)]
+    for pixels, own in zip(maps, regions, strict=True):
+        for region in own:
+            scores.append(pixels.flat[region])
+            weights.append(np.full(len(region), 1 / len(region)))
+    joined = np.concatenate(scores)
+    order = np.argsort(joined)
+    return joined[order], np.concatenate(weights)[order]
+
+
+def reached(scores: np.ndarray, weights: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
+    """The sum of the weights of the scores above each threshold, and of those that are not below it, in turn:
+    (2 T,). scores: from the lowest."""
+    total = np.concatenate([[0.0], np.cumsum(weights)])
+    above = total[-1] - total[np.searchsorted(scores, thresholds, side="right")]
+    not_below = total[-1] - total[np.searchsorted(scores, thresholds, side="left")]
+    return np.stack([above, not_below], 1).reshape(-1)
+
+
+def area_up_to(largest: float, shares: np.ndarray, overlaps: np.ndarray) -> float:
+    """The area under a curve up to a share, divided by it. shares: rising from 0 to `largest` or beyond."""
+    beyond = np.searchsorted(shares, largest)  # the first point at the share or beyond
+    before = beyond - 1
+    part = (largest - shares[before]) / (shares[beyond] - shares[before])
+    at_end = overlaps[before] + part * (overlaps[beyond] - overlaps[before])
+    shares = np.append(shares[:beyond], largest)
+    overlaps = np.append(overlaps[:beyond], at_end)
+    return float(np.trapezoid(overlaps, shares) / largest)
 
 
 def per_region_overlap(
@@ -141,36 +174,30 @@ def per_region_overlap(
     """AUPRO (Bergmann et al. 2020): the mean share of each defective region that is found, over thresholds
     at which at most `largest_share` of the good pixels are called defective, divided by that share.
 
+    Between two thresholds the curve is a straight line, also where it ends, as MVTec's program has it: many pixels
+    may have one score.
+
     Args:
         maps: Scores of the pixels of each image, (H, W).
-        regions: For each image its defective regions, bool (H, W) each; none for a good image.
+        regions: For each image its defective regions, by the numbers of their pixels, int (P,) each; none for a
+            good image.
         largest_share: Share of good pixels up to which the curve is integrated.
 
     Raises:
         BadData: If no image has a region, or none has a good pixel.
     """
     good = []
-    owned = []  # scores of each region, and the weight of each of its pixels
     for scores, own in zip(maps, regions, strict=True):
-        owned += [np.sort(scores[region]) for region in own]
         good.append(scores[good_pixels(scores.shape, own)])
-    if not owned or not sum(map(len, good)):
+    of_good = np.sort(np.concatenate(good))
+    count = sum(map(len, regions))
+    if not count or not len(of_good):
         raise BadData("AUPRO needs images with defective regions, and pixels outside of these")
 
-    # At each threshold between two scores of good pixels: their share, and that of each region, above it
-    of_good = np.sort(np.concatenate(good))[::-1]
-    count = int(np.floor(largest_share * len(of_good)))
-    thresholds = of_good[: count + 1]
-    first = np.searchsorted(-of_good, -thresholds, side="left")  # good pixels above each
-    shares = first / len(of_good)
-    overlap = np.zeros(len(thresholds))
-    for inside in owned:
-        overlap += 1 - np.searchsorted(inside, thresholds, side="right") / len(inside)
-    overlap /= len(owned)
-
-    # The curve up to the largest share
-    shares, at = np.unique(shares, return_index=True)
-    overlap = overlap[at]
-    shares = np.append(shares, largest_share)
-    overlap = np.append(overlap, overlap[-1])
-    return float(np.trapezoid(overlap, shares) / largest_share)
+    # The curve has corners at the scores of good pixels alone: between two of them it rises straight up
+    place = int(np.ceil(largest_share * len(of_good)))
+    lowest = of_good[len(of_good) - max(place, 1)]
+    thresholds = np.unique(of_good[np.searchsorted(of_good, lowest) :])[::-1]  # (T,)
+    shares = reached(of_good, np.ones(len(of_good)), thresholds) / len(of_good)
+    overlaps = reached(*weighted(maps, regions), thresholds) / count
+    return area_up_to(largest_share, np.append(shares, 1.0), np.append(overlaps, 1.0))

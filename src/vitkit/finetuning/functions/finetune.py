@@ -24,7 +24,7 @@ from vitkit.recipes.finetuning import Like, Preset
 from vitkit.recipes.table_4 import SIDES, SWEEP, vtab_task
 from vitkit.system.console.messages import is_first, say
 from vitkit.system.console.text import printable
-from vitkit.system.errors import BadSettings
+from vitkit.system.errors import BadData, BadSettings, VitkitError
 from vitkit.system.functions.arguments import name_on_disk
 from vitkit.system.functions.override import override_all
 from vitkit.system.functions.public import alone, public
@@ -122,6 +122,15 @@ def beginning(
     _log_vtab_task(recipe, data, preset, like, given)
     recipe = with_length(with_evals(recipe, evaluators or None), length, given)
     return Beginning(model, data, preset, with_augmentation_as_given(recipe, given))
+
+
+def _good_class(data: str, columns: Columns) -> str:
+    """The class of the good images of a data set that has images of one class to learn from; "" if it has not, or
+    cannot be read."""
+    try:
+        return only_class(data, columns)
+    except (VitkitError, OSError):
+        return ""
 
 
 def _model_for(data: str, workdir: Path | None, minutes: float, device: str) -> str:
@@ -279,20 +288,29 @@ def finetune(
         others = [name for name, is_given in given.items() if is_given]
         others += [name for name in settings if name not in KEYS]
         check_alone(others)
-        return finetune_masks(
-            name_on_disk(model, "finetune"),
-            data,
-            masks=masks,
-            legend=legend,
-            ignore=ignore,
-            minutes=minutes,
-            workdir=workdir,
-            device=device,
-            columns=columns,
-            hints=hints_of(settings),
-            patience=patience,
-            choose=_model_for,
-        )
+        try:
+            return finetune_masks(
+                name_on_disk(model, "finetune"),
+                data,
+                masks=masks,
+                legend=legend,
+                ignore=ignore,
+                minutes=minutes,
+                workdir=workdir,
+                device=device,
+                columns=columns,
+                hints=hints_of(settings),
+                patience=patience,
+                choose=_model_for,
+            )
+        except BadData as error:
+            name = _good_class(data or str(model), columns)
+            if not name:
+                raise
+            raise BadData(
+                f"{error}; if the images to learn from are good ones, and masks say where others are defective, give "
+                f"`normal={name!r}`"
+            ) from None
     if legend is not None or ignore is not None:
         raise BadSettings(
             "`legend` and `ignore` are about masks with classes: give these with `masks`, and without `normal`"
@@ -332,7 +350,7 @@ def finetune(
         )
     good = ""
     if preset == "quick":
-        good = normal or only_class(recipe.data)
+        good = normal or only_class(recipe.data.source, recipe.data.columns)
     if good and (fast or portable):
         raise BadSettings(
             f"`fast` and `portable` are for classifiers, and a model of good images ({good}) has no head that "
@@ -350,7 +368,9 @@ def finetune(
             say(
                 f"a model of good images is not trained, so `{'`, `'.join(unused)}` changes nothing in it"
             )
-        made = finetune_good(recipe, data, workdir, good, hints, device, patience, masks)
+        made = finetune_good(
+            recipe, data, workdir, good, hints, device, patience, masks, dotted(of_recipe)
+        )
     elif preset == "quick":
         made = finetune_quick(recipe, data, workdir, minutes, portable, hints, device, patience)
         track = recipe.track

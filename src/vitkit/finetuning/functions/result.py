@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -209,18 +209,23 @@ def finetune_good(
     device: str,
     patience: float,
     masks: str = "",
+    given: Collection[str] = (),
 ) -> Finetuned:
-    """Make a model of the good images of a data set, whose class is `normal`. masks: where images of its test
-    part are defective."""
-    if not (hints.crop or hints.resize):  # defects may be at the border, which a crop cuts off
+    """Make a model of the good images of a data set, whose class is `normal`.
+
+    masks: where images of its test part are defective.
+    given: the names of settings of the recipe that the caller has chosen, with dots.
+    """
+    chosen = {name.removeprefix("data.preprocessing.") for name in given}
+    keeps_rule = hints.crop or hints.resize or chosen & {"rule", "resize", "data.preprocessing"}
+    keeps_size = bool(hints.image) or bool(chosen & {"size", "data.preprocessing"})
+    if not keeps_rule:  # defects may be at the border, which a crop cuts off
         preprocessing = replace(recipe.data.preprocessing, rule="square", resize=0)
         recipe = replace(recipe, data=replace(recipe.data, preprocessing=preprocessing))
     with process_group(device, patience) as opened:
         for run_dir in _run_dirs(data, workdir):
             try:
-                made = good_images.remember(
-                    recipe, run_dir, normal, opened, say, bool(hints.image), masks
-                )
+                made = good_images.remember(recipe, run_dir, normal, opened, say, keeps_size, masks)
                 break
             except OtherPlan as error:
                 if workdir is not None:

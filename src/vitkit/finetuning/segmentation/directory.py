@@ -33,7 +33,9 @@ def check_own(run_dir: Path) -> None:
             raise _not_ours(folder)
     start, run = folders
     recipe = _read(run / "recipe.json")
-    begins_with = Path(str(recipe.get("init", "")))  # from another working directory by another path
+    begins_with = Path(
+        str(recipe.get("init", ""))
+    )  # from another working directory by another path
     if recipe and (recipe.get("name"), begins_with.name) != (NAME, START):
         raise _not_ours(run)
     check_model_replaceable(start, DESCRIPTIONS)

@@ -188,9 +188,7 @@ def make(
                     ends_at,
                     device,
                 )
-        return long_from_rank_0(
-            lambda: _finish(request, run_dir, stage, device, arithmetic, began)
-        )
+        return long_from_rank_0(lambda: _finish(request, run_dir, stage, device, arithmetic, began))
 
 
 class Stage(NamedTuple):

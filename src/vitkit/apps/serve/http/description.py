@@ -99,7 +99,7 @@ class AttentionMap:
     `weights` has one row per row of patches; `rows` and `columns` are the centres of the patches,
     as shares of the picture's height and width. `picture` is a JPEG in base64: the part of the
     image that the model receives, darkened by low attention. Of a model of good images, `weights` and
-    `picture` say where the image is unlike them.
+    `picture` say where the image is unlike them, without a layer, and `unlike` is true.
     """
 
     model: Model
@@ -111,6 +111,7 @@ class AttentionMap:
     columns: list[float]
     caption: str
     picture: str
+    unlike: bool
 
 
 _FILE = {"type": "string", "format": "binary"}

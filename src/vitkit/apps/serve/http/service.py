@@ -126,6 +126,7 @@ def _attention_values(served: Served, image: Sent, choice: Choice) -> dict[str, 
         "columns": looked.columns,
         "caption": looked.caption,
         "picture": base64.b64encode(encoded.getvalue()).decode(),
+        "unlike": looker.says_unlike(choice),
     }
 
 

@@ -293,9 +293,10 @@ function showLooked(model, looked) {
   image.src = `data:image/jpeg;base64,${looked.picture}`;
   image.alt = looked.caption;
   image.hidden = false;
-  model.part("button.frame").hidden = model.part("button.frame").disabled = false;
-  model.part("button.frame").setAttribute("aria-label", `${looked.caption} Arrow keys choose a patch.`);
-  model.part("figcaption").textContent = one ? looked.caption : `${looked.caption} Click a patch to see where it looks.`;
+  model.part("button.frame").hidden = false;
+  model.part("button.frame").disabled = looked.unlike; // a map of what is unlike good images has no layers
+  model.part("button.frame").setAttribute("aria-label", looked.unlike ? looked.caption : `${looked.caption} Arrow keys choose a patch.`);
+  model.part("figcaption").textContent = one || looked.unlike ? looked.caption : `${looked.caption} Click a patch to see where it looks.`;
   showChoice(model);
 }
 
@@ -322,7 +323,7 @@ function prepareChoice(model, looked) {
 
 function showChoice(model) {
   const { one, patch } = model.choice;
-  model.part(".choice").hidden = false;
+  model.part(".choice").hidden = model.looked.unlike;
   model.part(".one").hidden = !one;
   model.part(".back").hidden = !patch;
   model.part(`[value=${one ? "one" : "all"}]`).checked = true;
