@@ -30,7 +30,6 @@ from vitkit.system.errors import BadSettings
 from vitkit.system.functions.arguments import name_of
 from vitkit.system.functions.results import Rows
 from vitkit.system.functions.steps import DATA, IMAGES, changed_fields, step
-from vitkit.system.storage.private import public as without_secrets
 from vitkit.system.storage.files import (
     MARK,
     as_utf8,
@@ -38,6 +37,7 @@ from vitkit.system.storage.files import (
     check_replaceable,
     write_where_said,
 )
+from vitkit.system.storage.private import public as without_secrets
 from vitkit.weights import Hints, ModelLike
 from vitkit.weights.destination import check_model_replaceable
 
