@@ -8,9 +8,14 @@ and computing features for all but the U-Net. The trained head's number of epoch
 the training images; it is then trained on all.
 
     python benchmarks/masks.py --model MODEL --data masks_street --ignore 11 --folder FOLDER --output FILE
+
+With `--minutes 2` (or other numbers) it measures instead what the fine-tuning adds that follows the closed form within
+these minutes: the closed form alone, the fine-tuned model, the average of both, and which of them is kept by the held-out
+images. The minutes are those of the processor too.
 """
 
 import argparse
+import json
 import tempfile
 import time
 from collections.abc import Callable
@@ -27,7 +32,7 @@ from vitkit.data import Columns, Masked, masked, open_source
 from vitkit.evaluation import SegmentationScores, count_pixels
 from vitkit.evaluation.metrics.metric import resampled
 from vitkit.finetuning.segmentation.closed_form import Example, blocks_to_try, shares_of
-from vitkit.finetuning.segmentation.run import read
+from vitkit.finetuning.segmentation.first_model import read
 from vitkit.runtimes import map_runtime
 from vitkit.runtimes.maps import likeliest, logit_maps
 from vitkit.weights import Classifier, dense
@@ -45,6 +50,8 @@ WIDTHS = (16, 32, 64, 128)
 
 def main(argv: list[str] | None = None) -> dict:
     options = arguments().parse_args(argv)
+    if options.minutes:
+        return fine_tuning(options)
     about = record.about(__doc__.partition(",")[0], PACKAGES)
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -96,6 +103,82 @@ def main(argv: list[str] | None = None) -> dict:
     return content
 
 
+def fine_tuning(options: argparse.Namespace) -> dict:
+    """The models of `vitkit finetune --masks --minutes`, and the closed form alone, on the test images."""
+    about = record.about("What fine-tuning adds to a model of every pixel in closed form", PACKAGES)
+    torch.set_num_threads(1)
+    test = opened(options, "test")
+    classifier = whole(options, opened(options, "train"))
+    runtime = map_runtime(classifier, "cpu", "float32")
+    first = scored(test, lambda i, picture: logit_maps(runtime, picture))
+    results = {}
+    for minutes in options.minutes:
+        with tempfile.TemporaryDirectory() as folder, by_the_processor():
+            written = made_within(options, minutes, Path(folder))
+            models = {"kept": f"{folder}/run/model"}
+            if "tuning" in written:
+                models["fine-tuned"] = f"{folder}/run/fine-tuned"
+            scores = {"closed form": first}
+            for name, path in models.items():
+                runtime = map_runtime(vitkit.load(path, quiet=True), "cpu", "float32")
+                scores[name] = scored(
+                    test, lambda i, picture, own=runtime: logit_maps(own, picture)
+                )
+            steps = steps_of(Path(folder) / "run" / "fine-tuned")
+        rows = {}
+        for name, own in scores.items():
+            metrics = {metric.name: metric.to_json() for metric in own.metrics()}
+            rows[name] = {"metrics": metrics}
+            if name != "closed form":
+                rows[name]["miou minus that of the closed form"] = difference(own, first)
+            print(minutes, name, metrics["miou"], flush=True)
+        names = ("chosen", "held_out", "left_out", "tuning", "seconds", "reading")
+        about_run = {name: written.get(name) for name in names} | {"steps": steps}
+        print(minutes, about_run["chosen"], steps, about_run["seconds"], flush=True)
+        results[f"{minutes:g} minutes"] = {"run": about_run, "models": rows}
+    content = {**about, "data": options.data, "images": {"test": len(test)}, "results": results}
+    record.write(content, options.output)
+    return content
+
+
+class by_the_processor:
+    """A block in which time is that of this process's processor: other work on the machine does not count."""
+
+    def __enter__(self) -> None:
+        self.before = time.monotonic, time.perf_counter
+        time.monotonic = time.perf_counter = time.process_time
+
+    def __exit__(self, *error) -> None:
+        time.monotonic, time.perf_counter = self.before
+
+
+def made_within(options: argparse.Namespace, minutes: float, folder: Path) -> dict:
+    """Make a model in FOLDER/run, as the command does; returns the record of its run."""
+    images = folder / "images"
+    images.mkdir()
+    for part in ("train", "val", "test"):
+        file = options.folder.absolute() / f"{options.data}-{part}.parquet"
+        if file.exists():
+            (images / f"{part}.parquet").symlink_to(file)
+    vitkit.finetune(
+        str(options.model),
+        str(images),
+        masks="mask",
+        ignore=options.ignore,
+        minutes=minutes,
+        workdir=folder / "run",
+        device="cpu",
+    )
+    return json.loads((folder / "run" / "masks.json").read_text())
+
+
+def steps_of(run: Path) -> int:
+    """The steps that a fine-tuning has taken; 0 without one."""
+    if not (run / "model").exists():
+        return 0
+    return int(vitkit.load(run, quiet=True).origin["steps"])
+
+
 def opened(options: argparse.Namespace, part: str) -> Masked:
     """A part of the images with their masks."""
     where = str(options.folder / f"{options.data}-{part}.parquet")
@@ -111,7 +194,8 @@ def whole(options: argparse.Namespace, train: Masked) -> Classifier:
     request = run.MaskRequest(str(options.model), "", "mask", None, options.ignore, Columns(), None)
     with tempfile.TemporaryDirectory() as folder, replaced(run, train):
         published = vitkit.load(options.model, quiet=True)
-        return run.make(request, published, Path(folder), torch.device("cpu"), "float32").classifier
+        run.make(request, published, Path(folder), torch.device("cpu"), "float32")
+        return vitkit.load(folder, quiet=True)
 
 
 class replaced:
@@ -123,7 +207,7 @@ class replaced:
 
     def __enter__(self) -> None:
         self.before = self.module.read_parts
-        self.module.read_parts = lambda request: ({"train": self.train}, None)
+        self.module.read_parts = lambda request, quiet=False: ({"train": self.train}, None)
 
     def __exit__(self, *error) -> None:
         self.module.read_parts = self.before
@@ -313,6 +397,13 @@ def arguments() -> argparse.ArgumentParser:
         "--data", default="masks_street", help="NAME of NAME-train.parquet and NAME-test.parquet"
     )
     parser.add_argument("--ignore", type=int, help="value of the masks whose pixels do not count")
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        nargs="*",
+        default=(),
+        help="measure fine-tuning within these minutes",
+    )
     parser.add_argument("--output", type=Path, help="file for the results, JSON")
     return parser
 

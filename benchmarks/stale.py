@@ -68,7 +68,10 @@ MEASURED = {
     "masks": (
         "finetuning/segmentation",
         "data/masks",
+        "data/augmentation/draws.py",
         "evaluation/metrics/segmentation.py",
+        "objectives/segmentation.py",
+        "training/step.py",
         "models",
     ),
     "mutants": ("", "../../tests"),

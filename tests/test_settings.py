@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 import torch
 from pictures import encoded, make_photographs, photograph
+from PIL import Image
 from rich.console import Console
 
 from vitkit.curation.packing import Packing, pack_shards
@@ -139,6 +140,8 @@ CHANGES = {
         "crop": Change("none"),
         "area": Change((0.9, 1.0)),
         "resize": Change(64, {"crop": "resize_crop", "resize": 40}),
+        "scales": Change((1.0, 1.5), {"crop": "scale_crop", "resize": 40}),
+        "size": Change((16, 24)),
         "pad": Change(9, {"crop": "pad_crop"}),
         "flip": Change(False),
         "rand_augment": Change((2, 9)),
@@ -241,6 +244,9 @@ CHANGES = {
         "source": Change("photos"),
         "columns": Change(Columns(label="kind"), {"source": "photos.csv"}),
         "groups": Change("kind", {"source": "photos.csv"}),
+        "masks": Change("masks", {"source": "photos"}),
+        "legend": Change("missing.txt", {"source": "photos", "masks": "masks"}),
+        "ignore": Change(1, {"source": "photos", "masks": "masks"}),
         "exclude": Change("excluded.txt", {"source": "photos"}),
         "preprocessing": Change(Preprocessing((8, 8), mean=(0.1, 0.2, 0.3))),
         "augmentation": Change(Augmentation("none", flip=False)),
@@ -260,6 +266,7 @@ CHANGES = {
         "data": Change(Data("digits", preprocessing=Preprocessing((8, 8)))),
         "name": Change("another"),
         "init": Change("started"),
+        "init_head": Change(True, {"init": "started"}),
         "optim": Change(Optim(lr=0.1)),
         "objective": Change(Supervised(label_smoothing=0.3)),
         "tune": Change(Tune(blocks=1)),
@@ -403,7 +410,9 @@ def observe_augmentation(augmentation, folder) -> str:
     for seed in range(8):
         random = np.random.default_rng(seed)
         images.append(augment(a_photograph(), augmentation, preprocessing, random))
-    return numbers(*images)
+    native = Preprocessing(size=(32, 32), rule="native")
+    recipe = Recipe(SMALL, Data(preprocessing=native, augmentation=augmentation))
+    return numbers(*images) + str(recipe.training_preprocessing.size)
 
 
 def a_table(folder):
@@ -450,6 +459,16 @@ def observe_optim(optim, folder) -> str:
             group["weight_decay"] = decays[step] * group["decays"]
         optimizer.step()
     return json.dumps([rates, decays]) + numbers(*learner.parameters())
+
+
+def masks_of(photos, masks) -> None:
+    """Masks of the photographs in a folder: the upper half is 0, the lower one is 1."""
+    for photo in photos.rglob("*.jpg"):
+        with Image.open(photo) as image:
+            mask = np.arange(image.height)[:, None].repeat(image.width, 1) >= image.height // 2
+        file = masks / photo.relative_to(photos).with_suffix(".png")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(mask.astype(np.uint8)).save(file)
 
 
 def observe_objective(objective, folder) -> str:
@@ -531,6 +550,7 @@ def observe_run(recipe, folder) -> str:
     if not (here / "photos").exists():
         a_table(here)
         (here / "excluded.txt").write_text("".join(f"photos/red/{i}.jpg\n" for i in range(9)))
+        masks_of(here / "photos", here / "masks")
         broken = make_photographs(here / "b").rename(here / "broken")
         (broken / "red" / "99.jpg").write_bytes(b"\xff\xd8 no image")
         started = replace(BASES[Recipe](), seed=7)

@@ -13,16 +13,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vitkit.data import IGNORED, Legend, Masked, Source, in_order, ranges, regions
+from vitkit.data import IGNORED, Legend, Masked, Source, in_order, open_masks, ranges, regions
 from vitkit.data.loading.workers import worth_starting
-from vitkit.data.masks.pairs import MaskStore, NoMasks, find_legend, open_masks
+from vitkit.data.masks.pairs import MaskStore, NoMasks, find_legend
 from vitkit.system.console.progress import bar
 from vitkit.system.console.text import counted, some
 from vitkit.system.errors import BadData, BadImage
 
-PATCHES = (
-    784  # patches of an image that a model of masks made of ViT-B/16, or /16 of any size, reads
-)
+PATCHES = 784
+"""Patches of an image that a model of masks reads if it was made of a model of 224 pixels with patches of 16."""
 CHUNK = 16  # images in a task of a worker
 
 

@@ -194,10 +194,10 @@ def class_counts(source: Source) -> list[int]:
     """The number of images in each class; empty if targets are not classes."""
     if not source.labels:
         return []
-    classes = source.targets
-    if isinstance(classes, Lists):
-        classes = classes.values
-    return np.bincount(classes, minlength=len(source.labels)).tolist()
+    targets = source.targets
+    if isinstance(targets, Lists):
+        return np.bincount(targets.values, minlength=len(source.labels)).tolist()
+    return np.bincount(source.target_array, minlength=len(source.labels)).tolist()
 
 
 def count_other_class(first: Survey, second: Survey, pairs: Sequence[Pair]) -> int:

@@ -34,9 +34,13 @@ from .masks.legend import IGNORED as IGNORED
 from .masks.legend import Legend as Legend
 from .masks.pairs import Masked as Masked
 from .masks.pairs import masked as masked
+from .masks.pairs import open_masks as open_masks
 from .masks.pairs import resized_mask as resized_mask
 from .masks.pairs import splits_with_masks as splits_with_masks
 from .masks.regions import regions as regions
+from .masks.sources import masked_of as masked_of
+from .masks.sources import with_masks as with_masks
+from .masks.targets import Masks as Masks
 from .sources.datasets import from_dataset as from_dataset
 from .sources.in_memory import as_pictures as as_pictures
 from .sources.in_memory import from_images as from_images
@@ -47,6 +51,7 @@ from .sources.source import content_digest as content_digest
 from .sources.source import fingerprint as fingerprint
 from .sources.source import heading_of_list as heading_of_list
 from .sources.source import is_elsewhere as is_elsewhere
+from .sources.source import masks_digest as masks_digest
 from .sources.source import merge_parts as merge_parts
 from .sources.source import random_subset as random_subset
 from .sources.source import split_off as split_off

@@ -45,6 +45,7 @@ from .metrics.classification import class_scores as class_scores
 from .metrics.classification import classification as classification
 from .metrics.classification import unbalanced as unbalanced
 from .metrics.classification import weakest as weakest
+from .metrics.mean_iou import MeanIoU as MeanIoU
 from .metrics.metric import COUNT as COUNT
 from .metrics.metric import Metric as Metric
 from .metrics.metric import NATS as NATS

@@ -10,12 +10,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from vitkit.data import IMAGE_SUFFIXES, Files, Preprocessing, Source, find_images
+from vitkit.data import (
+    IMAGE_SUFFIXES,
+    Files,
+    Preprocessing,
+    Source,
+    find_images,
+    open_masks,
+)
 from vitkit.data import regions as regions_of_classes
 from vitkit.data.formats.layout import BESIDE
 from vitkit.data.masks.coco import region_of
 from vitkit.data.masks.pairs import ENDINGS as MASK_ENDINGS
-from vitkit.data.masks.pairs import open_masks
 from vitkit.data.masks.reading import codes_of
 from vitkit.data.masks.regions import Region
 from vitkit.data.sources.tables import PARTS

@@ -1,4 +1,4 @@
-"""Training objectives: the paper's classification and masked patch prediction, MAE and DINO."""
+"""Training objectives: the paper's classification and masked patch prediction, MAE and DINO, and a class for every pixel."""
 
 import lazy_loader
 

@@ -29,6 +29,7 @@ ADVICE = {
     "class": "have one class each: use `objective.loss='softmax'` or sigmoid",
     "classes": "have several classes each: use `objective.loss='sigmoid'`",
     "number": "have a number each: use `objective.loss='squared'`",
+    "mask": "have masks: use the objective `Segmentation`",
     "none": (
         "have no labels: put those of each class into a folder, name the column that holds the "
         "classes with `data.columns.label`, or learn without, as vitkit train paper.masked_patches "

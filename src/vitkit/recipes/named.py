@@ -7,9 +7,11 @@ from dataclasses import replace
 from difflib import get_close_matches
 from textwrap import wrap
 
+from vitkit.data import Preprocessing
 from vitkit.models import ViTConfig, named
 from vitkit.recipes.later_papers import augregs, dino, mae, plain
 from vitkit.recipes.paper import self_supervised, siblings, table_3, unprinted
+from vitkit.recipes.segmenter import segmenter_b, segmenter_l
 from vitkit.recipes.settings import Recipe
 from vitkit.recipes.small import (
     cifar10,
@@ -22,7 +24,7 @@ from vitkit.recipes.small import (
 from vitkit.system.console.text import fill, terminal_width, two_columns
 from vitkit.system.errors import BadSettings
 from vitkit.system.scripts import function_in
-from vitkit.weights import preprocessing_for_channels
+from vitkit.weights import over_patches, preprocessing_for_channels
 
 RECIPES: dict[str, Callable[[], Recipe]] = {
     "digits": digits,
@@ -39,6 +41,8 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "plain.S16": plain,
     "mae.B16": mae,
     "dino.S16": dino,
+    "segmenter.B16": segmenter_b,
+    "segmenter.L16": segmenter_l,
 }
 """The recipes that `vitkit train` lists."""
 
@@ -77,9 +81,9 @@ def listing() -> str:
 def with_model(recipe: Recipe, name: str) -> Recipe:
     """The recipe with a named model instead of its own: `with_model(cifar10(), "BiT-R50x1")`.
 
-    The new model inherits the recipe's classes and channels; dropout, stochastic depth, head bias and
-    hidden layer before the head, if it supports them; and the image size, or the next smaller one that its
-    stride divides.
+    The new model classifies pixels if the recipe's does. It inherits the recipe's classes and channels; dropout,
+    stochastic depth, head bias and hidden layer before the head, if it supports them; and the image size, or the
+    next smaller one that its stride divides.
     """
     # The settings that both models have
     before = recipe.model
@@ -94,14 +98,33 @@ def with_model(recipe: Recipe, name: str) -> Recipe:
     if isinstance(model, ViTConfig) and isinstance(before, ViTConfig) and before.representation:
         model = replace(model, representation=model.width)  # the hidden layer has the model's width
 
+    if isinstance(before, ViTConfig) and before.segments:
+        if not isinstance(model, ViTConfig):
+            raise BadSettings(
+                f"a {model.title} cannot classify pixels; give a plain Vision Transformer"
+            )
+        model = replace(over_patches(model, before.read_blocks), gelu=before.gelu)
+
     # The image size, of the model and of the preprocessing
     model = model.resized(model.fitting(before.image))
     preprocessing = preprocessing_for_channels(recipe.data.preprocessing, model.channels)
-    preprocessing = replace(preprocessing, size=model.image)
+    if preprocessing.is_native and isinstance(model, ViTConfig):
+        preprocessing = with_patches_of(preprocessing, model)
+    else:
+        preprocessing = replace(preprocessing, size=model.image)
     if preprocessing.resize:
         resize = max(preprocessing.resize, *model.image)
         preprocessing = replace(preprocessing, resize=resize)
     return replace(recipe, model=model, data=replace(recipe.data, preprocessing=preprocessing))
+
+
+def with_patches_of(preprocessing: Preprocessing, model: ViTConfig) -> Preprocessing:
+    """A preprocessing that keeps the images' proportions, with about as many pixels in patches of a model."""
+    height, width = model.tiling.size
+    rows = max(1, preprocessing.size[0] // height)
+    columns = max(1, preprocessing.size[1] // width)
+    size = (rows * height, columns * width)
+    return replace(preprocessing, size=size, patch=model.tiling.size)
 
 
 def recipe(name: str) -> Recipe:

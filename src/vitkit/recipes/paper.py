@@ -22,7 +22,7 @@ from functools import partial
 from itertools import product
 from typing import Any, TypedDict
 
-from vitkit.data import Augmentation, Preprocessing
+from vitkit.data import Augmentation, Preprocessing, TargetKind
 from vitkit.models import ViTConfig, named, vit
 from vitkit.objectives import MaskedPatches, Supervised
 from vitkit.recipes.optim import Optim, Schedule
@@ -90,10 +90,11 @@ UNPRINTED = (
     ("jft", ("R152x2", "R200x3"), (14,), 6e-4),  # Table 6; the rate of R152x2's 7 epochs
     ("imagenet21k", ("H/14",), (90,), 1e-3),  # Table 5; the rate and length of L/16
 )
-IMAGES = {  # numbers of images and classes of each data set (Section 4.1)
+IMAGES = {  # numbers of images and classes of each data set (Section 4.1; Zhou et al. 2017)
     "jft": (303_000_000, 18_291),
     "imagenet21k": (14_197_122, 21_843),
     "imagenet": (1_281_167, 1_000),
+    "ade20k": (20_210, 150),
 }
 DATA_OF = {  # data set of recipes whose names do not contain it, by the prefix of the name
     "paper.masked_patches": "jft",
@@ -101,6 +102,7 @@ DATA_OF = {  # data set of recipes whose names do not contain it, by the prefix 
     "plain.": "imagenet",
     "mae.": "imagenet",
     "dino.": "imagenet",
+    "segmenter.": "ade20k",
 }
 
 
@@ -176,7 +178,8 @@ def facts_of(name: str) -> Facts | None:
     if data not in IMAGES:
         return None
     examples, classes = IMAGES[data]
-    return Facts(examples, tuple(map(str, range(classes))))
+    kind: TargetKind = "mask" if data == "ade20k" else "class"
+    return Facts(examples, tuple(map(str, range(classes))), kind)
 
 
 def siblings() -> dict[str, Callable[[], Recipe]]:

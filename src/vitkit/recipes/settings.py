@@ -44,6 +44,14 @@ class Data:
     """Which images belong together, and stay on the same side of every split that vitkit makes.
     auto: images with the same value in --data.columns.group; without this column, photographs of
     one burst, which vitkit detects. none: no images. Otherwise the name of a column."""
+    masks: str = ""
+    """Masks of the images, if the model learns a class for every pixel: a folder of files with the
+    images' names, a COCO file (.json), or the column that holds them (docs/masks.md)."""
+    legend: str = ""
+    """File that says which value or colour of a mask is which class. Default: the classes in the
+    metadata of parquet files, or numbers."""
+    ignore: int | None = None
+    """Value of a mask whose pixels do not count. 255 is one unless a class has it."""
     exclude: str = ""
     """File that lists training images to leave out, as `vitkit data stats SOURCE --exclude FILE`
     writes it."""
@@ -94,9 +102,15 @@ class Data:
     beginning of the run."""
 
     def __post_init__(self):
-        if isinstance(self.source, PurePath):
-            object.__setattr__(self, "source", str(self.source))
+        for name in ("source", "masks", "legend"):
+            value = getattr(self, name)
+            if isinstance(value, PurePath):
+                object.__setattr__(self, name, str(value))
         check_settings(self)
+        if not self.masks and (self.legend or self.ignore is not None):
+            raise BadSettings(
+                "`data.legend` and `data.ignore` are about masks: set `data.masks` too"
+            )
 
 
 @dataclass(frozen=True)
@@ -114,6 +128,9 @@ class Recipe:
     init: str = ""
     """Weights to begin with, in any format: a run, a model directory, a file, or the name of a
     published model. Empty: initial weights."""
+    init_head: bool = False
+    """Begin with the head of `init` too, whose classes must be those of the images; otherwise the
+    head is new."""
 
     # Optimisation
     optim: Optim = field(default_factory=Optim)
@@ -187,6 +204,16 @@ class Recipe:
 
     def __post_init__(self):
         check_settings(self)
+
+    @property
+    def training_preprocessing(self) -> Preprocessing:
+        """How training images are prepared: as in evaluation, but for a model that reads images with their own
+        proportions at one size, that of the augmentation or else the model's."""
+        preprocessing = self.data.preprocessing
+        if not preprocessing.is_native:
+            return preprocessing
+        size = self.data.augmentation.size or self.model.image
+        return replace(preprocessing, rule="square", resize=0, size=size)
 
     @property
     def arithmetic(self) -> Precision:
@@ -303,10 +330,16 @@ def _outputs(recipe: Recipe, facts: Facts) -> int:
             "is nothing to distinguish: add a folder with images of another class"
         )
     pool = getattr(recipe.model, "pool", "")
-    if outputs and pool in ("none", "patches"):
+    has_masks = facts.target_kind == "mask"
+    if has_masks and outputs and pool != "patches":
+        raise BadSettings(
+            f'the images have masks, and the model has one output for an image (its pool is "{pool}"): use '
+            "`model.pool='patches'`, which has one for every patch"
+        )
+    if outputs and pool in ("none", "patches") and not has_masks:
         raise BadSettings(
             f'the model\'s pool is "{pool}", so it has an output for every patch, and a label needs one for the '
-            "image: use another pool"
+            "image: use another pool, or give the images masks (`data.masks`)"
         )
     return outputs
 
@@ -334,10 +367,19 @@ def _check_images(recipe: Recipe, facts: Facts) -> None:
             f"the model's images have {recipe.model.channels} channels, the data's "
             f"{channels}: `model.channels={channels}`"
         )
-    if recipe.data.preprocessing.is_native:
+    is_native = recipe.data.preprocessing.is_native
+    if is_native and facts.target_kind != "mask":
         raise BadSettings(
             "training needs images of one size, and these keep their own proportions (`crop='native'`): "
             "train with `crop='centre'`; finetune with `preset='quick'` fits a head on whole images"
+        )
+    if is_native:
+        _check_crop(recipe)
+        return
+    if recipe.data.augmentation.size is not None:
+        raise BadSettings(
+            "`data.augmentation.size` is for a model that reads images with their own proportions; this one has "
+            "one size, `model.image`: leave it out"
         )
     if recipe.model.image != tuple(recipe.data.preprocessing.size):
         model_size = tuple(recipe.model.image)
@@ -346,6 +388,25 @@ def _check_images(recipe: Recipe, facts: Facts) -> None:
             f"the model's images are {model_size} but the data's are {data_size} (height, width); "
             f"set both to one size: `model.image={model_size}` and `data.preprocessing.size={model_size}`, "
             f"or `model.image={data_size}` and `data.preprocessing.size={data_size}`"
+        )
+
+
+def _check_crop(recipe: Recipe) -> None:
+    """Raises VitkitError if a model that reads images with their own proportions cannot be trained on the crops of
+    the augmentation."""
+    augmentation = recipe.data.augmentation
+    if augmentation.crop not in ("inception", "scale_crop"):
+        raise BadSettings(
+            f"`data.augmentation.crop` is {augmentation.crop!r}, which changes the proportions of images that the "
+            "model reads with their own: use 'scale_crop' or 'inception'"
+        )
+    size = recipe.training_preprocessing.size
+    fitting = getattr(recipe.model, "fitting", None)
+    if fitting is not None and fitting(size) != size:
+        height, width = fitting(size)
+        raise BadSettings(
+            f"training images of {size[0]} x {size[1]} pixels are not whole patches: "
+            f"`data.augmentation.size=({height}, {width})`"
         )
 
 

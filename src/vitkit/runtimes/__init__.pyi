@@ -22,6 +22,7 @@ from .libraries import open_model_file as open_model_file
 from .maps import check_runtime_of_pixels as check_runtime_of_pixels
 from .maps import check_segments as check_segments
 from .maps import class_map as class_map
+from .maps import likeliest as likeliest
 from .maps import map_runtime as map_runtime
 from .maps import segments as segments
 from .onnx_of_run import digest_of_folder as digest_of_folder

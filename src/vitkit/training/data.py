@@ -3,10 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from vitkit.data import (
+    Masks,
     Source,
     Splits,
     check_images,
@@ -14,15 +16,19 @@ from vitkit.data import (
     default_workers,
     fingerprint,
     is_elsewhere,
+    masks_digest,
     merge_parts,
     random_subset,
+    refuse_recorded,
     source_at,
     split_off,
     splits_at,
+    splits_with_masks,
     subset,
     subset_size,
     without,
 )
+from vitkit.data.masks.sources import masked_splits
 from vitkit.evaluation import Eval, learns, unbalanced
 from vitkit.recipes import Data, Facts, Say
 from vitkit.system.console.progress import bar, silent
@@ -181,7 +187,16 @@ def _describe(
         raise BadData(
             f"{shown_address(data.source)!r} differs between the machines of this run; make the copies equal"
         )
-    return {
+    masks: dict[str, Any] = {}
+    if isinstance(own["train"].targets, Masks):
+        digests = {name: masks_digest(part) for name, part in own.items()}
+        if any(of_rank != digests for of_rank in from_every_rank(digests)):
+            raise BadData(
+                f"the masks {data.masks!r} differ between the machines of this run; make the copies equal"
+            )
+        legend = own["train"].targets.legend.to_json()
+        masks = {"masks": data.masks, "legend": legend, "masks_fingerprint": digests}
+    return masks | {
         "source": shown_address(data.source),
         "split_seed": data.split_seed,
         "groups": group_setting(data),
@@ -209,6 +224,11 @@ def _refuse_changes(earlier: dict, record: dict) -> None:
                 f"images then, {record['counts']} now); choose another `workdir` for a new run, or "
                 "bring the images back as they were"
             )
+    if earlier.get("masks_fingerprint") != record.get("masks_fingerprint"):
+        raise Occupied(
+            f"the masks of {record['source']!r} have changed since this run began; choose another `workdir` for a "
+            "new run, or bring the masks and their legend back as they were"
+        )
     for name in earlier["others"].keys() & record["others"].keys():
         if earlier["others"][name] != record["others"][name]:
             raise Occupied(
@@ -308,7 +328,15 @@ def open_to_divide(data: Data, *, typed: bool = False) -> Splits:
         a name from the record of a run.
     """
     divides = data.parts in ("select", "three")
-    return splits_at(data.source, data.columns, data.split_seed, data.groups, divides, typed=typed)
+    place = (data.columns, data.split_seed, data.groups, divides)
+    if not data.masks:
+        return splits_at(data.source, *place, typed=typed)
+    if not typed:
+        for name in (data.source, data.masks):
+            refuse_recorded(name, "the record of a run", "name the images yourself")
+    splits = splits_with_masks(data.source, data.masks, *place)
+    legend = Path(data.legend) if data.legend else None
+    return masked_splits(splits, data.source, data.masks, legend, data.ignore)
 
 
 def group_setting(data: Data) -> str:

@@ -20,6 +20,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from vitkit.models import build
+from vitkit.objectives import Segmentation
 from vitkit.objectives.objective import blocks_of
 from vitkit.recipes import Recipe
 from vitkit.system.errors import Unsupported
@@ -96,7 +97,8 @@ def relative_flops(recipe: Recipe) -> float:
     # Plain supervised training
     with torch.device("meta"):
         model = build(recipe.model)
-    pixels = torch.empty(IMAGES, recipe.model.channels, *recipe.model.image, device="meta")
+    image = recipe.training_preprocessing.size
+    pixels = torch.empty(IMAGES, recipe.model.channels, *image, device="meta")
     with _FusedAttention(), FlopCounterMode(display=False) as plain:
         model.train()(pixels).float().sum().backward()
 
@@ -212,8 +214,11 @@ def _loss(learner: nn.Module, parameters: dict[str, Tensor], recipe: Recipe) -> 
     """The loss of a forward pass with these parameters. Raises VitkitError for an objective whose forward
     pass depends on the values of tensors."""
     device = next(iter(parameters.values())).device
-    pixels = torch.empty(IMAGES, recipe.model.channels, *recipe.model.image, device=device)
+    image = recipe.training_preprocessing.size
+    pixels = torch.empty(IMAGES, recipe.model.channels, *image, device=device)
     targets = torch.zeros(IMAGES, dtype=torch.int64, device=device)
+    if isinstance(recipe.objective, Segmentation):
+        targets = torch.zeros(IMAGES, *image, dtype=torch.uint8, device=device)
     keys = torch.zeros(IMAGES, dtype=torch.int64, device=device)
     try:
         return functional_call(learner, parameters, (pixels, targets, keys))

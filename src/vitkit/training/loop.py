@@ -192,7 +192,7 @@ def _steps(run: Run) -> None:
         batches = train_batches(
             run.data.train,
             recipe.data.augmentation,
-            recipe.data.preprocessing,
+            recipe.training_preprocessing,
             recipe.batch,
             recipe.seed,
             state.step,
@@ -316,12 +316,14 @@ def _summary(recipe: Recipe, data: RunData, state: State) -> list[str]:
         model += f" and {world().world_size - 1} more"
 
     # The images
-    height, width = recipe.model.image
+    height, width = recipe.training_preprocessing.size
     images = [counted(len(data.train), "training image")]
     images += [f"{len(part):,} {name}" for name, part in data.held_out.items()]
     targets = f"{len(data.facts.labels):,} classes"
     if data.facts.target_kind == "number":
         targets = "a number each"
+    elif data.facts.target_kind == "mask":
+        targets = f"masks of {len(data.facts.labels):,} classes"
     elif data.facts.target_kind == "none":
         targets = "no labels"
     images += [targets, f"{height} x {width}"]

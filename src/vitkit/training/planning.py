@@ -242,7 +242,7 @@ def seconds_of_a_step(
     apply_tuning(copy, recipe.tune)
     weights = [weight for weight in copy.parameters() if weight.requires_grad]
     optimizer = torch.optim.SGD(weights, lr=0.0, momentum=0.9)
-    height, width = recipe.model.image
+    height, width = recipe.training_preprocessing.size
     images = torch.rand(micro_batch, recipe.model.channels, height, width, device=device)
     start = time.perf_counter()
     times: list[float] = []  # the first step warms up

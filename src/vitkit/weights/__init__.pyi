@@ -16,6 +16,7 @@ from .fingerprint import feature_settings as feature_settings
 from .fitting import at_stride as at_stride
 from .fitting import check_pretrained as check_pretrained
 from .fitting import fitted_to as fitted_to
+from .fitting import over_patches as over_patches
 from .formats import format_of as format_of
 from .formats.shapes import STATISTICS as STATISTICS
 from .functions.convert import Converted as Converted

@@ -7,7 +7,7 @@ from vitkit.models import ViTConfig
 from vitkit.system.errors import Unsupported
 from vitkit.weights.adoption import rebuilt
 from vitkit.weights.classifier import Classifier, check_own_weights
-from vitkit.weights.fitting import at_own_proportions
+from vitkit.weights.fitting import at_own_proportions, over_patches
 
 LARGER = 2  # times its own side, the image that a model reads to classify pixels
 
@@ -36,17 +36,7 @@ def dense(
         raise Unsupported(
             f"a {config.title} cannot classify pixels here; give a plain Vision Transformer"
         )
-    changed = replace(
-        config,
-        pool="patches",
-        class_token=config.has_class_token,
-        read_blocks=blocks,
-        memory=0,
-        classes=len(labels),
-        norm="tokens",
-        representation=0,
-        head_bias=0.0,
-    )
+    changed = replace(over_patches(config, blocks), classes=len(labels))
     if tokens is None and not classifier.preprocessing.is_native:
         tokens = LARGER**2 * config.grid[0] * config.grid[1]
     preprocessing = at_own_proportions(classifier.preprocessing, changed, tokens)

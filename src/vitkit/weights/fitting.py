@@ -58,7 +58,7 @@ def fitted_to(
 
     Positions are resampled by the configuration's method. Queries, keys and values without biases get
     biases of zeros if the configuration has them. The head gets the configuration's pooling if both it
-    and the model's own extend the class token. Raises VitkitError as `adopt` does.
+    and the model's own extend the class token, or if it reads every patch. Raises VitkitError as `adopt` does.
     """
     sentences = []
     method = getattr(config, "resample", None)
@@ -87,6 +87,20 @@ def fitted_to(
     return _with_pooling_of(adopted, config, sentences)
 
 
+def over_patches(config: ViTConfig, blocks: int = 1) -> ViTConfig:
+    """The configuration with a head that reads every patch of the last blocks, and classifies pixels."""
+    return replace(
+        config,
+        pool="patches",
+        class_token=config.has_class_token,
+        read_blocks=blocks,
+        memory=0,
+        norm="tokens",
+        representation=0,
+        head_bias=0.0,
+    )
+
+
 def _with_pooling_of(
     classifier: Classifier, config: ModelConfig, sentences: list[str]
 ) -> tuple[Classifier, list[str]]:
@@ -94,6 +108,11 @@ def _with_pooling_of(
     before = classifier.model.config
     if not isinstance(config, ViTConfig) or not isinstance(before, ViTConfig):
         return classifier, sentences
+    if config.segments and not before.segments:
+        sentences.append(f"the new head reads {config.reads} (pooling), not {before.reads}")
+        own = replace(over_patches(before, config.read_blocks), classes=before.classes)
+        model = rebuilt(classifier.model, own, zeros=r"head\.")
+        return replace(classifier, model=model), sentences
     wanted = (config.pool, config.read_blocks)
     if not (config.pooling.extends_class_token and before.pooling.extends_class_token):
         return classifier, sentences

@@ -46,9 +46,8 @@ LONGEST = 300  # pixels along the longer side of each of the four pictures, abou
 PICTURE = "width: 24%; min-width: 10rem"  # two beside each other on a telephone
 AMBER = np.array([255, 196, 0], np.float32)
 DIMMED = 0.35  # brightness where a mask is not doubted
-KNOWS_LITTLE = (
-    0.4  # mean IoU of predictions below which many masks are doubted only because the model is weak
-)
+KNOWS_LITTLE = 0.7
+"""Mean IoU of predictions below which many masks are doubted only because the model is weak."""
 
 
 class Place(NamedTuple):
@@ -310,13 +309,13 @@ def _facts(found: Sequence[Judged], parts: dict[str, Masked]) -> list[str]:
     facts = [
         f"{counted(len(found), 'image')} with masks in {', '.join(filter(None, parts)) or 'one part'}",
         f"the prediction for an image, by a model of other images, has a mean IoU of {mean:.0%} with its mask",
-        f"{counted(doubted, 'image')} have regions of half a patch or more that surely look like another class",
+        f"{counted(doubted, 'image')} have regions of half a patch or more that the model is sure are of another class",
         "the first images have both a low IoU and strong evidence of regions that differ: a wrong mask, or a hard "
         "image",
     ]
     if mean < KNOWS_LITTLE:
         facts.append(
-            "the model knows little of these classes: it doubts many masks that are right, and misses wrong ones"
+            "this is low: the model doubts many masks that are right, and misses wrong ones"
         )
     return facts
 

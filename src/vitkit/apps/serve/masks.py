@@ -78,7 +78,7 @@ def classifies_pixels(runtime: Runtime) -> bool:
 def classes_of_pixels(runtime: Runtime, prepared: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     """The class of every pixel of an image of this (height, width), uint8 (h, w), from the prepared image."""
     # PyTorch interpolates, and is imported here alone
-    from vitkit.runtimes.maps import likeliest
+    from vitkit.runtimes import likeliest
 
     [maps] = runtime.logits(prepared[None])
     if not np.isfinite(maps).all():

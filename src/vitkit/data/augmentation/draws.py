@@ -7,6 +7,7 @@ as it moves the image.
 Legend: C channels, h w pixels of what the model gets.
 """
 
+from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -18,9 +19,12 @@ from vitkit.data.augmentation.settings import Augmentation
 from vitkit.data.images.jpeg import REDUCTIONS
 from vitkit.data.images.pictures import Picture
 from vitkit.data.images.pixels import Box
-from vitkit.data.images.preprocessing import Preprocessing
+from vitkit.data.images.preprocessing import MAX_SIDE, Preprocessing
+from vitkit.data.images.readers import Decoded
 from vitkit.data.images.resizing import Resampling, resize
+from vitkit.data.masks.legend import IGNORED
 
+BY_SIZE = ("inception", "scale_crop")  # crops that depend on the size of the image
 ASPECT = (0.75, 1.33)  # width / height; TensorFlow's default, which is not 4/3
 ATTEMPTS = 100
 
@@ -38,14 +42,16 @@ class Draw(NamedTuple):
     """
 
     box: Box | None = None
-    """What a crop keeps: of the upright image for "inception", of the resized square for
-    "resize_crop", of the padded image for "pad_crop"; None for "none"."""
+    """What a crop keeps: of the upright image for "inception", of the resized image for "resize_crop" and
+    "scale_crop", of the padded image for "pad_crop"; None for "none"."""
     flip: bool = False
     """Whether the image is mirrored, left to right, after the crop."""
     colour_changes: tuple[ColourChange, ...] = ()
     """Colour jitter (Colours), then RandAugment (Operation for Google's, Policy for torchvision's)."""
     erased: Box | None = None
     """The rectangle that is erased at the end; None for none."""
+    scaled: tuple[int, int] | None = None
+    """Height and width to which "scale_crop" resizes the image; None for other crops."""
 
 
 def augment(
@@ -60,10 +66,34 @@ def augment(
     preprocessing (`check_fits`).
     """
     size = None
-    if augmentation.crop == "inception":  # other crops do not need it, and it may require a decode
+    if augmentation.crop in BY_SIZE:  # other crops do not need it, and it may require a decode
         size = picture.size
     drawn = draw(size, augmentation, preprocessing, random)
     return apply(drawn, picture, augmentation, preprocessing)
+
+
+def augment_with_mask(
+    picture: Picture,
+    mask: np.ndarray,
+    augmentation: Augmentation,
+    preprocessing: Preprocessing,
+    random: np.random.Generator,
+) -> tuple[Tensor, Tensor]:
+    """Augment a picture and its mask, uint8 (height, width): (C, h, w) as `augment` makes it, and uint8 (h, w).
+
+    The crop, the resize and the flip are the same for both; a mask is resized to the nearest pixel. Pixels
+    outside of the picture, and those that are erased, are IGNORED. Raises BadImage.
+    """
+    drawn = draw(picture.size, augmentation, preprocessing, random)
+    image = apply(drawn, picture, augmentation, preprocessing)
+    of_mask = replace(preprocessing, mean=(0.5,), std=(0.5,), values="uint8")
+    codes = Picture(Decoded(mask[..., None], picture.name))
+    whole = replace(augmentation, reduced_decode=False)
+    moved = apply_geometry(drawn, codes, whole, of_mask, "nearest", fill=IGNORED)[0]
+    if drawn.erased is not None:
+        moved = moved.clone()
+        _crop(moved[None], drawn.erased)[:] = IGNORED
+    return image, moved
 
 
 def draw(
@@ -74,15 +104,19 @@ def draw(
 ) -> Draw:
     """Draw the random changes of an image.
 
-    size: height and width of the image in pixels; only an Inception crop needs it.
+    size: height and width of the image in pixels; only the crops of BY_SIZE need it.
     random: source of all random choices, in this order: crop, flip, and a seed for each of colour
         jitter, RandAugment and erasing that is switched on.
     """
     # Geometry
-    box = _draw_box(size, augmentation, preprocessing.size, random)
+    scaled = None
+    if augmentation.crop == "scale_crop":
+        assert size is not None, "the crop depends on the image's size"
+        scaled = _draw_scaled(size, augmentation, random)
+    box = _draw_box(scaled or size, augmentation, preprocessing.size, random)
     flip = augmentation.flip and random.random() < 0.5
     if not augmentation.changes_colours:
-        return Draw(box, flip)
+        return Draw(box, flip, scaled=scaled)
 
     # Colours. Imported here because torchvision's transforms take long to import and most runs do not
     # need them.
@@ -100,7 +134,18 @@ def draw(
     erased = None
     if augmentation.erase:
         erased = draw_erased(augmentation.erase, preprocessing.size, _seed(random))
-    return Draw(box, flip, tuple(changes), erased)
+    return Draw(box, flip, tuple(changes), erased, scaled)
+
+
+def _draw_scaled(
+    size: tuple[int, int], augmentation: Augmentation, random: np.random.Generator
+) -> tuple[int, int]:
+    """Draw the height and width to which a "scale_crop" resizes an image of this size; its sides are at most
+    MAX_SIDE pixels."""
+    height, width = size
+    factor = random.uniform(*augmentation.scales) * augmentation.resize / (height * width) ** 0.5
+    factor = min(factor, MAX_SIDE / max(size))
+    return max(1, round(factor * height)), max(1, round(factor * width))
 
 
 def _draw_box(
@@ -115,6 +160,10 @@ def _draw_box(
         return inception_box(*size, augmentation.area, random)
     if augmentation.crop == "resize_crop":
         return random_box(augmentation.resize, augmentation.resize, crop_size, random)
+    if augmentation.crop == "scale_crop":
+        assert size is not None, "the crop depends on the image's size"
+        height, width = (max(own, kept) for own, kept in zip(size, crop_size, strict=True))
+        return random_box(height, width, crop_size, random)
     if augmentation.crop == "pad_crop":
         height = crop_size[0] + 2 * augmentation.pad
         width = crop_size[1] + 2 * augmentation.pad
@@ -140,10 +189,13 @@ def apply_geometry(
     augmentation: Augmentation,
     preprocessing: Preprocessing,
     interpolation: Resampling | None = None,
+    fill: int = 0,
 ) -> Tensor:
     """Crop, resize and flip: a picture as (C, h, w). Raises BadImage.
 
     interpolation: replaces the interpolation of the settings; "nearest" for a mask of the image's size.
+    fill: level of the pixels outside of the picture in a "pad_crop", or in a "scale_crop" with `interpolation`;
+        an image of the latter is filled with the preprocessing's mean, which is 0 to the model.
     """
     size = preprocessing.size
     kernel = interpolation or augmentation.interpolation or preprocessing.interpolation
@@ -161,9 +213,19 @@ def apply_geometry(
         reduction = _reduction((0, 0, *picture.size), square, augmentation)
         whole = resize(preprocessing.decode(picture, None, reduction), square, kernel, antialias)
         image = _crop(whole, drawn.box)
+    elif augmentation.crop == "scale_crop":
+        assert drawn.scaled is not None, "the draw is of another crop"
+        reduction = _reduction((0, 0, *picture.size), drawn.scaled, augmentation)
+        decoded = preprocessing.decode(picture, None, reduction)
+        whole = resize(decoded, drawn.scaled, kernel, antialias)
+        image = _mean_image(preprocessing, whole.dtype)
+        if interpolation is not None:
+            image = torch.full((len(whole), *size), fill, dtype=whole.dtype)
+        kept = _crop(whole, drawn.box)
+        image[:, : kept.shape[1], : kept.shape[2]] = kept
     else:
         whole = preprocessing(picture, interpolation)
-        image = _crop(F.pad(whole, [augmentation.pad] * 4), drawn.box)
+        image = _crop(F.pad(whole, [augmentation.pad] * 4, value=fill), drawn.box)
 
     if drawn.flip:
         image = image.flip(-1)
@@ -179,13 +241,22 @@ def apply_colours(drawn: Draw, image: Tensor, preprocessing: Preprocessing) -> T
         channels = len(image)  # a grey image is expanded, and its three channels stay equal
         image = change(image.expand(3, -1, -1).contiguous())[:channels]
     if drawn.erased is not None:
-        fill = torch.tensor(preprocessing.mean)[:, None, None]  # (C, 1, 1)
-        if image.dtype == torch.uint8:
-            mean_levels = [min(max(round(255 * value), 0), 255) for value in preprocessing.mean]
-            fill = torch.tensor(mean_levels, dtype=torch.uint8)[:, None, None]
         image = image.clone()
-        _crop(image, drawn.erased)[:] = fill
+        _crop(image, drawn.erased)[:] = _mean_levels(preprocessing, image.dtype)
     return image
+
+
+def _mean_levels(preprocessing: Preprocessing, dtype: torch.dtype) -> Tensor:
+    """The mean that is subtracted from each channel, in the levels of images: (C, 1, 1)."""
+    if dtype != torch.uint8:
+        return torch.tensor(preprocessing.mean)[:, None, None]
+    levels = [min(max(round(255 * value), 0), 255) for value in preprocessing.mean]
+    return torch.tensor(levels, dtype=torch.uint8)[:, None, None]
+
+
+def _mean_image(preprocessing: Preprocessing, dtype: torch.dtype) -> Tensor:
+    """An image that has the mean everywhere: (C, h, w)."""
+    return _mean_levels(preprocessing, dtype).repeat(1, *preprocessing.size)
 
 
 def _crop(image: Tensor, box: Box) -> Tensor:

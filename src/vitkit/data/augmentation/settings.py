@@ -9,7 +9,8 @@ from vitkit.system.console.text import counted
 from vitkit.system.errors import BadSettings
 from vitkit.system.values import check_settings
 
-CROPS = ("inception", "resize_crop", "pad_crop", "none")
+CROPS = ("inception", "resize_crop", "pad_crop", "scale_crop", "none")
+LARGEST_SCALE = 16.0
 MAGNITUDES = {"torchvision": 30, "google": 20}  # largest magnitude of each RandAugment
 MAX_LAYERS = 16  # of RandAugment
 
@@ -22,14 +23,22 @@ class Augmentation:
     The default is the paper's pre-training: an Inception crop and a flip (Section 4.1, App. B.1).
     """
 
-    crop: Literal["inception", "resize_crop", "pad_crop", "none"] = "inception"
+    crop: Literal["inception", "resize_crop", "pad_crop", "scale_crop", "none"] = "inception"
     """inception: a random part of the image, resized. resize_crop: a resize to a square, and a
     random crop of it (BiT's, for fine-tuning). pad_crop: what the Preprocessing does, shifted at
-    random by up to `pad` pixels (CIFAR's). none: what the Preprocessing does."""
+    random by up to `pad` pixels (CIFAR's). scale_crop: a resize by a random factor that keeps the
+    proportions, and a random crop of it, filled up at the right and the bottom (usual for masks).
+    none: what the Preprocessing does."""
     area: tuple[float, float] = (0.05, 1.0)
     """Smallest and largest part of the image that an Inception crop may take."""
     resize: int = 0
-    """Side of the square before a resize_crop; BiT uses 448 for 384, and 160 for 128."""
+    """Side of the square before a resize_crop; BiT uses 448 for 384, and 160 for 128. Of a
+    scale_crop: side of a square with as many pixels as an image has at a factor of 1."""
+    scales: tuple[float, float] = (0.5, 2.0)
+    """Smallest and largest factor of a scale_crop, by which height and width are multiplied."""
+    size: tuple[int, int] | None = None
+    """Height and width of training images, for a model that reads images with their own
+    proportions; None is the model's own. Other models have one size, in training too."""
     pad: int = 4
     """Black pixels added on every side before a pad_crop."""
     flip: bool = True
@@ -61,7 +70,7 @@ class Augmentation:
     photographs, with slightly different pixels."""
 
     def __post_init__(self):
-        for name in ("area", "rand_augment", "colour_jitter"):
+        for name in ("area", "rand_augment", "colour_jitter", "scales"):
             value = getattr(self, name)
             numbers = tuple(value) if isinstance(value, Iterable) else (value,)
             object.__setattr__(self, name, numbers)
@@ -73,11 +82,22 @@ class Augmentation:
             raise BadSettings(
                 f"area is {self.area}; it is two shares of the image, 0 < smallest <= largest <= 1"
             )
-        least_side = 1 if self.crop == "resize_crop" else 0
+        least_side = 1 if self.crop in ("resize_crop", "scale_crop") else 0
         if not least_side <= self.resize <= MAX_SIDE:
             raise BadSettings(
-                f"resize is {self.resize}; a resize_crop needs a side from 1 to {MAX_SIDE} pixels"
+                f"resize is {self.resize}; a {self.crop} needs a side from 1 to {MAX_SIDE} pixels"
             )
+        scales_fit = len(self.scales) == 2 and 0 < self.scales[0] <= self.scales[1] <= LARGEST_SCALE
+        if not scales_fit:
+            raise BadSettings(
+                f"scales is {self.scales}; it is two factors, 0 < smallest <= largest <= {LARGEST_SCALE:g}"
+            )
+        if self.size is not None:
+            object.__setattr__(self, "size", tuple(self.size))
+            if not all(1 <= side <= MAX_SIDE for side in self.size):
+                raise BadSettings(
+                    f"size is {self.size}; it is a height and a width from 1 to {MAX_SIDE} pixels"
+                )
         if not 0 <= self.pad <= MAX_SIDE:
             raise BadSettings(f"pad is {self.pad}; it is from 0 to {MAX_SIDE} pixels")
         if not 0 <= self.erase <= 1:

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitkit.data.augmentation.draws import augment, preload
+from vitkit.data.augmentation.draws import augment, augment_with_mask, preload
 from vitkit.data.augmentation.settings import Augmentation, check_fits
 from vitkit.data.images.preprocessing import Preprocessing
 from vitkit.data.loading.order import AUGMENT, Stream, TrainingRows, rank_rows, split
@@ -48,12 +48,12 @@ class Batch(NamedTuple):
     their own aspect ratios are (B, M) (data/images/native.py)."""
     targets: Tensor
     """int64 (B,) for a class; float32 (B, K) of ones and zeros for several classes; float32 (B,) for a
-    number; int64 (B,) of -1 for data without targets."""
+    number; uint8 (B, h, w) for masks in training, the class of every pixel, IGNORED where it does not count;
+    int64 (B,) of -1 for data without targets, and for masks in evaluation."""
     real: Tensor
     """bool (B,): False on rows of padding in the last evaluation batch."""
     indices: Tensor
     """int64 (B,): index of each example in the source."""
-    """int64 (B,): which examples of the source these are."""
 
 
 def default_workers(source: Source | None = None) -> int:
@@ -105,7 +105,8 @@ def train_batches(
     steps = TrainingRows(source, batch, seed, own_rows, after, min(readers, batch))
 
     # Small decoded images: whole batches are made on the device
-    if can_augment_on_device(source, augmentation, preprocessing):
+    masks = source.target_kind == "mask"  # must move with their images
+    if can_augment_on_device(source, augmentation, preprocessing) and not masks:
         images = DeviceImages.of(source, augmentation, preprocessing, device)
         random_at = Stream(seed, AUGMENT).at
         drawing_workers = workers if on_gpu else 0  # draw ahead while a GPU computes
@@ -121,7 +122,7 @@ def train_batches(
         return _read_by_workers(steps, augmentation, preprocessing, workers, on_gpu)
     fill = partial(_training_batch, source, augmentation, preprocessing, seed)
     layout = MemoryLayout.of(preprocessing, len(own_rows))
-    other_bytes = len(own_rows) * _target_bytes(source)
+    other_bytes = len(own_rows) * _target_bytes(source, preprocessing)
     return batches_in_order(fill, steps, workers, layout, on_gpu, other_bytes)
 
 
@@ -168,7 +169,7 @@ def _in_pieces(
         items,
         min(workers, len(pieces)),
         MemoryLayout.of(preprocessing, most),
-        other_bytes=most * _target_bytes(source),
+        other_bytes=most * _target_bytes(source, preprocessing),
         ahead=AHEAD * len(pieces),
     )
     return _joined(made, len(pieces), pin)
@@ -241,7 +242,9 @@ class EvalBatches:
         fill = partial(_evaluation_batch, self.source, self.preprocessing, already_prepared)
         workers = min(self.workers, len(self))
         layout = MemoryLayout.of(self.preprocessing, len(self.rank_rows))
-        other_bytes = len(self.rank_rows) * _target_bytes(self.source)
+        other_bytes = 0
+        if self.source.target_kind != "mask":  # these are not read in evaluation
+            other_bytes = len(self.rank_rows) * _target_bytes(self.source, self.preprocessing)
         return batches_in_order(fill, items, workers, layout, self.pin, other_bytes)
 
     def _read_by_workers(self) -> Generator[Batch, None, None]:
@@ -292,10 +295,22 @@ def _training_batch(
     """The batch of a step, with its augmented pictures written into `images`. rows: (epoch, example) of
     each row, int64 (B, 2). Raises BadImage."""
     stream = Stream(seed, AUGMENT)
+    batch = _batch(source, images, rows[:, 1])
+    if source.target_kind == "mask":
+        batch = batch._replace(
+            targets=torch.empty(len(rows), *preprocessing.size, dtype=torch.uint8)
+        )
     for row, (epoch, index) in enumerate(rows.tolist()):
         random = stream.at(epoch, index)
-        images[row] = augment(source.picture(index), augmentation, preprocessing, random)
-    return _batch(source, images, rows[:, 1])
+        picture = source.picture(index)
+        if source.target_kind == "mask":
+            mask = source.mask(index, picture.size)
+            images[row], batch.targets[row] = augment_with_mask(
+                picture, mask, augmentation, preprocessing, random
+            )
+        else:
+            images[row] = augment(picture, augmentation, preprocessing, random)
+    return batch
 
 
 def _evaluation_batch(
@@ -326,10 +341,12 @@ def _evaluation_batch(
     return batch
 
 
-def _target_bytes(source: Source) -> int:
-    """Bytes of an example's target if they are many: a float32 row of ones and zeros; otherwise 0."""
+def _target_bytes(source: Source, preprocessing: Preprocessing) -> int:
+    """Bytes of an example's target if they are many: a float32 row of ones and zeros, or a mask; otherwise 0."""
     if source.target_kind == "classes":
         return 4 * len(source.labels)
+    if source.target_kind == "mask":
+        return preprocessing.size[0] * preprocessing.size[1]
     return 0
 
 

@@ -17,7 +17,7 @@ from vitkit.data.loading.workers import in_order, ranges, worth_starting
 from vitkit.data.sources.source import Source
 from vitkit.data.sources.stores import Arrays
 from vitkit.system.console.progress import bar, silent
-from vitkit.system.errors import BadImage, BadSettings
+from vitkit.system.errors import BadData, BadImage, BadSettings
 
 CHUNK = 64  # images between two updates of the progress bar
 LOOKED_AT = 8  # number of evenly spread images whose channels are inspected
@@ -31,7 +31,7 @@ def check_images(
     progress: bool = True,
     preprocessing: Preprocessing | None = None,
 ) -> list[tuple[int, str]]:
-    """Decode every image, in `workers` processes.
+    """Decode every image, and its mask if it has one, in `workers` processes.
 
     Returns the index of each image that cannot be used, and a sentence that names it. Images of one
     array are checked by their first. Raises OSError if the network or the disk fails.
@@ -39,7 +39,8 @@ def check_images(
     preprocessing: decodes images into its channels; None decodes them into their own.
     """
     source.prepare()
-    if isinstance(source.store, Arrays) and source.store.one_represents_all:
+    is_array = isinstance(source.store, Arrays) and source.store.one_represents_all
+    if is_array and source.target_kind != "mask":
         first = range(min(1, len(source)))
         if not _check(source, preprocessing, first):
             return []
@@ -77,7 +78,12 @@ def _check(
                 picture_for_people(picture)
             else:
                 preprocessing.decode(picture)
-        except BadImage as error:
+            if source.target_kind == "mask":
+                source.mask(index, picture.size)
+        except (
+            BadImage,
+            BadData,
+        ) as error:  # BadData: a mask of another size, or with a value without a class
             broken.append((index, str(error)))
     return broken
 

@@ -13,8 +13,9 @@ from pathlib import Path
 import numpy as np
 
 from vitkit.data.images.pictures import Picture, open_image
+from vitkit.data.masks.targets import Masks, joined
 from vitkit.data.sources.stores import Store
-from vitkit.data.sources.targets import Lists, TargetKind, concatenate
+from vitkit.data.sources.targets import NO_TARGET, Lists, TargetKind, concatenate
 from vitkit.system.errors import BadData, BadSettings
 from vitkit.system.storage.files import mark_of, write_where_said
 from vitkit.system.storage.remote import is_address
@@ -31,9 +32,10 @@ class Source:
     store: Store
     rows: np.ndarray
     """Row of each example in the store: int64 (N,)."""
-    targets: np.ndarray | Lists
+    targets: np.ndarray | Lists | Masks
     """Target of each example, known without decoding images: a class, int64 (N,); several classes,
-    Lists of N; a number, float32 (N,); or -1, int64 (N,), for no target."""
+    Lists of N; a number, float32 (N,); or -1, int64 (N,), for no target. Masks of N are read with their
+    images (`mask`)."""
     labels: tuple[str, ...]
     """Names of the classes; empty unless targets are classes."""
     target_kind: TargetKind = "class"
@@ -58,19 +60,28 @@ class Source:
         """The name by which a user knows example i: a path, or a file and a row."""
         return self.store.name(int(self.rows[i]))
 
+    def mask(self, i: int, size: tuple[int, int]) -> np.ndarray:
+        """The mask of example i, whose image has this (height, width), of a source of masks: the class of every
+        pixel, uint8 (h, w), IGNORED where pixels do not count. Raises BadImage and BadData (`Masks.read`)."""
+        assert isinstance(self.targets, Masks), "the source has no masks"
+        return self.targets.read(i, size)
+
     def answer(self, i: int) -> str | None:
         """The target as text: "cat", "cat, dog" or "3.5"; None if there is none."""
         if isinstance(self.targets, Lists):
             return ", ".join(self.labels[k] for k in self.targets.row(i).tolist())
         if self.target_kind == "class":
-            return self.labels[self.targets[i]]
+            return self.labels[self.target_array[i]]
         if self.target_kind == "number":
-            return f"{self.targets[i].item():g}"
+            return f"{self.target_array[i].item():g}"
         return None
 
     def targets_of(self, indices: np.ndarray) -> np.ndarray:
         """The targets of a batch: int64 (B,) for a class; float32 (B, K) of ones, zeros and NaN (unknown)
-        for several classes; float32 (B,) for a number; int64 (B,) of -1 if there are none."""
+        for several classes; float32 (B,) for a number; int64 (B,) of -1 if there are none, or if they are masks,
+        which are read and moved with their images."""
+        if isinstance(self.targets, Masks):
+            return np.full(len(indices), NO_TARGET, np.int64)
         targets = self.targets[indices]
         if isinstance(targets, Lists):
             return targets.multi_hot(len(self.labels))
@@ -79,7 +90,7 @@ class Source:
     @property
     def target_array(self) -> np.ndarray:
         """The targets (N,) of examples that have one target each, or none."""
-        assert not isinstance(self.targets, Lists), "an example has several classes"
+        assert isinstance(self.targets, np.ndarray), "an example has several classes, or a mask"
         return self.targets
 
     def chunks(self) -> tuple[np.ndarray, int] | None:
@@ -106,9 +117,11 @@ class Source:
     def prepare(self) -> None:
         """Load data that worker processes should share into memory; call this before they are started."""
         self.store.prepare(self.rows)
+        if isinstance(self.targets, Masks):
+            self.targets.prepare()
 
     def _target(self, i: int) -> int | float | list[int] | None:
-        if self.target_kind == "none":
+        if self.target_kind == "none" or isinstance(self.targets, Masks):
             return None
         if isinstance(self.targets, Lists):
             return self.targets.row(i).tolist()
@@ -131,7 +144,12 @@ def merge_parts(first: Source, second: Source) -> Source:
     if first.store is not second.store:
         raise BadData("parts of different data sets cannot be trained on together")
     rows = np.concatenate([first.rows, second.rows])
-    targets = concatenate([first.targets, second.targets])
+    targets: np.ndarray | Lists | Masks
+    if isinstance(first.targets, Masks) and isinstance(second.targets, Masks):
+        targets = joined([first.targets, second.targets])
+    else:
+        assert not isinstance(first.targets, Masks) and not isinstance(second.targets, Masks)
+        targets = concatenate([first.targets, second.targets])
     groups = None
     if first.groups is not None and second.groups is not None:
         groups = np.concatenate([first.groups, second.groups])
@@ -261,12 +279,25 @@ def fingerprint(source: Source) -> str:
     Another data set has another digest, also one with as many images. No image is read, and modification
     times are ignored, because they differ between copies of a data set. So two changes go unnoticed: an
     image that is replaced by one of exactly the same size, and a change of an image outside of the sample.
+    Images with masks have the digest that they have without: `masks_digest` is that of their masks.
     """
-    digest = hashlib.sha256(json.dumps(source.labels).encode() + source.targets.tobytes())
+    labels = source.labels
+    targets = source.targets
+    if isinstance(targets, Masks):
+        labels = ()
+        targets = np.full(len(source), NO_TARGET, np.int64)
+    digest = hashlib.sha256(json.dumps(labels).encode() + targets.tobytes())
     step = len(source) // SAMPLE + 1
     for row in source.rows[::step].tolist():
         digest.update(source.store.identity(row).encode("utf-8", "surrogateescape") + b"\0")
     return digest.hexdigest()
+
+
+def masks_digest(source: Source) -> str:
+    """A digest of the names and sizes of the masks of a source, and of their legend; empty without masks."""
+    if not isinstance(source.targets, Masks):
+        return ""
+    return source.targets.tobytes().hex()
 
 
 def is_elsewhere(source: Source) -> bool:

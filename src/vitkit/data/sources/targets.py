@@ -1,4 +1,4 @@
-"""Kinds of targets: a class, several classes, a number, or none; and the conversion of labels in their
+"""Kinds of targets: a class, several classes, a number, a mask, or none; and the conversion of labels in their
 usual notations to one of these kinds. ("Labels" alone are the names of the classes, "row labels" the
 labels of examples.)
 
@@ -15,7 +15,7 @@ import numpy as np
 from vitkit.system.errors import BadData
 from vitkit.system.storage.files import parse_json
 
-TargetKind = Literal["class", "classes", "number", "none"]
+TargetKind = Literal["class", "classes", "number", "mask", "none"]
 NO_TARGET = -1  # value in a batch for an example without a target; no class has this number
 LARGEST = float(np.finfo(np.float32).max)  # largest number that a batch can hold
 SEPARATORS = ("|", ";")  # between the classes of one image in a cell of a manifest

@@ -41,16 +41,20 @@ class PixelCounts:
     """Pixels in either boundary: int64 (K,)."""
 
 
-def count_pixels(truth: np.ndarray, predicted: np.ndarray, classes: int) -> PixelCounts:
+def count_pixels(
+    truth: np.ndarray, predicted: np.ndarray, classes: int, boundaries: bool = True
+) -> PixelCounts:
     """The counts of an image: the class of each pixel in its mask and in the prediction, uint8 (h, w) each,
-    IGNORED in the mask where pixels do not count."""
+    IGNORED in the mask where pixels do not count. Without `boundaries` those of boundaries are 0, and the boundary
+    IoU is unknown."""
     predicted = np.where(truth == IGNORED, IGNORED, predicted).astype(np.uint8)
     width = boundary_width(truth.shape)
     inside = np.zeros((2, classes), np.int64)
     in_truth = _per_class(truth, classes)
     in_prediction = _per_class(predicted, classes)
     right = _per_class(np.where(truth == predicted, truth, IGNORED), classes)
-    for number in np.flatnonzero(in_truth + in_prediction):
+    present = np.flatnonzero(in_truth + in_prediction)
+    for number in present if boundaries else ():
         own = boundary(truth == number, width)
         other = boundary(predicted == number, width)
         inside[:, number] = (own & other).sum(), (own | other).sum()
@@ -216,14 +220,16 @@ def _mean(values: np.ndarray, axis: int | None = None) -> np.ndarray:
     return np.divide(total, count, out=np.full(np.shape(total), np.nan), where=count > 0)
 
 
-def measure_masks(runtime: Runtime, masked: Masked, text: str = "evaluating") -> SegmentationScores:
-    """The scores of a model on images with masks, whose classes are the model's. Raises BadImage and BadData
-    for images and masks that cannot be read."""
+def measure_masks(
+    runtime: Runtime, masked: Masked, text: str = "evaluating", boundaries: bool = True
+) -> SegmentationScores:
+    """The scores of a model on images with masks, whose classes are the model's; `boundaries` as for `count_pixels`.
+    Raises BadImage and BadData for images and masks that cannot be read."""
     counts = []
     for i in bar(text)(range(len(masked)), len(masked)):
         picture, truth = masked.pair(i)
         predicted = class_map(runtime, picture)
-        counts.append(count_pixels(truth, predicted, len(masked.labels)))
+        counts.append(count_pixels(truth, predicted, len(masked.labels), boundaries))
     scores = SegmentationScores.of(masked.labels, counts, masked.images.groups)
     if scores.absent:
         known = len(masked.labels) - len(scores.absent)

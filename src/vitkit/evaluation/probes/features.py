@@ -353,7 +353,7 @@ def _labels(source: Source, rows: range) -> dict:
         return columns
     if source.target_kind == "none":
         return {}
-    columns = {"label": pa.array(targets[rows.start : rows.stop])}
+    columns = {"label": pa.array(source.target_array[rows.start : rows.stop])}
     if source.target_kind == "class":
         columns["class"] = pa.array([as_text(source.answer(i) or "") for i in rows], pa.string())
     return columns

@@ -69,7 +69,7 @@ class Probing:
                 raise BadData("no image to learn from has any class, so there is nothing to learn")
         else:
             known = known_classes(source)
-            balanced = unbalanced(np.bincount(targets)[known])
+            balanced = unbalanced(np.bincount(source.target_array)[known])
         return cls(kind, tuple(source.labels[k] for k in known), known, balanced)
 
     @property
@@ -97,7 +97,7 @@ class Probing:
         if isinstance(source.targets, Lists):
             owners = source.targets.owners[np.isin(source.targets.values, missing)]
             return len(np.unique(owners))
-        return int(np.isin(source.targets, missing).sum())
+        return int(np.isin(source.target_array, missing).sum())
 
     def fit(
         self,

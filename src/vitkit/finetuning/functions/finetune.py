@@ -232,7 +232,7 @@ def finetune(
         like: Training images for a row of Table 4. paper: BiT's preprocessing, a random crop of a square
             with random mirroring; code: the Inception crop of the released code.
         minutes: With `preset='quick'`: total time. The first model is always made, and fine-tuning gets
-            the rest of the time. With `masks` it only decides which weights are chosen if `model` is left out.
+            the rest of the time. With `masks`, 0 makes the first model alone.
         portable: With `preset='quick'`: the head reads only the class token of the last block, so that
             Transformers and timm can open the model too. This may cost accuracy; the command prints how
             much.
@@ -262,7 +262,7 @@ def finetune(
             names.
         masks: Masks of the images: a folder of files with the images' names, a COCO file (.json), or the column
             of DATA that holds them. The model then classifies every pixel (docs/masks.md), and `vitkit.segment`
-            uses it. Its head is computed in closed form. With `normal`, where images of the test part are defective
+            uses it. With `normal`, where images of the test part are defective
             (`vitkit.evaluate` explains it); default then: the folder ground_truth in DATA.
         legend: Text or JSON file that says which value or colour of a mask is which class, such as the lines
             "road, 0" or "64, 0, 128, car". Default: the classes in the metadata of parquet files, or numbers.
@@ -300,6 +300,7 @@ def finetune(
                 device=device,
                 columns=columns,
                 hints=hints_of(settings),
+                patience=patience,
                 choose=_model_for,
             )
         except BadData as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,10 +12,9 @@ from vitkit.finetuning.functions.result import Finetuned
 from vitkit.finetuning.segmentation.run import RECORD, MaskRequest, make
 from vitkit.models import ViTConfig
 from vitkit.system.console.messages import say
-from vitkit.system.errors import BadSettings
+from vitkit.system.errors import BadSettings, Interrupted
 from vitkit.system.functions.steps import DATA, step
-from vitkit.system.machine import pick_device
-from vitkit.system.processes.ranks import world
+from vitkit.system.processes.ranks import from_rank_0, process_group
 from vitkit.system.storage.files import parse_json
 from vitkit.training import RUNS, Occupied, is_run, run_name, tidied
 from vitkit.weights import Hints, check_pretrained, load, load_as
@@ -42,6 +42,7 @@ def finetune_masks(
     device: str,
     columns: Columns,
     hints: Hints,
+    patience: float,
     choose: Callable[[str, Path | None, float, str], str],
 ) -> Finetuned:
     """Make a model that classifies every pixel.
@@ -51,15 +52,12 @@ def finetune_masks(
     data = tidied(data or model)
     if not data:
         raise BadSettings(f"the images are missing: {step('finetune', DATA, masks='masks/')}")
-    if world().world_size > 1:
-        raise BadSettings("a model of masks is made by one process; start this without torchrun")
-    if tidied(model) in ("", data):
-        model = choose(data, workdir, minutes, device)
-    elif minutes != MINUTES:
-        say(
-            f"`minutes={minutes:g}` changes nothing: the head of a model of masks is computed in closed form, and "
-            "the weights are given"
+    if not 0 <= minutes < math.inf:
+        raise BadSettings(
+            f"`minutes` is {minutes:g}; give a time, such as 5, or 0 for the closed form alone"
         )
+    if tidied(model) in ("", data):
+        model = choose(data, workdir, minutes or MINUTES, device)
     told = [name for name in ("crop", "resize", "labels", "stride") if getattr(hints, name)]
     check_alone(told)
     published = load_as(model, replace(hints, image=(), tokens=None), quiet=True)
@@ -69,11 +67,17 @@ def finetune_masks(
     if hints.image and isinstance(config, ViTConfig):  # `dense` refuses others
         rows, columns_of_patches = config.tiling.grid(config.fitting(hints.image))
         tokens = rows * columns_of_patches
-    request = MaskRequest(model, data, masks, legend, ignore, columns, tokens)
-    run_dir = workdir or run_dir_for(request)
-    if not is_free(run_dir, request):
-        raise Occupied(f"{run_dir} holds another run; choose another `workdir`, or remove it")
-    result = make(request, published, run_dir, pick_device(device))
+    request = MaskRequest(model, data, masks, legend, ignore, columns, tokens, minutes)
+    with process_group(device, patience) as opened:
+        run_dir = from_rank_0(lambda: workdir or run_dir_for(request))
+        if not from_rank_0(lambda: is_free(run_dir, request)):
+            raise Occupied(f"{run_dir} holds another run; choose another `workdir`, or remove it")
+        try:
+            result = make(request, published, run_dir, opened)
+        except Interrupted:
+            if (run_dir / "model").exists():
+                say(f"{run_dir / 'model'} holds the first model; the same command continues")
+            raise
     classifier = load(run_dir, quiet=True)
     return Finetuned(data, workdir, classifier, run_dir, result.page, None, None, masks=result)
 

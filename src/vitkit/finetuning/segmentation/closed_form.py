@@ -136,15 +136,15 @@ def blocks_to_try(width: int, depth: int) -> list[int]:
     return sorted({max(1, most // 3), most})
 
 
-def folds_of(count: int, groups: np.ndarray | None) -> np.ndarray:
-    """The fold of each image, int64 (count,), drawn at random but always alike; images of one group are in one
-    fold."""
+def folds_of(count: int, groups: np.ndarray | None, most: int = FOLDS) -> np.ndarray:
+    """The fold of each image, one of at most `most`, int64 (count,), drawn at random but always alike; images of
+    one group are in one fold."""
     if groups is None:
         groups = np.arange(count)
     _, numbers = np.unique(groups, return_inverse=True)
     random = np.random.Generator(np.random.PCG64(0))
     order = random.permutation(numbers.max() + 1)
-    return order[numbers] % min(FOLDS, len(order))
+    return order[numbers] % min(most, len(order))
 
 
 def sample(count: int, most: int, seed: int) -> Tensor:

@@ -1,12 +1,13 @@
-"""From images with masks to a model that classifies every pixel: one pass over the images, a head in closed form,
-chosen by cross-validated IoU, and its measurement on images that had no part in it."""
+"""From images with masks to a model that classifies every pixel: a head in closed form (first_model.py), then all
+weights fine-tuned while time is left (fine_tuning.py); the better one on held-out images is kept (choice.py), and
+measured on images that had no part in it."""
 
+import shutil
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,45 +15,56 @@ import torch
 from vitkit.data import (
     Columns,
     Masked,
+    Preprocessing,
     Source,
     fingerprint,
     masked,
-    resized_mask,
+    split_off,
     splits_with_masks,
+    with_masks,
 )
 from vitkit.evaluation import Metric, SegmentationScores
 from vitkit.evaluation.metrics.segmentation import measure_masks, readable
-from vitkit.finetuning.segmentation.closed_form import (
-    FINER,
-    MOST_KEPT,
-    MOST_PATCHES,
-    Example,
-    Sums,
-    Tried,
-    blocks_to_try,
-    calibrated,
-    columns_of,
-    cross_validated,
-    folds_of,
-    sample,
-    shares_of,
-    solved,
+from vitkit.finetuning.candidates import average
+from vitkit.finetuning.segmentation.choice import (
+    AVERAGE,
+    CLOSED_FORM,
+    FINE_TUNED,
+    Candidate,
+    best,
 )
-from vitkit.finetuning.segmentation.page import write_mask_page
-from vitkit.models import ViTConfig
+from vitkit.finetuning.segmentation.fine_tuning import (
+    HOLD_OUT,
+    MEASURED,
+    RUN,
+    START,
+    Tuning,
+    data_of,
+    fine_tuned,
+    recipe_of,
+    tuning_for,
+)
+from vitkit.finetuning.segmentation.first_model import first_model
+from vitkit.finetuning.segmentation.page import OTHERS, WORST, write_mask_page
+from vitkit.recipes import Recipe
 from vitkit.runtimes import map_runtime
 from vitkit.system.console.messages import say
-from vitkit.system.console.progress import bar
 from vitkit.system.console.text import counted, some
-from vitkit.system.errors import BadData, BadImage
-from vitkit.system.machine import PrecisionChoice, autocast, pick_precision
-from vitkit.system.storage.files import write_json
+from vitkit.system.errors import BadData
+from vitkit.system.machine import Precision, PrecisionChoice, pick_precision
+from vitkit.system.processes.ranks import from_rank_0
+from vitkit.system.storage.files import NUMBER, Types, check_types, parse_json, write_json
 from vitkit.training import locked
-from vitkit.weights import Classifier, dense, save
+from vitkit.weights import Classifier, load, save
 
 RECORD = "masks.json"  # in the run directory
 PAGE = "report.html"
-CLOSED_FORM = "closed form"
+MODEL = "model"  # directory of the model, in the run directory
+SEED = 0  # of the images that are held out
+FEWEST_HELD_OUT = 5  # of fewer images, the standard error of a difference says nothing
+SHOWN = WORST + OTHERS  # images on the page
+WITH_BOUNDARIES = 1.3  # time that an image takes to measure with its boundaries, of that without
+TUNING: Types = {"steps": int, "seconds_of_a_step": NUMBER, "afterwards": NUMBER, "compiled": bool}
 
 
 @dataclass(frozen=True)
@@ -70,13 +82,16 @@ class MaskRequest:
     columns: Columns
     tokens: int | None
     """Most patches of an image; None is the default of `dense`."""
+    minutes: float = 0.0
+    """The time of all of it, of which fine-tuning gets the rest; 0: nothing is fine-tuned."""
 
 
 @dataclass(frozen=True)
 class SegmentationResult:
-    """A model that classifies every pixel, and how good it is."""
+    """How good a model that classifies every pixel is."""
 
-    classifier: Classifier
+    preprocessing: Preprocessing
+    """How it reads images."""
     left_out: Metric
     """The mean IoU of cross-validated predictions for the training images."""
     scores: SegmentationScores | None
@@ -88,6 +103,12 @@ class SegmentationResult:
     seconds: float
     page: Path | None = None
     """The page about the test images; None if there are none."""
+    chosen: str = CLOSED_FORM
+    """Which of the candidates the model is."""
+    held_out: tuple[tuple[str, Metric], ...] = ()
+    """The candidates with their mean IoU on the held-out images that chose one; empty if nothing was fine-tuned."""
+    minutes: float = 0.0
+    """The time that was asked for."""
 
     @cached_property
     def metrics(self) -> tuple[Metric, ...]:
@@ -106,17 +127,16 @@ class SegmentationResult:
         return [{"metric": each.name, "value": each.value} for each in self.metrics]
 
 
-def read_parts(request: MaskRequest) -> tuple[dict[str, Masked], dict | None]:
+def read_parts(request: MaskRequest, quiet: bool = False) -> tuple[dict[str, Masked], dict | None]:
     """The parts of the images with their masks, "train" and others; and what identifies the part that had to
-    be made. Raises BadData if there are no images to learn from."""
+    be made. Logs what a user should know of them unless `quiet`. Raises BadData if there are no images to learn
+    from."""
     splits = splits_with_masks(request.data, request.masks, request.columns, always_grouped=True)
-    for note in splits.notes:
-        if "labelled" not in note:  # images with masks need no labels
-            say(note)
+    said = [note for note in splits.notes if "labelled" not in note]  # masks are no labels
     parts, notes = masked(
         splits.sources, request.data, request.masks, request.legend, request.ignore
     )
-    for note in notes:
+    for note in () if quiet else (*said, *notes):
         say(note)
     if "train" not in parts:
         raise BadData(f"{request.data} has no training images, but {', '.join(parts)}")
@@ -130,154 +150,219 @@ def make(
     device: torch.device,
     precision: PrecisionChoice = "auto",
 ) -> SegmentationResult:
-    """Make the model, save it in `run_dir`/model, and measure it.
+    """Make the model, save it in `run_dir`/model, and measure it. All ranks call this together: the first one
+    computes the closed form and the figures, and all of them fine-tune.
 
     published: the pre-trained model. Raises BadData for images or masks that a model cannot learn from.
     """
     began = time.monotonic()
     with locked(run_dir):
-        # So that the same command may begin again if this process is killed
-        write_json(run_dir / RECORD, plan(request))
-        parts, made = read_parts(request)
-        train = parts["train"]
-        say(
-            f"{counted(len(train), 'image')} with masks of {counted(len(train.labels), 'class')}: "
-            f"{some(list(train.labels), 5)}"
-        )
+        arithmetic = from_rank_0(lambda: pick_precision(precision, device)).precision
+        stage = from_rank_0(lambda: _begin(request, published, run_dir, device, arithmetic, began))
+        if stage.recipe is not None:
+            ends_at = began + 60 * request.minutes - stage.tuning.afterwards
+            fine_tuned(
+                stage.recipe,
+                run_dir,
+                stage.tuning,
+                stage.train,
+                request.minutes,
+                ends_at,
+                device,
+            )
+        return from_rank_0(lambda: _finish(request, run_dir, stage, device, arithmetic, began))
 
-        # One pass over the images
-        config = published.model.config
-        assert isinstance(config, ViTConfig)  # `dense` refuses others
-        most = blocks_to_try(config.width, config.depth)[-1]
-        bare = dense(published, (), most, request.tokens)
-        examples, sums, folds = read(bare, train, device, precision)
 
-        # The head
-        tried = cross_validated(sums, examples, folds, config.width, config.depth)
-        best = max(tried, key=lambda each: each.miou)
-        to_logits, best = calibrated(best, examples, sums.classes)
-        scores = _left_out_metric(best)
-        xx, xy = sums.without(None, columns_of(best.reading.blocks, config.width))
-        weights = solved(xx, xy, best.reading.l2)
-        made_model = dense(published, train.labels, best.reading.blocks, request.tokens)
-        head: Any = made_model.model.head
-        with torch.no_grad():
-            head.weight.copy_((weights[:-1] @ to_logits.weight).mT)
-            head.bias.copy_(weights[-1] @ to_logits.weight + to_logits.bias)
-        origin: dict[str, Any] = {
-            "recipe": "finetune-masks",
-            "init": request.init,
-            "head": CLOSED_FORM,
-            "data": request.data,
-            "masks": request.masks,
-            "legend": train.legend.to_json(),
-            "metrics": {scores.name: scores.text()},
-            "split_seed": 0,
-            **(made or {}),
-            "learned": [fingerprint(train.images)],
-        }
-        classifier = replace(made_model, origin=origin)
-        save(classifier, run_dir / "model")
-        say(f"after {time.monotonic() - began:.1f} s a first model is in {run_dir / 'model'}")
+class Stage(NamedTuple):
+    """What is known after the closed form."""
+
+    left_out: Metric
+    """The mean IoU of its cross-validated predictions for the training images."""
+    record: dict[str, Any]
+    """What is written about it."""
+    origin: dict[str, Any]
+    """The provenance of the model."""
+    tuning: Tuning
+    """The length of the fine-tuning."""
+    recipe: Recipe | None
+    """Its recipe; None if nothing is fine-tuned."""
+    train: int
+    """Number of images that it learns from."""
+    scores: SegmentationScores | None
+    """The counts of the closed form on the held-out images; None if none can be held out, or none are needed."""
+
+
+def held_out_of(parts: dict[str, Masked]) -> tuple[Masked | None, np.ndarray]:
+    """The images that choose between the closed form and a fine-tuned model, and their numbers among the training
+    images: the validation part if there is a test part too, else a share of the training images, or None. They
+    are those that the run of the fine-tuning holds out (`divide`)."""
+    train = parts["train"]
+    nothing = np.zeros(0, np.int64)
+    if "val" in parts and "test" in parts:
+        return parts["val"], nothing
+    learned, numbers = split_off(with_masks(train), HOLD_OUT, SEED)
+    if not len(learned) or len(numbers) < FEWEST_HELD_OUT:
+        return None, nothing
+    return train.subset(numbers), numbers
+
+
+def _begin(
+    request: MaskRequest,
+    published: Classifier,
+    run_dir: Path,
+    device: torch.device,
+    precision: Precision,
+    began: float,
+) -> Stage:
+    """Make the closed form, save it, and plan the fine-tuning."""
+    # A call with other settings begins again, and the same one continues
+    earlier = _earlier(run_dir)
+    continues = {name: earlier.get(name) for name in plan(request)} == plan(request)
+    if not continues:
+        shutil.rmtree(run_dir / RUN, ignore_errors=True)
+        earlier = {}
+    kept = {"tuning": earlier["tuning"]} if "tuning" in earlier else {}
+    # So that the same command may begin again if this process is killed
+    write_json(run_dir / RECORD, plan(request) | kept)
+
+    parts, made = read_parts(request)
+    train = parts["train"]
+    say(
+        f"{counted(len(train), 'image')} with masks of {counted(len(train.labels), 'class')}: "
+        f"{some(list(train.labels), 5)}"
+    )
+    held_out, numbers = held_out_of(parts)
+    if not request.minutes:  # nothing is chosen
+        held_out, numbers = None, numbers[:0]
+    first = first_model(published, train, numbers, request.tokens, device, precision)
+    left_out = first.left_out
+    origin: dict[str, Any] = {
+        "recipe": "finetune-masks",
+        "init": request.init,
+        "head": CLOSED_FORM,
+        "data": request.data,
+        "masks": request.masks,
+        "legend": train.legend.to_json(),
+        "metrics": {left_out.name: left_out.text()},
+        "split_seed": SEED,
+        **(made or {}),
+        "learned": [fingerprint(train.images)],
+    }
+    save(replace(first.classifier, origin=origin), run_dir / MODEL)
+    say(f"after {time.monotonic() - began:.1f} s a first model is in {run_dir / MODEL}")
+    reading = first.best.reading
+    say(
+        f"its head reads the patches of {counted(reading.blocks, 'block')}; "
+        f"on training images that had no part in a fit it has {left_out.text()} (mean IoU)"
+    )
+    record = {
+        "reading": reading._asdict() | {"rare": first.best.rare},
+        "tried": [each.reading._asdict() | {"miou": each.miou} for each in first.tried],
+    }
+    stage = Stage(left_out, record, origin, Tuning(0), None, len(train) - len(numbers), None)
+    if not request.minutes:
+        return stage
+    if held_out is not None:
+        held_out = readable(held_out, "left out")
+    if held_out is None or len(held_out) < FEWEST_HELD_OUT:
         say(
-            f"its head reads the patches of {counted(best.reading.blocks, 'block')}; "
-            f"on training images that had no part in a fit it has {scores.text()} (mean IoU)"
+            f"nothing is fine-tuned: fewer than {FEWEST_HELD_OUT} images can be held out to choose a model; more "
+            "images would help"
         )
-        if measured_on := _part_to_measure(parts):
-            parts[measured_on] = readable(parts[measured_on], "left out")
-        result = _measured(classifier, parts, scores, device, precision, began)
-        if result.scores is not None:
-            page = _page(request, result, parts[result.test_name], run_dir, device, precision)
-            result = replace(result, page=page)
-        write_json(run_dir / RECORD, record(request, result, tried, best))
+        return stage
+
+    # The closed form on the held-out images, which also tells how long measuring takes
+    save(first.without_held_out, run_dir / START)
+    measuring = time.monotonic()
+    runtime = map_runtime(first.without_held_out, str(device), precision)
+    scores = measure_masks(runtime, held_out, "evaluating the closed form", boundaries=False)
+    an_image = (time.monotonic() - measuring) / len(held_out)
+    measured_on = _part_to_measure(parts)
+    images = MEASURED + 2 * len(held_out)  # at the end of the run, and both other candidates
+    if measured_on:
+        images += round(WITH_BOUNDARIES * len(parts[measured_on])) + SHOWN
+    recipe = recipe_of(
+        first.without_held_out,
+        run_dir / START,
+        data_of(request.data, request.masks, request.legend, request.ignore, request.columns),
+        first.best.rare,
+        precision,
+        device.type == "cuda",
+    )
+    if "tuning" in earlier:
+        tuning = Tuning(**earlier["tuning"])
+    else:
+        spent = time.monotonic() - began
+        start = first.without_held_out
+        tuning = tuning_for(start, recipe, device, request.minutes, spent, an_image * images)
+    if not tuning.steps:
+        return stage._replace(scores=scores)
+    write_json(run_dir / RECORD, plan(request) | {"tuning": tuning._asdict()})
+    return stage._replace(tuning=tuning, recipe=recipe, scores=scores)
+
+
+def _finish(
+    request: MaskRequest,
+    run_dir: Path,
+    stage: Stage,
+    device: torch.device,
+    precision: Precision,
+    began: float,
+) -> SegmentationResult:
+    """Choose the model, save it, measure it, and write the page and the record."""
+    parts, _ = read_parts(request, quiet=True)
+    classifier = load(run_dir / MODEL, quiet=True)
+    candidates: list[Candidate] = []
+    chosen = CLOSED_FORM
+    if stage.recipe is not None:
+        assert stage.scores is not None  # as nothing is fine-tuned without them
+        held_out, _ = held_out_of(parts)
+        assert held_out is not None
+        held_out = readable(held_out, "left out")
+        start = load(run_dir / START, quiet=True)
+        tuned = load(run_dir / RUN, quiet=True)
+        candidates = [Candidate(CLOSED_FORM, start, stage.scores)]
+        for name, each in ((FINE_TUNED, tuned), (AVERAGE, average(start, tuned))):
+            runtime = map_runtime(each, str(device), precision)
+            text = f"evaluating: {name}"
+            scores = measure_masks(runtime, held_out, text, boundaries=False)
+            candidates.append(Candidate(name, each, scores))
+        picked = best(candidates)
+        chosen = picked.name
+        if chosen != CLOSED_FORM:
+            metric = picked.held_out
+            origin = stage.origin | {"head": chosen, "metrics": {metric.name: metric.text()}}
+            classifier = replace(picked.classifier, origin=origin, license=classifier.license)
+            save(classifier, run_dir / MODEL)
+
+    if measured_on := _part_to_measure(parts):
+        parts[measured_on] = readable(parts[measured_on], "left out")
+    result = _measured(classifier, parts, stage.left_out, device, precision, began)
+    result = replace(
+        result,
+        chosen=chosen,
+        held_out=tuple((each.name, each.held_out) for each in candidates),
+        minutes=request.minutes,
+    )
+    if result.scores is not None:
+        page = _page(
+            request, classifier, result, parts[result.test_name], run_dir, device, precision
+        )
+        result = replace(result, page=page)
+    write_json(run_dir / RECORD, record(request, result, stage))
     return result
 
 
-def read(
-    bare: Classifier, train: Masked, device: torch.device, precision: PrecisionChoice
-) -> tuple[list[Example], Sums, np.ndarray]:
-    """The features of the training images and what ridge regression needs of them, from one pass.
-
-    Returns the examples that are kept for cross-validation, the sums of all images, and the fold of each example.
-    Images that cannot be read are left out, and named. Raises BadData if none can, or if their masks have one class.
-    """
-    bare = bare.to(device).for_inference()
-    chosen = pick_precision(precision, device).precision
-    folds = folds_of(len(train), train.images.groups)
-    sums: Sums | None = None
-    examples: list[Example] = []
-    kept: list[int] = []
-    size = 0
-    most_patches = max(MOST_PATCHES // len(train), 1)
-    present = np.zeros(len(train.labels), bool)
-    for i, (image, mask) in prepared(bare, train):
-        height, width = image.shape[1:]
-        patch = bare.preprocessing.patch
-        grid = (height // patch[0], width // patch[1])
-        with torch.inference_mode(), autocast(device, chosen):
-            features = bare.features(torch.from_numpy(image[None]))[0].cpu()  # (N, M - 1)
-        if not features.isfinite().all():
-            raise BadData(f"the model gives NaN or infinity for {train.images.name(i)}")
-        if sums is None:
-            count = len(np.unique(folds))
-            sums = Sums(features.shape[1], len(train.labels), count)
-        shares, known = shares_of(resized_mask(mask, (height, width)), grid, len(train.labels))
-        chosen_patches = sample(len(shares), most_patches, i)
-        sums.add(
-            int(folds[i]), features[chosen_patches], shares[chosen_patches], known[chosen_patches]
-        )
-        present |= (shares > 0).any(0).numpy()
-        needed = features.numel() + FINER**2 * shares.numel()
-        if size + needed <= MOST_KEPT:
-            size += needed
-            finer = resized_mask(mask, (FINER * grid[0], FINER * grid[1]))
-            examples.append(Example(features.half(), grid, finer))
-            kept.append(i)
-    if sums is None:
-        raise BadData("none of the training images can be read with its mask")
-    about_255 = ""
-    if train.legend.ignores_255_alone:
-        about_255 = " (pixels of 255 are ignored unless `legend` gives 255 to a class)"
-    if present.sum() < 2:
-        raise BadData(
-            f"the masks of the training images have {counted(int(present.sum()), 'class')} "
-            f"({some([train.labels[k] for k in np.flatnonzero(present)], 3)}); a model needs two at "
-            f"least{about_255}"
-        )
-    absent = [train.labels[k] for k in np.flatnonzero(~present)]
-    if absent:
-        say(f"no training mask has {some(absent, 5)}, so the model never answers that{about_255}")
-    if len(np.unique(folds)) < 2:
-        raise BadData(
-            "one training image, or one group of images, is not enough: two are needed at least, so that one is "
-            "predicted by a model of the other"
-        )
-    return examples, sums, folds[kept]
-
-
-def prepared(
-    classifier: Classifier, train: Masked
-) -> Iterator[tuple[int, tuple[np.ndarray, np.ndarray]]]:
-    """Each image as the model reads it, uint8 (C, H, W), and its mask, uint8 (h, w), with its number. Images that
-    cannot be read are left out, and named."""
-    for i in bar("computing features")(range(len(train)), len(train)):
-        try:
-            picture, mask = train.pair(i)
-            image = classifier.preprocessing.array(picture)
-        except BadImage as error:
-            say(f"left out: {error}")
-            continue
-        yield i, (image, mask)
-
-
-def _left_out_metric(best: Tried) -> Metric:
-    """The mean IoU of the cross-validated predictions, with an interval by resampling images."""
-    truth, predicted, right = best.counts.swapaxes(0, 1)
-    nothing = np.zeros_like(right)
-    names = [str(k) for k in range(right.shape[1])]
-    scores = SegmentationScores(tuple(names), truth, predicted, right, nothing, nothing)
-    first = next(scores.metrics(each_class=False))
-    return first.within("left_out")
+def _earlier(run_dir: Path) -> dict[str, Any]:
+    """What an earlier call has written about its run; empty if there is none, or it is damaged."""
+    try:
+        written = parse_json((run_dir / RECORD).read_bytes())
+        if "tuning" in written:
+            check_types(written["tuning"], TUNING)
+            Tuning(**written["tuning"])
+        return dict(written)
+    except (OSError, ValueError, TypeError):
+        return {}
 
 
 def _part_to_measure(parts: dict[str, Masked]) -> str:
@@ -303,11 +388,12 @@ def _measured(
         images: Source = parts[name].images
         worst = tuple(images.name(i) for i in scores.worst(3).tolist())
     seconds = time.monotonic() - began
-    return SegmentationResult(classifier, left_out, scores, name, worst, seconds)
+    return SegmentationResult(classifier.preprocessing, left_out, scores, name, worst, seconds)
 
 
 def _page(
     request: MaskRequest,
+    classifier: Classifier,
     result: SegmentationResult,
     masked: Masked,
     run_dir: Path,
@@ -317,13 +403,15 @@ def _page(
     """Write the page about the images that the model was measured on."""
     assert result.scores is not None  # there are such images
     facts: dict[str, object] = {
-        "model": f"{CLOSED_FORM}, from {request.init}",
+        "model": f"{result.chosen}, from {request.init}",
         "images": f"{counted(len(masked), 'image')} of {request.data} ({result.test_name})",
-        "preprocessing": str(result.classifier.preprocessing),
+        "preprocessing": str(result.preprocessing),
         "cross-validated": f"{result.left_out.text()} mean IoU of the training images",
         "seconds": f"{result.seconds:.1f}",
     }
-    runtime = map_runtime(result.classifier, str(device), precision)
+    for name, metric in result.held_out:
+        facts[f"held out, {name}"] = f"{metric.text()} mean IoU"
+    runtime = map_runtime(classifier, str(device), precision)
     return write_mask_page(
         run_dir / PAGE, run_dir.name, runtime, masked, result.scores, result.metrics, facts
     )
@@ -331,18 +419,29 @@ def _page(
 
 def plan(request: MaskRequest) -> dict[str, Any]:
     """What the run is made of, by which the same command knows it."""
-    return {"init": request.init, "data": request.data, "masks": request.masks}
+    return {
+        "init": request.init,
+        "data": request.data,
+        "masks": request.masks,
+        "legend": str(request.legend or ""),
+        "ignore": request.ignore,
+        "tokens": request.tokens,
+        "minutes": request.minutes,
+    }
 
 
-def record(
-    request: MaskRequest, result: SegmentationResult, tried: list[Tried], best: Tried
-) -> dict[str, Any]:
+def record(request: MaskRequest, result: SegmentationResult, stage: Stage) -> dict[str, Any]:
     """What is written about the run beside its model."""
+    tuning = {}
+    if stage.tuning.steps:
+        tuning = {"tuning": stage.tuning._asdict()}
     return {
         **plan(request),
-        "reading": best.reading._asdict() | {"rare": best.rare},
-        "tried": [each.reading._asdict() | {"miou": each.miou} for each in tried],
+        **tuning,
+        **stage.record,
         "left_out": result.left_out.to_json(),
+        "chosen": result.chosen,
+        "held_out": {name: metric.to_json() for name, metric in result.held_out},
         "measured_on": result.test_name,
         "metrics": {metric.name: metric.to_json() for metric in result.metrics},
         "worst": list(result.worst),

@@ -8,7 +8,9 @@ from typing import Any
 
 from rich.table import Table
 
+from vitkit.data import TargetKind
 from vitkit.evaluation import EvaluatorName
+from vitkit.objectives import Segmentation
 from vitkit.recipes import Facts, Recipe, facts_of, resolve
 from vitkit.system.console.messages import say
 from vitkit.system.console.progress import working
@@ -148,13 +150,16 @@ def plan(
 def _facts(recipe: Recipe, examples: int, classes: int) -> Facts:
     """The number of images and the classes: the given ones if `examples` is above 0, else counted. Raises
     BadSettings if there are no images to count."""
+    kind: TargetKind = "class"
+    if isinstance(recipe.objective, Segmentation):
+        kind = "mask"
     if examples:
-        return Facts(examples, tuple(map(str, range(classes))))
+        return Facts(examples, tuple(map(str, range(classes))), kind)
     data = recipe.data
     if data.source:
         splits = open_to_divide(data, typed=True)
         training = divide(splits, data)["train"]
-        return Facts(len(training), tuple(splits.labels))
+        return Facts(len(training), tuple(splits.labels), kind)
 
     # The facts of the data set of a recipe of the paper. Other recipes get made-up facts, if their length
     # does not depend on them
@@ -171,7 +176,7 @@ def _facts(recipe: Recipe, examples: int, classes: int) -> Facts:
             "give it with `examples`, such as `examples=1281167`, or give the images with "
             "`data.source`"
         )
-    return Facts(recipe.batch, tuple(map(str, range(classes))))
+    return Facts(recipe.batch, tuple(map(str, range(classes))), kind)
 
 
 def _memory_table(needs: PeakMemory, recipe: Recipe, machine: Machine) -> Table:

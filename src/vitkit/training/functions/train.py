@@ -138,7 +138,12 @@ class Trained(Rows, MadeModel):
         if not self.classifier.labels:
             yield f"next: {step('finetune', self.run_dir, DATA)}, which gives it a head"
             return
-        evaluate = step("evaluate", self.run_dir, self.run.recipe["data"]["source"])
+        data = self.run.recipe["data"]
+        if data.get("masks"):
+            evaluate = step("evaluate", self.run_dir, data["source"], masks=data["masks"])
+            yield f"next: {evaluate}, or {step('segment', self.run_dir, IMAGES, to='masks')}"
+            return
+        evaluate = step("evaluate", self.run_dir, data["source"])
         yield f"next: {evaluate}, or {step('predict', self.run_dir, IMAGES)}"
 
 

@@ -62,6 +62,9 @@ OF_DATA: dict[str, Any] = {
     "notes": list[str],
     "made_fingerprint": str | None,
     "readers": int,
+    "masks": str,
+    "masks_fingerprint": dict[str, str],
+    "legend": dict,
 }
 """Types of the values in data.json."""
 

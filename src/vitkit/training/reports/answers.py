@@ -8,6 +8,7 @@ a forward pass for each photograph: without a request, it is computed only for s
 import math
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -202,6 +203,8 @@ def _opened(run: Recorded) -> tuple[Data, Splits]:
         columns = Columns(**settings["columns"])
     except TypeError as error:
         raise BadRun(f"the columns in the run's recipe.json are damaged: {error}") from None
+    if settings.get("masks"):  # the images are opened without them
+        columns = replace(columns, target="none", label=None)
     data = Data(
         source=source,
         columns=columns,

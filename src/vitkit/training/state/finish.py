@@ -192,6 +192,9 @@ def trained(recipe: Recipe, run_dir: Path, state: State, facts: Facts, say: Say)
     origin["groups"] = state.record["data"].get("groups", "none")
     if held_out := state.record["data"].get("made_fingerprint"):
         origin["held_out"] = held_out
+    if recipe.data.masks:
+        origin["masks"] = recipe.data.masks
+        origin["legend"] = state.record["data"]["legend"]
     return Classifier(
         merged(model),
         recipe.data.preprocessing,

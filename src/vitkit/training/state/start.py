@@ -40,7 +40,8 @@ def begin(recipe: Recipe, run_dir: Path, data: RunData, device: torch.device, sa
     model = create(recipe.model, device, recipe.seed)
     published = None
     if recipe.init and not resumes:
-        published = take_weights(model, recipe.init, output_names(recipe, data.facts), say)
+        labels = output_names(recipe, data.facts)
+        published = take_weights(model, recipe.init, labels, say, recipe.init_head)
         license = None
         if published.license is not None:
             license = asdict(published.license)
@@ -86,16 +87,27 @@ def begin(recipe: Recipe, run_dir: Path, data: RunData, device: torch.device, sa
     return state
 
 
-def take_weights(model: Model, source: str, labels: tuple[str, ...], say: Say) -> Classifier:
-    """Load published or trained weights into a model, except for its head, which stays new; returns the
-    published model. Its licence applies to the trained model too.
+def take_weights(
+    model: Model, source: str, labels: tuple[str, ...], say: Say, with_head: bool = False
+) -> Classifier:
+    """Load published or trained weights into a model, except for its head, which stays new unless `with_head`;
+    returns the published model. Its licence applies to the trained model too.
 
-    Raises VitkitError if the weights are of another architecture, with every setting that differs.
+    Raises VitkitError if the weights are of another architecture, with every setting that differs, and if their
+    head is needed and has other classes.
     """
     # Load the weights at this model's image size, resampling position embeddings as the recipe says. Settings
     # that are not in their file are taken from the recipe's model
     published, left_out = load_for(source, model.config)
-    fitted, notes = fitted_to(published, model.config, labels)
+    if with_head and published.labels != labels:
+        raise BadSettings(
+            f"the head of {source} has other classes than the images, so a run cannot begin with it: leave out "
+            "`init_head`"
+        )
+    fitted = published
+    notes: list[str] = []
+    if not with_head:
+        fitted, notes = fitted_to(published, model.config, labels)
 
     # The architectures must be equal
     theirs = to_json(fitted.model.config, ModelConfig)
@@ -111,7 +123,7 @@ def take_weights(model: Model, source: str, labels: tuple[str, ...], say: Say) -
 
     weights = model.state_dict()
     for name, tensor in fitted.model.state_dict().items():
-        if not name.startswith("head."):
+        if with_head or not name.startswith("head."):
             weights[name] = tensor
     model.load_state_dict(weights)
     for note in (*left_out, *notes):

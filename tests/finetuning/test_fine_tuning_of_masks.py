@@ -1,0 +1,218 @@
+"""Models of every pixel are fine-tuned from the closed form on, and kept only if held-out images tell them apart."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from pictures import encoded
+from processes import together
+
+import vitkit
+from vitkit.data import Columns, Preprocessing
+from vitkit.evaluation import SegmentationScores
+from vitkit.finetuning.segmentation.choice import Candidate, best, gain
+from vitkit.finetuning.segmentation.fine_tuning import (
+    START,
+    data_of,
+    may_be_mirrored,
+    recipe_of,
+    with_steps,
+)
+from vitkit.finetuning.segmentation.first_model import HELD_OUT, folds_with
+from vitkit.models import create, vit
+from vitkit.system.errors import BadSettings
+from vitkit.weights import Classifier, dense, load, save
+
+COLOURS = np.array([[200, 60, 60], [60, 60, 200]])
+CONFIG = vit("mu/16", image=(16, 16), patch=4, depth=3, classes=2)
+
+
+def scores_of(right, groups=None):
+    """The scores of images with 100 pixels of each of two classes, of which so many are right."""
+    right = np.array(right)
+    truth = np.full_like(right, 100)
+    predicted = right + (100 - right)[:, ::-1]
+    nothing = np.zeros_like(right)
+    return SegmentationScores(("a", "b"), truth, predicted, right, nothing, nothing, groups)
+
+
+def candidate(name, scores):
+    return Candidate(name, None, scores)
+
+
+def test_a_gain_is_kept_if_it_is_more_than_its_standard_error():
+    random = np.random.default_rng(0)
+    first = scores_of(random.integers(70, 90, (30, 2)))
+    noise = random.integers(-6, 7, (30, 2))
+    same = scores_of(first.right + noise - noise.mean(0).round().astype(int))
+    better = scores_of(np.minimum(first.right + 5 + noise, 100))
+    one, two, three = (
+        candidate(name, scores)
+        for name, scores in (("first", first), ("same", same), ("better", better))
+    )
+    assert best([one, two]) is one and best([one, two, three]) is three
+    worse = candidate("worse", scores_of(first.right - 5))
+    assert best([one, worse]) is one
+    own = gain(first, better)
+    assert own.value == pytest.approx(np.mean(better.iou()) - np.mean(first.iou()))
+    assert 0 < own.standard_error < own.value
+    assert gain(first, first).value == 0 == gain(first, first).standard_error
+
+
+def test_images_of_one_group_are_one_observation():
+    random = np.random.default_rng(1)
+    right = random.integers(70, 90, (20, 2))
+    change = np.repeat(random.integers(-9, 10, (4, 2)), 5, axis=0)
+    groups = np.repeat(np.arange(4), 5)
+    alone = gain(scores_of(right), scores_of(right + change)).standard_error
+    together_ = gain(scores_of(right, groups), scores_of(right + change, groups)).standard_error
+    assert together_ > 1.3 * alone
+
+
+def test_held_out_images_are_a_fold_of_their_own():
+    groups = np.arange(20) // 2
+    held_out = np.array([2, 3, 10, 11])
+    folds = folds_with(held_out, 20, groups)
+    assert np.array_equal(np.flatnonzero(folds == HELD_OUT), held_out)
+    assert set(folds.tolist()) == {0, 1, 2, 3, 4}
+    assert all(len(set(folds[groups == group])) == 1 for group in range(10))
+    assert set(folds_with(np.zeros(0, np.int64), 20, None)) == {0, 1, 2, 3, 4}
+
+
+def test_classes_of_the_left_and_the_right_are_not_mirrored():
+    assert may_be_mirrored(["lung", "heart", "bright"])
+    assert not may_be_mirrored(["Left lung", "heart"])
+    assert not may_be_mirrored(["lung_right"])
+
+
+def test_the_recipe_begins_with_the_closed_form_and_divides_as_it_does(tmp_path):
+    classifier = Classifier(create(CONFIG, seed=0), Preprocessing(size=(16, 16)), ("a", "b"))
+    start = dense(classifier, ("x", "left y"), 2)
+    data = data_of("photos", "masks", None, 3, Columns())
+    recipe = recipe_of(start, tmp_path, data, 0.25, "float32", on_gpu=False)
+    assert recipe.init == str(tmp_path) and recipe.init_head and recipe.objective.rare == 0.25
+    assert recipe.data.parts == "select" and recipe.data.hold_out == 0.2
+    assert recipe.data.augmentation.resize == 32 and not recipe.data.augmentation.flip
+    assert recipe.data.augmentation.size == recipe.training_preprocessing.size == (24, 24)
+    assert recipe.data.preprocessing.is_native and recipe.data.ignore == 3
+    ready = with_steps(recipe, 40, False)
+    assert ready.length.n == 40 == ready.evaluate_every.n and ready.optim.warmup.n == 4
+
+
+@pytest.fixture(scope="module")
+def scenes(tmp_path_factory):
+    """Photographs of a rectangle in front of noise, with masks, and a small pre-trained model."""
+    folder = tmp_path_factory.mktemp("scenes")
+    random = np.random.default_rng(0)
+    for number in range(36):
+        mask = np.zeros((32, 48), np.uint8)
+        top, left = random.integers(0, 14, 2)
+        mask[top : top + 16, left : left + 20] = 1
+        pixels = np.clip(COLOURS[mask] + random.normal(0, 60, (32, 48, 3)), 0, 255)
+        part = "train" if number < 30 else "test"
+        for kind, content in (("photos", pixels.astype(np.uint8)), ("masks", mask)):
+            file = folder / kind / part / f"{number}.png"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(encoded(content, "PNG"))
+    classifier = Classifier(create(CONFIG, seed=0), Preprocessing(size=(16, 16)), ("a", "b"))
+    save(classifier, folder / "pretrained")
+    return folder
+
+
+def make(scenes, run_dir, **settings):
+    return vitkit.finetune(
+        str(scenes / "pretrained"), str(scenes / "photos"), masks=str(scenes / "masks"),
+        workdir=run_dir, device="cpu", tokens=100, **{"minutes": 30, **settings},
+    )  # fmt: skip
+
+
+class Killed(BaseException):
+    """Ends a command as a signal does."""
+
+
+def same_weights(one, other) -> bool:
+    ours, theirs = (load(path, quiet=True).model.state_dict() for path in (one, other))
+    return all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+@pytest.mark.slow
+def test_fine_tuning_is_chosen_by_held_out_images_and_continues_when_killed(
+    scenes, tmp_path, monkeypatch, capsys
+):
+    made = make(scenes, tmp_path / "run")
+    written = json.loads((tmp_path / "run/masks.json").read_text())
+    assert list(written["held_out"]) == ["closed form", "fine-tuned", "average of both"]
+    assert made.masks.chosen == written["chosen"] and "mean IoU on held-out images" in str(made)
+    assert f"kept: {made.masks.chosen}" in str(made)
+    assert made.classifier.origin["head"] == made.masks.chosen
+    assert "held out, fine-tuned" in made.path.read_text()
+    counts = json.loads((tmp_path / "run/fine-tuned/data.json").read_text())["counts"]
+    assert counts == {
+        "train": 24,
+        "val": 6,
+    }  # as the closed form without them; the test images stay apart
+    again = vitkit.evaluate(made, scenes / "photos", masks=scenes / "masks", device="cpu")
+    assert again["miou"] == pytest.approx(made.accuracy, abs=0.002)  # bfloat16 or not
+
+    # A killed run continues with the same bits
+    import vitkit.training.loop as loop
+
+    advance = loop.advance
+
+    def killed(recipe, state, *rest, **more):
+        if state.step == 100:
+            raise Killed
+        advance(recipe, state, *rest, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "advance", killed)
+        with pytest.raises(Killed):
+            make(scenes, tmp_path / "killed")
+    assert load(tmp_path / "killed", quiet=True).origin["head"] == "closed form"
+    capsys.readouterr()
+    make(scenes, tmp_path / "killed")
+    assert "continuing at step 60" in capsys.readouterr().err
+    for part in ("fine-tuned", "model"):
+        assert same_weights(tmp_path / "run" / part, tmp_path / "killed" / part)
+
+    # Other minutes begin again, and none at all leave the closed form
+    shutil.copytree(tmp_path / "run", tmp_path / "other")
+    make(scenes, tmp_path / "other", minutes=0)
+    assert not (tmp_path / "other/fine-tuned").exists()
+    assert not same_weights(tmp_path / "other", tmp_path / "other" / START)  # of all images
+
+
+@pytest.mark.slow
+def test_several_processes_make_one_model(scenes, tmp_path):
+    def act():
+        make(scenes, tmp_path / "two", quiet=True)
+
+    assert together(2, act) == [0, 0]
+    make(scenes, tmp_path / "one", quiet=True)
+    ours, theirs = (
+        load(tmp_path / name / "fine-tuned", quiet=True).model.state_dict()
+        for name in ("one", "two")
+    )
+    for name, weight in ours.items():
+        torch.testing.assert_close(weight, theirs[name], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_too_little_time_and_too_few_images_leave_the_closed_form(scenes, tmp_path, capsys):
+    made = make(scenes, tmp_path / "short", minutes=1e-4)
+    said = capsys.readouterr().err
+    assert "too long for 0 seconds" in said and made.masks.chosen == "closed form"
+    assert not (tmp_path / "short/fine-tuned").exists()
+    for kind in ("photos", "masks"):
+        for part, numbers in (("train", range(8)), ("test", range(30, 32))):
+            (tmp_path / kind / part).mkdir(parents=True)
+            for number in numbers:
+                name = f"{kind}/{part}/{number}.png"
+                shutil.copy(scenes / name, tmp_path / name)
+    shutil.copytree(scenes / "pretrained", tmp_path / "pretrained")
+    make(tmp_path, tmp_path / "few")
+    assert "nothing is fine-tuned: fewer than 5 images" in capsys.readouterr().err
+    with pytest.raises(BadSettings, match="`minutes` is -1"):
+        make(scenes, tmp_path / "never", minutes=-1)
