@@ -247,11 +247,13 @@ def compared(images: Images, options: argparse.Namespace) -> tuple[dict, dict]:
 def overlap(found: np.ndarray, images: Images) -> float:
     """AUPRO of the distances of all patches, (T, N)."""
     maps = []
+    regions = []  # the numbers of the pixels of each
     for row, own in zip(found, images.regions or (), strict=True):
         height, width = own[0].shape if own else (160, 160)
         small = Image.fromarray(row.reshape(images.grid).astype(np.float32))
         maps.append(np.asarray(small.resize((width, height), Image.Resampling.BILINEAR)))
-    return per_region_overlap(maps, images.regions or ())
+        regions.append([np.flatnonzero(mask) for mask in own])
+    return per_region_overlap(maps, regions)
 
 
 def mean_and_error(values: list[float]) -> list[float]:

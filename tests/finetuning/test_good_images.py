@@ -493,6 +493,8 @@ def test_an_exported_file_has_the_score_and_the_map(shared, tmp_path):
     of_file = vitkit.evaluate(path, test, quiet=True)
     assert of_file["auroc"] == pytest.approx(of_model["auroc"], abs=1e-3)
     at_least(of_model["auroc"], 0.7)
+    learned = [vitkit.evaluate(each, data, quiet=True)["in_memory"] for each in (made, path)]
+    assert learned == [made.good.used] * 2  # what is in memory, the file knows as well
 
 
 def test_images_are_turned_if_the_good_ones_are(pretrained, tmp_path):

@@ -38,8 +38,7 @@ from vitkit.system.storage.files import (
     write_where_said,
 )
 from vitkit.system.storage.private import public as without_secrets
-from vitkit.weights import Hints, ModelLike
-from vitkit.weights.destination import check_model_replaceable
+from vitkit.weights import Hints, ModelLike, check_model_replaceable
 
 if TYPE_CHECKING:
     from vitkit.evaluation.benchmarks.corruptions import Corruption

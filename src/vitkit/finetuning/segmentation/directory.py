@@ -12,7 +12,8 @@ from vitkit.finetuning.segmentation.fine_tuning import NAME, RUN, START, Tuning
 from vitkit.system.console.messages import say
 from vitkit.system.storage.files import NUMBER, Types, check_replaceable, check_types, parse_json
 from vitkit.training import Occupied, remove_run
-from vitkit.weights.destination import DESCRIPTIONS, check_model_replaceable
+from vitkit.weights import check_model_replaceable
+from vitkit.weights.destination import DESCRIPTIONS
 
 RECORD = "masks.json"  # in the run directory
 PAGE = "report.html"
