@@ -7,8 +7,8 @@ from served import make_model_of_masks
 
 import vitkit
 from vitkit.apps.label.function import FeatureModel
-from vitkit.system.errors import VitkitError
 from vitkit.prediction.functions import common
+from vitkit.system.errors import VitkitError
 from vitkit.weights import Hints
 
 MODEL = make_model_of_masks()

@@ -13,7 +13,7 @@ from processes import together
 import vitkit
 from vitkit.data import Columns, Preprocessing
 from vitkit.evaluation import SegmentationScores
-from vitkit.finetuning.segmentation.choice import Candidate, best, gain
+from vitkit.finetuning.segmentation.choice import Candidate, best, gain, has_learned_masks
 from vitkit.finetuning.segmentation.directory import RECORD, check_own, continued
 from vitkit.finetuning.segmentation.fine_tuning import (
     RUN,
@@ -252,6 +252,20 @@ def test_held_out_images_have_no_part_in_the_model_that_is_compared(scenes, tmp_
     assert one.left_out == other.left_out and len(one.best.counts) == 24
     states = [each.classifier.model.state_dict() for each in made]
     assert not all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+
+
+@pytest.mark.slow
+def test_a_closed_form_of_a_backbone_that_learned_masks_says_so(scenes, tmp_path):
+    published = load(scenes / "pretrained", quiet=True)
+    tuned = dense(published, ("background", "object"), 2, 100)
+    for head, expected in (("closed form", False), ("fine-tuned", True)):
+        save(replace(tuned, origin={"head": head}), tmp_path / head)
+        made = vitkit.finetune(
+            str(tmp_path / head), str(scenes / "photos"), masks=str(scenes / "masks"), minutes=0,
+            tokens=100, workdir=tmp_path / f"{head} again", device="cpu",
+        )  # fmt: skip
+        assert made.classifier.origin["head"] == "closed form"
+        assert has_learned_masks(made.classifier) == expected
 
 
 def test_images_of_one_group_and_held_out_ones_compare_nothing(scenes):

@@ -270,7 +270,11 @@ def test_other_ranks_wait_for_long_work(tmp_path):
 def test_alone_nothing_is_exchanged():
     total = torch.ones(2)
     assert world() == (0, 1) and sum_over_ranks(total) is total and from_every_rank(3) == [3]
-    assert from_rank_0(lambda: 5) == 5 == long_from_rank_0(lambda: 5) and any_rank(True) and not any_rank(False)
+    assert (
+        from_rank_0(lambda: 5) == 5 == long_from_rank_0(lambda: 5)
+        and any_rank(True)
+        and not any_rank(False)
+    )
 
 
 def test_a_batch_that_cannot_be_shared_is_a_sentence(recipe, tmp_path):

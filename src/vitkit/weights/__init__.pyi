@@ -8,6 +8,7 @@ from .classifier import evaluating as evaluating
 from .classifier import no_answer as no_answer
 from .classifier import with_temperature as with_temperature
 from .dense_prediction import dense as dense
+from .destination import check_model_replaceable as check_model_replaceable
 from .files.content import DAMAGE as DAMAGE
 from .files.hub import hub_answers as hub_answers
 from .files.safetensors import write_safetensors as write_safetensors

@@ -30,7 +30,6 @@ from vitkit.system.errors import BadSettings
 from vitkit.system.functions.arguments import name_of
 from vitkit.system.functions.results import Rows
 from vitkit.system.functions.steps import DATA, IMAGES, changed_fields, step
-from vitkit.system.storage.private import public as without_secrets
 from vitkit.system.storage.files import (
     MARK,
     as_utf8,
@@ -38,8 +37,8 @@ from vitkit.system.storage.files import (
     check_replaceable,
     write_where_said,
 )
-from vitkit.weights import Hints, ModelLike
-from vitkit.weights.destination import check_model_replaceable
+from vitkit.system.storage.private import public as without_secrets
+from vitkit.weights import Hints, ModelLike, check_model_replaceable
 
 if TYPE_CHECKING:
     from vitkit.evaluation.benchmarks.corruptions import Corruption
@@ -210,7 +209,7 @@ def check_files(files: Sequence[Path], directory: Path | None) -> None:
         check_replaceable(file)
     if directory is not None:
         check_can_be_made(directory)
-        check_model_replaceable(directory, ("config.json", "preprocessor_config.json"))
+        check_model_replaceable(directory)
 
 
 def _metrics(report: Report) -> Iterator[str | Table]:

@@ -12,7 +12,7 @@ from vitkit.finetuning.segmentation.fine_tuning import NAME, RUN, START, Tuning
 from vitkit.system.console.messages import say
 from vitkit.system.storage.files import NUMBER, Types, check_replaceable, check_types, parse_json
 from vitkit.training import Occupied, remove_run
-from vitkit.weights.destination import DESCRIPTIONS, check_model_replaceable
+from vitkit.weights import check_model_replaceable
 
 RECORD = "masks.json"  # in the run directory
 PAGE = "report.html"
@@ -33,10 +33,12 @@ def check_own(run_dir: Path) -> None:
             raise _not_ours(folder)
     start, run = folders
     recipe = _read(run / "recipe.json")
-    begins_with = Path(str(recipe.get("init", "")))  # from another working directory by another path
+    begins_with = Path(
+        str(recipe.get("init", ""))
+    )  # from another working directory by another path
     if recipe and (recipe.get("name"), begins_with.name) != (NAME, START):
         raise _not_ours(run)
-    check_model_replaceable(start, DESCRIPTIONS)
+    check_model_replaceable(start)
     check_replaceable(run_dir / PAGE)
 
 

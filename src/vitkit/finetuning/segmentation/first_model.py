@@ -106,9 +106,7 @@ def first_model(
     classifier = _with_head(published, train.labels, tokens, sums, (), best, to_logits)
     without = classifier
     if held_out_folds:
-        without = _with_head(
-            published, train.labels, tokens, sums, held_out_folds, best, to_logits
-        )
+        without = _with_head(published, train.labels, tokens, sums, held_out_folds, best, to_logits)
     return FirstModel(classifier, without, best, tried)
 
 

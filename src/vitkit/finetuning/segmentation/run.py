@@ -30,8 +30,10 @@ from vitkit.finetuning.segmentation.choice import (
     AVERAGE,
     CLOSED_FORM,
     FINE_TUNED,
+    LEARNED_MASKS,
     Candidate,
     best,
+    has_learned_masks,
 )
 from vitkit.finetuning.segmentation.directory import (
     MODEL,
@@ -188,9 +190,7 @@ def make(
                     ends_at,
                     device,
                 )
-        return long_from_rank_0(
-            lambda: _finish(request, run_dir, stage, device, arithmetic, began)
-        )
+        return long_from_rank_0(lambda: _finish(request, run_dir, stage, device, arithmetic, began))
 
 
 class Stage(NamedTuple):
@@ -277,6 +277,8 @@ def _begin(
         **made,
         "learned": [fingerprint(train.images)],
     }
+    if has_learned_masks(published):
+        origin[LEARNED_MASKS] = True
     save(replace(first.classifier, origin=origin), run_dir / MODEL)
     say(f"after {time.monotonic() - began:.1f} s a first model is in {run_dir / MODEL}")
     reading = first.best.reading
