@@ -203,7 +203,8 @@ def test_several_processes_make_one_model(scenes, tmp_path):
         for name in ("one", "two")
     )
     for name, weight in ours.items():
-        torch.testing.assert_close(weight, theirs[name], rtol=1e-3, atol=1e-4)
+        # Adam enlarges the rounding of small gradients; a weight moves by some 1e-2
+        torch.testing.assert_close(weight, theirs[name], rtol=1e-3, atol=5e-4)
 
 
 @pytest.mark.slow
