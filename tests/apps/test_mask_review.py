@@ -143,6 +143,9 @@ def test_the_command_writes_a_page_and_lists_images(photos, tmp_path, capsys, mo
     words = ["data", "review", str(photos), str(tmp_path / "model"), "--masks", "masks"]
     assert main([*words, "--output", str(tmp_path / "again.html")]) == 1
     assert "was fine-tuned on masks, which it may remember" in capsys.readouterr().err
+    model.origin["backbone_learned_masks"] = True  # by a closed form of a fine-tuned backbone
+    with pytest.raises(BadSettings, match="was fine-tuned on masks"):
+        vitkit.review(str(photos), model, masks="masks", output=tmp_path / "again.html")
     for line in found.__class__(**{**vars(found), "json": True}).shown():
         values = json.loads(line)
         assert {"image", "mask", "doubt", "iou", "regions", "part"} == set(values)

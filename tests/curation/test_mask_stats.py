@@ -11,7 +11,9 @@ import vitkit
 from vitkit.cli.entry import main
 from vitkit.curation.masks import survey_masks
 from vitkit.data import IGNORED, splits_with_masks
+from vitkit.recipes import Data
 from vitkit.system.errors import BadData, BadSettings
+from vitkit.training.data import open_data
 
 MASK = np.zeros((16, 24), np.uint8)
 MASK[2:10, 3:12] = 1  # 72 pixels
@@ -120,9 +122,25 @@ def test_the_command_prints_them_and_what_comes_next(photos, capsys):
             stats(str(photos), **given)
     with pytest.raises(BadSettings, match="`tokens` is 0"):
         stats(str(photos), masks="masks", tokens=0)
-    with pytest.raises(BadSettings, match="`test` and `exclude` are for images without masks"):
+    with pytest.raises(BadSettings, match="`test` is for images without masks"):
         stats(str(photos), masks="masks", test="digits")
 
 
 def stats(*given, **settings):
     return vitkit.stats(*given, workers=0, quiet=True, **settings)
+
+
+def test_images_that_are_in_two_parts_are_listed_for_training(photos, tmp_path):
+    random = np.random.default_rng(0)
+    for number in (0, 2):  # the others of both parts are the same
+        put(photos / f"images/train/{number}.png", random.integers(0, 255, (16, 24, 3), np.uint8))
+    legend = photos / "legend.txt"
+    found = stats(str(photos), masks="masks", legend=legend, exclude=tmp_path / "list.csv")
+    assert "wrote 1 training images" in str(found)
+    assert "data__exclude=" in found.next_step and "data__masks='masks'" in found.next_step
+    data = Data(
+        source=str(photos), masks="masks", legend=str(legend), exclude=str(tmp_path / "list.csv")
+    )
+    train = open_data(data, (), tmp_path / "run", print).train
+    assert sorted(train.name(i)[-5:] for i in range(len(train))) == ["0.png", "2.png"]
+    assert train.target_kind == "mask"

@@ -43,6 +43,8 @@ def test_regions_are_those_of_a_slow_search(seed, smallest):
         rows, columns = np.nonzero(region.inside)
         own = sorted(zip((rows + top).tolist(), (columns + left).tolist(), strict=True))
         assert own == pixels
+    others = [each.number for each in regions(mask, 255, smallest, without=[2])]
+    assert others == [each.number for each in found if each.number != 2]
     assert not list(regions(mask, 2, smallest)) or mask.min() < 2
     assert list(regions(np.full((3, 3), IGNORED, np.uint8), 255)) == []
 

@@ -227,6 +227,28 @@ def test_a_key_has_no_folders_that_only_say_what_is_in_them():
     assert str(key_of("cats/a.png")) == "cats/a.png"
 
 
+def test_folders_of_one_name_here_and_in_the_data_set(tmp_path, monkeypatch):
+    data = tmp_path / "photos"
+    put(data / "images/a.png")
+    put(data / "masks/a.png", [0, 1])
+    put(tmp_path / "masks/a.png", [0, 1])
+    put(tmp_path / "plain/a.png")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BadData, match=f"may be {tmp_path}/masks or photos/masks: give the whole"):
+        opened("photos", "masks")
+    names, _, _ = opened("plain", "masks")
+    assert names == {"train": ["a"]}
+    monkeypatch.chdir(data)
+    names, _, _ = opened(".", "masks")
+    assert names == {"train": ["a"]}
+    (data / "masks").rename(data / "other")
+    put(data / "train/images/b.png")
+    put(data / "train/masks/b.png", [0, 1])
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BadData, match=f"{tmp_path}/masks or photos/train/masks"):
+        opened("photos", "masks")
+
+
 def test_a_folder_of_masks_that_is_not_there(tmp_path):
     put(tmp_path / "photos/a.png")
     for masks in ("masks", "../masks", "a/b/masks", str(tmp_path / "masks")):

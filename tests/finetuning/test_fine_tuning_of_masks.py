@@ -13,7 +13,7 @@ from processes import together
 import vitkit
 from vitkit.data import Columns, Preprocessing
 from vitkit.evaluation import SegmentationScores
-from vitkit.finetuning.segmentation.choice import Candidate, best, gain
+from vitkit.finetuning.segmentation.choice import Candidate, best, gain, has_learned_masks
 from vitkit.finetuning.segmentation.directory import RECORD, check_own, continued
 from vitkit.finetuning.segmentation.fine_tuning import (
     RUN,
@@ -148,7 +148,7 @@ def test_fine_tuning_is_chosen_by_held_out_images_and_continues_when_killed(
     scenes, tmp_path, monkeypatch, capsys
 ):
     made = make(scenes, tmp_path / "run")
-    assert capsys.readouterr().err.count("without a legend") == 1
+    assert capsys.readouterr().err.count("the masks have 2 values") == 1
     written = json.loads((tmp_path / "run/masks.json").read_text())
     assert list(written["held_out"]) == ["closed form", "fine-tuned", "average of both"]
     assert made.masks.chosen == written["chosen"] and "mean IoU on held-out images" in str(made)
@@ -203,7 +203,8 @@ def test_several_processes_make_one_model(scenes, tmp_path):
         for name in ("one", "two")
     )
     for name, weight in ours.items():
-        torch.testing.assert_close(weight, theirs[name], rtol=1e-3, atol=1e-4)
+        # Adam enlarges the rounding of small gradients; a weight moves by some 1e-2
+        torch.testing.assert_close(weight, theirs[name], rtol=1e-3, atol=5e-4)
 
 
 @pytest.mark.slow
@@ -252,6 +253,20 @@ def test_held_out_images_have_no_part_in_the_model_that_is_compared(scenes, tmp_
     assert one.left_out == other.left_out and len(one.best.counts) == 24
     states = [each.classifier.model.state_dict() for each in made]
     assert not all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+
+
+@pytest.mark.slow
+def test_a_closed_form_of_a_backbone_that_learned_masks_says_so(scenes, tmp_path):
+    published = load(scenes / "pretrained", quiet=True)
+    tuned = dense(published, ("background", "object"), 2, 100)
+    for head, expected in (("closed form", False), ("fine-tuned", True)):
+        save(replace(tuned, origin={"head": head}), tmp_path / head)
+        made = vitkit.finetune(
+            str(tmp_path / head), str(scenes / "photos"), masks=str(scenes / "masks"), minutes=0,
+            tokens=100, workdir=tmp_path / f"{head} again", device="cpu",
+        )  # fmt: skip
+        assert made.classifier.origin["head"] == "closed form"
+        assert has_learned_masks(made.classifier) == expected
 
 
 def test_images_of_one_group_and_held_out_ones_compare_nothing(scenes):

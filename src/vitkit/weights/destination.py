@@ -202,7 +202,7 @@ def _check_file(path: Path) -> None:
         )
 
 
-def check_model_replaceable(path: Path, descriptions: Iterable[str]) -> None:
+def check_model_replaceable(path: Path, descriptions: Iterable[str] = DESCRIPTIONS) -> None:
     """Raise VitkitError unless a model with these descriptions can be written to a directory without
     loss: it is new or empty, or contains an earlier model of vitkit. Other files in it are kept."""
     _check_link(path)

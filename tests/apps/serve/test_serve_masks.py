@@ -15,7 +15,7 @@ from served import ask_app, form, make_classifier, make_model_of_masks, running,
 
 import vitkit
 from vitkit.apps.serve.functions import app
-from vitkit.apps.serve.functions.serve import open_model
+from vitkit.apps.serve.functions.serve import _log_ready, open_model
 from vitkit.apps.serve.http.body import Limits
 from vitkit.apps.serve.masks import MOST_REGIONS, classifies_pixels, colours_of, values_of
 from vitkit.data.masks.regions import regions
@@ -118,6 +118,15 @@ def test_a_model_is_asked_by_its_own_path(server):
         answer = segment(other, PHOTOGRAPHS[0])
         assert answer.status == 422 and "send it to /predict" in answer.error
         assert "colours" not in other.ask("GET", "/model").json
+
+
+def test_the_next_step_is_a_path_that_answers(server, capsys):
+    assert server.words == ["ready for masks"]
+    for word, path in (("ready for masks", "/segment"), ("ready", "/predict")):
+        _log_ready("m", "http://here", word)
+        assert f"next: curl -F image=@photograph.jpg http://here{path}\n" in capsys.readouterr().err
+    _log_ready("m", "http://here", "reloaded")
+    assert capsys.readouterr().err == ""
 
 
 def test_the_limits_and_the_token_are_those_of_every_path():

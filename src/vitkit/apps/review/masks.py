@@ -15,7 +15,7 @@ from rich.table import Table
 
 from vitkit.apps.review.doubts import Judged, Kept, Region, judge, order_of
 from vitkit.data import Columns, Masked, masked, splits_with_masks
-from vitkit.finetuning import CLOSED_FORM
+from vitkit.finetuning.segmentation.choice import has_learned_masks
 from vitkit.finetuning.segmentation.closed_form import blocks_to_try
 from vitkit.inspection import (
     Markup,
@@ -30,7 +30,6 @@ from vitkit.inspection import (
 )
 from vitkit.models import ViTConfig
 from vitkit.prediction import overlay, palette
-from vitkit.runtimes import segments
 from vitkit.system.console.messages import say
 from vitkit.system.console.text import as_word, counted, printable, printable_name
 from vitkit.system.errors import BadData, BadImage, BadSettings, BadWeights
@@ -244,10 +243,10 @@ def review_masks(
 
 def _check_has_not_seen_masks(classifier: Classifier) -> None:
     """Raises BadSettings for a model whose backbone was fine-tuned on masks: it may remember them."""
-    if segments(classifier) and classifier.origin.get("head") != CLOSED_FORM:
+    if has_learned_masks(classifier):
         raise BadSettings(
             "the model was fine-tuned on masks, which it may remember, so it cannot judge them; give the weights "
-            f"that it was made of ({classifier.origin.get('init', 'published ones')})"
+            f"that were first fine-tuned, such as published ones ({classifier.origin.get('init', 'unknown')})"
         )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from vitkit.data import regions
 from vitkit.prediction import palette
-from vitkit.prediction.segmentation.palette import BACKGROUND, mask_png
+from vitkit.prediction.segmentation.palette import backgrounds, mask_png
 from vitkit.runtimes import Runtime
 
 MOST_REGIONS = 10_000  # of an image; more are counted, but not listed
@@ -41,10 +41,8 @@ def values_of(
             )
     listed = []
     count = 0
-    for region in regions(mask, len(labels), smallest):
+    for region in regions(mask, len(labels), smallest, backgrounds(labels)):
         label = labels[region.number]
-        if label.lower() in BACKGROUND:
-            continue
         count += 1
         if count <= MOST_REGIONS:
             listed.append({"label": label, "box": list(region.box), "area": region.area})

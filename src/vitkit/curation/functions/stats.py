@@ -166,8 +166,8 @@ def stats(
     """
     # Find the parts
     if masks:
-        if test or exclude:
-            raise BadSettings("`test` and `exclude` are for images without masks; leave them out")
+        if test:
+            raise BadSettings("`test` is for images without masks; leave it out")
         if tokens < 1:
             raise BadSettings(f"`tokens` is {tokens}; it is a number of patches, at least 1")
         splits = splits_with_masks(source, masks, columns, split_seed, groups, True)
@@ -225,6 +225,11 @@ def stats(
         split_settings["groups"] = groups
     if of_masks is not None:
         next_step = step("finetune", source, masks=masks, legend=legend, ignore=ignore)
+        if exclude:
+            of_masks_too = {"data__masks": masks, "data__legend": legend, "data__ignore": ignore}
+            next_step = step(
+                "train", RECIPE, data__source=source, **of_masks_too, data__exclude=exclude
+            )
         if of_masks.problems or any(part.problems for part in of_masks.parts.values()):
             next_step = f"correct what the warnings name, and then {next_step}"
     elif exclude:

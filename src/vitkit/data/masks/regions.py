@@ -3,7 +3,7 @@
 Legend: K classes, h w pixels of a mask.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,15 +35,17 @@ class Region(NamedTuple):
         return {"counts": counts, "size": list(size)}
 
 
-def regions(mask: np.ndarray, classes: int, smallest: int = 1) -> Iterator[Region]:
+def regions(
+    mask: np.ndarray, classes: int, smallest: int = 1, without: Collection[int] = ()
+) -> Iterator[Region]:
     """Yields the regions of each class of a mask, uint8 (h, w), that have `smallest` pixels at least; of each
-    class from the top."""
+    class from the top. without: classes whose regions are not looked for."""
     from scipy.ndimage import find_objects, label
 
     # The boxes of the classes, in one pass: 255 becomes the 0 that counts as nothing
     boxes = find_objects((mask + 1).astype(np.uint8), classes)
     for number, of_class in enumerate(boxes):
-        if of_class is None:
+        if of_class is None or number in without:
             continue
         top, left = (axis.start for axis in of_class)
         parts, count = label(mask[of_class] == number, structure=np.ones((3, 3)))

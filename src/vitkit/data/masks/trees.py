@@ -206,12 +206,27 @@ def has_columns(folder: str) -> bool:
 
 
 def _folders(root: Path, masks: str) -> list[Path]:
+    """The folders that `masks` may name. Raises BadData if these are one in the working directory and others in
+    DATA."""
     candidates = [Path(masks), root / masks, root.parent / masks]
     if Path(masks).is_absolute() or ".." in Path(masks).parts:
         candidates = [Path(masks)]
     for candidate in candidates:
         if candidate.is_dir() and not _is_same(candidate, root):
+            others = [] if candidate.is_absolute() else _inside(root, masks)
+            others = [other for other in others if not _is_same(candidate, other)]
+            if candidate == Path(masks) and others:
+                raise BadData(
+                    f"`masks={masks!r}` may be {candidate.absolute()} or {others[0]}: give the whole path"
+                )
             return [candidate]
+    return _inside(root, masks)
+
+
+def _inside(root: Path, masks: str) -> list[Path]:
+    """The folders of this name below DATA: DATA/masks, or else one in each part."""
+    if (root / masks).is_dir():
+        return [root / masks]
     if len(Path(masks).parts) != 1 or Path(masks).is_absolute():
         return []
     found = []

@@ -209,7 +209,7 @@ def check_files(files: Sequence[Path], directory: Path | None) -> None:
         check_replaceable(file)
     if directory is not None:
         check_can_be_made(directory)
-        check_model_replaceable(directory, ("config.json", "preprocessor_config.json"))
+        check_model_replaceable(directory)
 
 
 def _metrics(report: Report) -> Iterator[str | Table]:

@@ -10,11 +10,23 @@ import numpy as np
 
 from vitkit.evaluation import Metric, SegmentationScores
 from vitkit.evaluation.metrics.metric import resampled
+from vitkit.runtimes import segments
 from vitkit.weights import Classifier
 
 CLOSED_FORM = "closed form"
 FINE_TUNED = "fine-tuned"
 AVERAGE = "average of both"
+
+
+LEARNED_MASKS = "backbone_learned_masks"  # in the provenance of a model
+
+
+def has_learned_masks(classifier: Classifier) -> bool:
+    """Whether the backbone of a model has learned from masks, in its last training or an earlier one: it may
+    remember them, whatever its head is."""
+    if classifier.origin.get(LEARNED_MASKS):
+        return True
+    return segments(classifier) and classifier.origin.get("head") != CLOSED_FORM
 
 
 class Candidate(NamedTuple):

@@ -13,7 +13,6 @@ from vitkit.system.console.messages import say
 from vitkit.system.storage.files import NUMBER, Types, check_replaceable, check_types, parse_json
 from vitkit.training import Occupied, remove_run
 from vitkit.weights import check_model_replaceable
-from vitkit.weights.destination import DESCRIPTIONS
 
 RECORD = "masks.json"  # in the run directory
 PAGE = "report.html"
@@ -39,7 +38,7 @@ def check_own(run_dir: Path) -> None:
     )  # from another working directory by another path
     if recipe and (recipe.get("name"), begins_with.name) != (NAME, START):
         raise _not_ours(run)
-    check_model_replaceable(start, DESCRIPTIONS)
+    check_model_replaceable(start)
     check_replaceable(run_dir / PAGE)
 
 

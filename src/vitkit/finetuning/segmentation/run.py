@@ -30,8 +30,10 @@ from vitkit.finetuning.segmentation.choice import (
     AVERAGE,
     CLOSED_FORM,
     FINE_TUNED,
+    LEARNED_MASKS,
     Candidate,
     best,
+    has_learned_masks,
 )
 from vitkit.finetuning.segmentation.directory import (
     MODEL,
@@ -275,6 +277,8 @@ def _begin(
         **made,
         "learned": [fingerprint(train.images)],
     }
+    if has_learned_masks(published):
+        origin[LEARNED_MASKS] = True
     save(replace(first.classifier, origin=origin), run_dir / MODEL)
     say(f"after {time.monotonic() - began:.1f} s a first model is in {run_dir / MODEL}")
     reading = first.best.reading

@@ -17,6 +17,11 @@ BACKGROUND = frozenset(("background",))
 """Names, in small letters, of classes that are no things: an overlay leaves them as they are."""
 
 
+def backgrounds(labels: Sequence[str]) -> list[int]:
+    """The numbers of the classes that are no things."""
+    return [number for number, label in enumerate(labels) if label.lower() in BACKGROUND]
+
+
 def palette(labels: Sequence[str]) -> np.ndarray:
     """A colour for each class number from 0, uint8 (256, 3): Pascal VOC's, whose first is black. That is for a
     background; if the first class is none, the colours begin with the second."""

@@ -15,7 +15,7 @@ from vitkit.data import IMAGE_SUFFIXES, regions
 from vitkit.data.masks.legend import legend_text
 from vitkit.data.masks.regions import as_coco
 from vitkit.prediction.rows import csv_cell
-from vitkit.prediction.segmentation.palette import BACKGROUND, mask_png, overlay_jpeg
+from vitkit.prediction.segmentation.palette import backgrounds, mask_png, overlay_jpeg
 from vitkit.system.errors import BadSettings
 from vitkit.system.storage.files import MARK, as_utf8, check_replaceable, write_whole
 
@@ -92,9 +92,8 @@ class MaskFolder:
         self.rows.append([name, file.name, width, height, *shares])
         number = len(self.images) + 1
         self.images.append({"id": number, "file_name": name, "width": width, "height": height})
-        for region in regions(mask, len(self.labels), self.smallest):
-            if self.labels[region.number].lower() in BACKGROUND:
-                continue
+        no_things = backgrounds(self.labels)
+        for region in regions(mask, len(self.labels), self.smallest, no_things):
             self.annotations.append(
                 {
                     "id": len(self.annotations) + 1,

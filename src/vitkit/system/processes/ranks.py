@@ -352,7 +352,7 @@ def long_from_rank_0(make: Callable[[], T]) -> T:
     if on_rank_0():
         try:
             result.append(make())
-        except Exception as error:
+        except Exception as error:  # raised on every rank below
             failure = error
         finally:
             store.set(key, "done")

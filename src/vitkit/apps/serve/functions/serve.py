@@ -17,7 +17,13 @@ from urllib.parse import urlsplit
 from PIL import Image
 
 from vitkit.apps.serve.http.body import Limits
-from vitkit.apps.serve.http.server import Server, StartSettings, prepare_process, server_socket
+from vitkit.apps.serve.http.server import (
+    READY,
+    Server,
+    StartSettings,
+    prepare_process,
+    server_socket,
+)
 from vitkit.apps.serve.http.service import Settings
 from vitkit.apps.serve.http.workers import Workers
 from vitkit.apps.serve.models import answers_alone
@@ -217,16 +223,14 @@ def _interrupted_as_ended() -> Iterator[None]:
             raise
 
 
-def _log_ready(name: str, address: str, word: str = "ready") -> None:
+def _log_ready(name: str, address: str, word: str) -> None:
     """Log the server's address when it can answer."""
-    if word != "ready":
+    if word not in READY:
         return
     announce(
         f"serving {name} at {address}   (a page to try it on; Ctrl-C ends it; {address}/docs says more)"
     )
-    announce(
-        f"next: curl -F image=@photograph.jpg {address}/predict   (/segment, if it classifies every pixel)"
-    )
+    announce(f"next: curl -F image=@photograph.jpg {address}{READY[word]}")
 
 
 def check_origins(origins: tuple[str, ...]) -> None:

@@ -79,13 +79,17 @@ def prepare_process() -> None:
     start_logs()
 
 
+READY = {"ready": "/predict", "ready for masks": "/segment"}
+"""By which word a server says that it can answer, and the path that its model answers at."""
+
+
 class Server:
     """The server of one process, which may share its socket with other processes."""
 
     def __init__(self, plan: StartSettings, bound: socket.socket, notify: Callable[[str], None]):
         """Opens the model, and runs it once to warm it up. Raises the errors of both.
 
-        notify: called with "ready" when the server can answer, and with "reloaded" or "kept" after a
+        notify: called with a word of READY when the server can answer, and with "reloaded" or "kept" after a
         SIGHUP.
         """
         self.plan = plan
@@ -144,7 +148,10 @@ class Server:
         self._take_signals(server)
         watching = asyncio.create_task(close_silent(server, self.plan.settings.limits.seconds))
         log("ready", {"model": self.plan.name, "address": _address(self.bound)})
-        self.notify("ready")
+        word = "ready"
+        if self.service.answering.served.has_masks:
+            word = "ready for masks"
+        self.notify(word)
         if self.is_reload_requested:
             self.reload()
         await serving

@@ -19,7 +19,13 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from tempfile import TemporaryDirectory
 
-from vitkit.apps.serve.http.server import Server, StartSettings, gets_signals, prepare_process
+from vitkit.apps.serve.http.server import (
+    READY,
+    Server,
+    StartSettings,
+    gets_signals,
+    prepare_process,
+)
 from vitkit.apps.serve.http.telemetry import SHARED, log, start_logs
 from vitkit.system.environment import variables_set_to
 from vitkit.system.errors import Unsupported, VitkitError
@@ -51,14 +57,16 @@ class Workers:
         self.workers: dict[int, _Worker] = {}
         self.deaths = 0
         self.stopping = False
+        self.ready_word = ""
+        """What they say when they can answer."""
         self.was_ready = False
         """Whether all workers were ready at the same time once."""
         self.reloads: list[int] = []
         """The workers that have yet to reload the model."""
         self.reloading: int | None = None
 
-    def run(self, ready: Callable[[], None]) -> None:
-        """Serve until a signal ends the server. ready: called when all workers can answer.
+    def run(self, ready: Callable[[str], None]) -> None:
+        """Serve until a signal ends the server. ready: called with their word when all workers can answer.
 
         Raises VitkitError with the reason why a worker could not start, and if workers die repeatedly
         soon after their start.
@@ -81,7 +89,7 @@ class Workers:
                         worker.is_ready for worker in self.workers.values()
                     ):
                         self.was_ready = True
-                        ready()
+                        ready(self.ready_word)
                     self._reload_next()
             finally:
                 self._end()
@@ -114,8 +122,9 @@ class Workers:
         except (EOFError, OSError):
             self._handle_end(worker)
             return
-        if word == "ready":
+        if word in READY:
             worker.is_ready = True
+            self.ready_word = word
         elif word in ("reloaded", "kept"):
             self.reloading = None
         elif self.was_ready:  # it could not start, but other workers answer
