@@ -102,6 +102,10 @@ class Running:
     def ask(self, method, path, body=None, headers=None) -> Answer:
         """A request on a connection of its own."""
         with self.connect() as connection:
+            try:
+                connection.connect()
+            except ConnectionResetError as error:  # the server ended before it accepted anything
+                raise ConnectionRefusedError(*error.args) from error
             return ask(connection, method, path, body, headers)
 
     def post(self, body, kind="image/jpeg", query="", headers=None) -> Answer:
