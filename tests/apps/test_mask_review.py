@@ -45,6 +45,7 @@ def judged(features, masks, groups=None):
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_damaged_masks_come_first_and_their_regions_say_what_is_predicted(scenes):
     features, masks = scenes
     damaged = list(masks)

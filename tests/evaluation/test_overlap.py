@@ -303,6 +303,7 @@ def test_a_box_at_the_edge_is_cut(plates):
     assert mask_of(regions.images[0])[36:, 50:].all() and mask_of(regions.images[0]).sum() == 40
 
 
+@pytest.mark.slow
 def test_thousands_of_small_regions_fit_into_memory(plates):
     """A mask of the image's size for each would have 16 GiB."""
     import tracemalloc

@@ -226,6 +226,7 @@ def test_too_little_time_and_too_few_images_leave_the_closed_form(scenes, tmp_pa
         make(scenes, tmp_path / "never", minutes=-1)
 
 
+@pytest.mark.slow
 def test_held_out_images_have_no_part_in_the_model_that_is_compared(scenes, tmp_path):
     """Other masks of these images leave its weights and settings as they are, and change those of the model of all
     images."""

@@ -555,6 +555,7 @@ def heard_of(pretrained, data, run, **settings):
     return made, " ".join(heard)
 
 
+@pytest.mark.slow
 def test_copies_are_left_out_together(pretrained, parts, tmp_path):
     """Each would be in memory by the other, and the threshold 0."""
     good = tmp_path / "good"
@@ -571,6 +572,7 @@ def test_copies_are_left_out_together(pretrained, parts, tmp_path):
     assert made.good.threshold.value == pytest.approx(alone.good.threshold.value, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_shots_of_a_burst_are_left_out_together(pretrained, tmp_path):
     draws = np.random.default_rng(0)
     shots = {}

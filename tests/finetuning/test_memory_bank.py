@@ -96,6 +96,7 @@ def test_the_threshold_promises_what_the_images_allow(count, rejected):
     assert low < rejected < high
 
 
+@pytest.mark.slow
 def test_the_promise_and_its_interval_hold():
     draws = np.random.default_rng(0)
     rates = []
@@ -111,6 +112,7 @@ def test_the_promise_and_its_interval_hold():
 
 
 @pytest.mark.parametrize(("of_group", "low"), [(0.0, 0.99), (1.0, 0.97), (30.0, 0.90)])
+@pytest.mark.slow
 def test_the_promise_is_about_images_of_other_groups(of_group, low):
     """Whether images of one group are as different as others, or all alike."""
     draws = np.random.default_rng(1)

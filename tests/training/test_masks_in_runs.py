@@ -180,6 +180,10 @@ def test_segmenter_is_the_paper_s(tmp_path):
     resolve(tiny, FACTS)
     with pytest.raises(BadSettings, match="cannot classify pixels"):
         with_model(base, "BiT-R50x1")
+
+
+@pytest.mark.slow  # counts the operations of a model of a hundred million parameters
+def test_segmenter_can_be_planned():
     planned = vitkit.plan("segmenter.B16", quiet=True)
     assert "20,210" not in str(planned) and planned.recipe.model.classes == 150
 
