@@ -15,7 +15,7 @@ from vitkit.data import regions as regions_of_classes
 from vitkit.data.formats.layout import BESIDE
 from vitkit.data.masks.coco import region_of
 from vitkit.data.masks.pairs import ENDINGS as MASK_ENDINGS
-from vitkit.data.masks.reading import codes_of
+from vitkit.data.masks.reading import check_size, codes_of
 from vitkit.data.masks.regions import Region
 from vitkit.data.sources.tables import PARTS
 from vitkit.evaluation.metrics.defects import GOOD
@@ -183,11 +183,7 @@ def _regions_in_mask(
 ) -> Iterator[Region]:
     """The regions of a mask of this size. Raises BadData for one of another size."""
     codes = codes_of(content, name)
-    if codes.shape != size:
-        raise BadData(
-            f"{name} is {codes.shape[1]} x {codes.shape[0]} pixels, and its image {size[1]} x {size[0]} "
-            "(upright): make the mask again at the size of its image"
-        )
+    check_size(codes, size, name)
     return connected(codes != 0)
 
 
@@ -232,8 +228,8 @@ class _Named:
         self.names.append(name)
 
     def find(self, i: int) -> int | None:
-        """The number of the value of image i: the one whose path and the image's end alike, and furthest. None
-        without one. Raises BadData if it is not known which one, or if the value is another image's as well."""
+        """The number of the value of image i: the one whose path and the image's end alike, and furthest; None
+        if there is none. Raises BadData if two fit equally well, or if another image already has the value."""
         name = self.source.name(i)
         whole = own = _parts(name)
         store = self.source.store

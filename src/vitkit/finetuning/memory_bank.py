@@ -15,11 +15,11 @@ from vitkit.models.head import distances_to, worst_count
 from vitkit.system.console.progress import bar
 
 MOST = 8_192  # largest number of patches in memory
-EVERY = 8  # of so many patches in memory one bounds the distances to all
+EVERY = 8
+"""Every eighth patch in memory is compared first, which bounds the distance to the nearest."""
 EXACT = 32  # patches of an image whose distances to all patches are computed together
-LOOKED_AT = (
-    16  # patches of two images, at least, of which all must be alike before all others are compared
-)
+LOOKED_AT = 16
+"""Patches of two images that are compared first, at least: all others are compared only if these are alike."""
 COPIED = 1e-4  # largest distance of two patches of an image and its copy
 REJECTED = 0.05  # share of good images whose score may exceed the threshold
 CERTAIN = (

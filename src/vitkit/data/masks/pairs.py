@@ -15,7 +15,7 @@ import numpy as np
 from vitkit.data.formats import read_table
 from vitkit.data.formats.folder import find_images
 from vitkit.data.images.pictures import Picture
-from vitkit.data.masks.coco import CocoMasks, read_coco
+from vitkit.data.masks.coco import read_coco
 from vitkit.data.masks.legend import (
     IGNORED,
     MAX_CLASSES,
@@ -26,6 +26,7 @@ from vitkit.data.masks.legend import (
     with_ignored,
 )
 from vitkit.data.masks.reading import codes_of, is_coloured
+from vitkit.data.masks.targets import Masks
 from vitkit.data.masks.trees import find_tree, has_columns, key_of
 from vitkit.data.sources.source import Source, subset
 from vitkit.data.sources.splits import (
@@ -79,33 +80,25 @@ class Masked:
         """The names of the classes."""
         return self.legend.labels
 
+    @property
+    def masks(self) -> Masks:
+        """The masks alone."""
+        return Masks(self.store, self.rows, self.legend)
+
     def mask(self, i: int) -> np.ndarray:
         """The class number of every pixel of image i, uint8 (h, w), IGNORED where pixels do not count.
         Raises BadImage if it cannot be read, and BadData for a value that is no class."""
-        row = int(self.rows[i])
-        name = self.mask_name(i)
-        codes = codes_of(self.store.read(row), name, self.legend.coloured)
-        return self.legend.class_map(codes, name)
+        return self.masks.mask(i)
 
     def pair(self, i: int) -> tuple[Picture, np.ndarray]:
         """Image i, opened, and its mask, uint8 (h, w), of the same size. Raises BadImage as both do, and
         BadData for sizes that differ."""
         picture = self.images.picture(i)
-        mask = self.mask(i)
-        if mask.shape != picture.size:
-            raise BadData(
-                f"{self.mask_name(i)} is {mask.shape[1]} x {mask.shape[0]} pixels, and its image "
-                f"{picture.name} is {picture.size[1]} x {picture.size[0]} (upright): make the mask again at "
-                "the size of its image"
-            )
-        return picture, mask
+        return picture, self.masks.read(i, picture.size, picture.name)
 
     def mask_name(self, i: int) -> str:
         """The name by which a user knows the mask of image i."""
-        name = self.store.name(int(self.rows[i]))
-        if isinstance(self.store, Files | CocoMasks):
-            return name
-        return f"the mask of {name}"
+        return self.masks.name(i)
 
     def subset(self, indices: Sequence[int] | np.ndarray) -> "Masked":
         """The images at these indices, in this order."""

@@ -14,7 +14,7 @@ from vitkit.data.images.pillow import as_bad_image
 from vitkit.data.images.readers import Encoded
 from vitkit.data.masks.legend import VALUES, packed
 from vitkit.system.environment import max_pixels
-from vitkit.system.errors import BadImage
+from vitkit.system.errors import BadData, BadImage
 
 GREY = ("1", "L", "LA", "P", "PA")  # modes of Pillow whose first channel is a value
 
@@ -109,3 +109,13 @@ def _whole(array: np.ndarray, name: str) -> np.ndarray:
             f"{name} has values from {array.min():g} to {array.max():g}; a mask has 0 to {VALUES - 1}"
         )
     return array
+
+
+def check_size(mask: np.ndarray, size: tuple[int, int], name: str, image: str = "") -> None:
+    """Raises BadData if a mask does not have the (height, width) of its image. `name` is that of the mask, `image`
+    that of the image, if it is known."""
+    if mask.shape[:2] != size:
+        raise BadData(
+            f"{name} is {mask.shape[1]} x {mask.shape[0]} pixels, and its image {image + ' ' if image else ''}is "
+            f"{size[1]} x {size[0]} (upright): make the mask again at the size of its image"
+        )

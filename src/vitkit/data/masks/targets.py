@@ -12,9 +12,8 @@ import numpy as np
 
 from vitkit.data.masks.coco import CocoMasks
 from vitkit.data.masks.legend import Legend
-from vitkit.data.masks.reading import codes_of
+from vitkit.data.masks.reading import check_size, codes_of
 from vitkit.data.sources.stores import Files, Store
-from vitkit.system.errors import BadData
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,19 +34,18 @@ class Masks:
         """The masks of these images, given by int64 or bool as in numpy."""
         return replace(self, rows=self.rows[rows])
 
-    def read(self, i: int, size: tuple[int, int]) -> np.ndarray:
-        """The class number of every pixel of image i, which has this (height, width): uint8 (h, w), IGNORED where
-        pixels do not count. Raises BadImage if the mask cannot be read, and BadData for a value that is no class
-        and for another size."""
-        row = int(self.rows[i])
+    def mask(self, i: int) -> np.ndarray:
+        """The class number of every pixel of image i, uint8 (h, w), IGNORED where pixels do not count. Raises
+        BadImage if the mask cannot be read, and BadData for a value that is no class."""
         name = self.name(i)
-        codes = codes_of(self.store.read(row), name, self.legend.coloured)
-        mask = self.legend.class_map(codes, name)
-        if mask.shape != size:
-            raise BadData(
-                f"{name} is {mask.shape[1]} x {mask.shape[0]} pixels, and its image is {size[1]} x {size[0]} "
-                "(upright): make the mask again at the size of its image"
-            )
+        codes = codes_of(self.store.read(int(self.rows[i])), name, self.legend.coloured)
+        return self.legend.class_map(codes, name)
+
+    def read(self, i: int, size: tuple[int, int], image: str = "") -> np.ndarray:
+        """`mask` of image i, which has this (height, width) and, in errors, the name `image`. Raises BadData for a mask
+        of another size too."""
+        mask = self.mask(i)
+        check_size(mask, size, self.name(i), image)
         return mask
 
     def name(self, i: int) -> str:

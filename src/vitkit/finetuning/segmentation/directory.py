@@ -67,8 +67,8 @@ def _is_record(file: Path) -> bool:
 def continued(run_dir: Path, plan: dict[str, Any]) -> Tuning | None:
     """The length of the fine-tuning that an earlier call decided on; None if this call decides.
 
-    A call with another plan begins again: what the earlier one wrote is removed, except its model, which stays
-    until there is another one. Files of the user stay.
+    A call with another plan begins again: what the earlier one wrote is removed, except its model, which
+    is kept until the new one replaces it. Files of the user are kept.
     """
     earlier = _read(run_dir / RECORD)
     changed = [name for name in plan if earlier.get(name) != plan[name]]
