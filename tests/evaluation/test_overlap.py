@@ -191,7 +191,9 @@ def test_what_does_not_fit_gets_a_sentence(plates):
     (masks / "good" / "000_mask.png").write_bytes(content)
     assert any("1 good image with a defective region" in note for note in find()[1])
     (masks / "crack" / "000_mask.png").write_bytes(encoded(np.zeros((20, 60), np.uint8), "PNG"))
-    with pytest.raises(ValueError, match="000_mask.png is 60 x 20 pixels, and its image is 60 x 40"):
+    with pytest.raises(
+        ValueError, match="000_mask.png is 60 x 20 pixels, and its image is 60 x 40"
+    ):
         find()
     for i in range(2):
         path = masks / "crack" / f"{i:03}_mask.png"
