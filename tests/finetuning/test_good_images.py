@@ -496,6 +496,28 @@ def test_an_exported_file_has_the_score_and_the_map(shared, tmp_path):
     learned = [vitkit.evaluate(each, data, quiet=True)["in_memory"] for each in (made, path)]
     assert learned == [made.good.used] * 2  # what is in memory, the file knows as well
 
+    # It says where images are defective, also if it prepares whole pictures itself
+    whole = tmp_path / "whole.onnx"
+    vitkit.export(made, output=whole, data=test, preprocessing=True, quiet=True)
+    given = {}
+    for name, model in {"model": made, "file": path, "whole": whole}.items():
+        regions = tmp_path / f"{name}.json"
+        looks = tmp_path / name
+        vitkit.predict(model, test, limit=20, regions=regions, attention=looks, quiet=True)
+        given[name] = json.loads(regions.read_text())["annotations"]
+        pictures = sorted(each.name for each in looks.iterdir())
+        assert pictures == sorted(each.name for each in (tmp_path / "model").iterdir())
+        assert len(pictures) == 20
+    assert len(given["model"]) > 5
+    for annotations in (given["file"], given["whole"]):
+        for each, expected in zip(annotations, given["model"], strict=True):
+            for key in ("image_id", "bbox", "area"):
+                assert each[key] == pytest.approx(expected[key])
+            at_most(abs(each["score"] - expected["score"]), 1e-3)
+    masks = tmp_path / "model.json"
+    areas = [vitkit.evaluate(each, test, masks=masks, quiet=True)["aupro"] for each in (made, path)]
+    at_most(abs(areas[0] - areas[1]), 2e-3)
+
 
 def test_images_are_turned_if_the_good_ones_are(pretrained, tmp_path):
     """Few images, turned differently, are remembered in four positions; images of one position are not."""

@@ -76,7 +76,7 @@ def test_the_map_is_the_rollout(pool):
     assert answer.labels == plain.labels
     assert answer.probabilities == pytest.approx(plain.probabilities, abs=1e-5)
     images = torch.from_numpy(photograph(32, 32)).permute(2, 0, 1)[None]
-    torch.testing.assert_close(runtime.maps, rollout(model, images))
+    torch.testing.assert_close(torch.from_numpy(runtime.maps), rollout(model, images))
 
 
 def test_a_model_without_attention_is_a_sentence(tmp_path, folder, capsys):

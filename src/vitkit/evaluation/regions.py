@@ -21,6 +21,7 @@ from vitkit.data.sources.tables import PARTS
 from vitkit.evaluation.metrics.defects import GOOD
 from vitkit.evaluation.metrics.overlap import FINEST, ImageRegions, Regions
 from vitkit.inspection import has_anomaly_map
+from vitkit.runtimes.pytorch import OnRuntime
 from vitkit.system.console.progress import bar
 from vitkit.system.console.text import counted
 from vitkit.system.errors import BadData, BadSettings
@@ -60,11 +61,14 @@ def regions_for(
     where = masks or ground_truth_of(data)
     if not where:
         return None, ()
-    if not has_anomaly_map(classifier):
+    model = classifier.model
+    has_map = has_anomaly_map(classifier)
+    if isinstance(model, OnRuntime):
+        has_map = model.file_with_map is not None
+    if not has_map:
         if masks:
             raise BadSettings(
-                "an exported file gives probabilities, of which most are 0 or 1, and `masks` measure scores of "
-                "patches: give the model that it was made of"
+                "the exported file has no anomaly map, which `masks` measure: export the model again"
             )
         return None, ()
     found, notes = find_regions(source, data, where, classifier.preprocessing)

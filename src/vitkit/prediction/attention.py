@@ -27,7 +27,8 @@ from vitkit.inspection.figures.anomaly_maps import logits_and_anomaly_map
 from vitkit.inspection.photographs import captioned, enlarged
 from vitkit.prediction.items import Item
 from vitkit.prediction.sorting import safe_name
-from vitkit.runtimes import Eager
+from vitkit.runtimes import Eager, FileRuntime, takes_pictures
+from vitkit.runtimes.exported import PictureRuntime
 from vitkit.runtimes.pytorch import with_strangeness
 from vitkit.system.errors import Unavailable, VitkitError
 from vitkit.system.machine import autocast
@@ -40,21 +41,25 @@ LEAST = 400  # approximate smallest side of a picture, in pixels: smaller images
 class Looking:
     """A Runtime that also records the attention maps of each forward pass."""
 
-    one_grid = True
-    """`maps` belongs to a single batch, whose images all have one size."""
-
     def __init__(self, eager: Eager):
         """Raises VitkitError for a model without attention among patches."""
         self.tiling = check_has_attention(eager.classifier).config.tiling
         self.eager = eager
         self.is_anomaly_map = has_anomaly_map(eager.classifier)
         """Whether `maps` are anomaly maps."""
-        self.maps: torch.Tensor | None = None
+        self.maps: np.ndarray | None = None
         """Attention Rollout of the last batch, or its anomaly maps: float32 (B, h, w)."""
+        self.one_by_one = self.preprocessing.is_native
+        """Whether a batch has one image: the maps of a batch are of one size."""
 
     @property
     def preprocessing(self) -> Preprocessing:
         """The preprocessing of the classifier."""
+        return self.eager.preprocessing
+
+    @property
+    def of_model(self) -> Preprocessing:
+        """What the model sees of an image, also if the runtime takes whole pictures."""
         return self.eager.preprocessing
 
     @property
@@ -73,7 +78,7 @@ class Looking:
         with torch.inference_mode(), autocast(classifier.device, self.eager.precision):
             compute = logits_and_anomaly_map if self.is_anomaly_map else logits_and_rollout
             logits, maps = compute(classifier, torch.from_numpy(images))
-        self.maps = over_image(maps, self.tiling)
+        self.maps = over_image(maps, self.tiling).numpy()
         return logits.cpu().numpy()
 
     @property
@@ -87,12 +92,34 @@ class Looking:
         return with_strangeness(self.eager.classifier, lambda: self.logits(images))
 
 
+class LookingFile:
+    """A Runtime of an exported file of a model of good images that also keeps the anomaly maps of each batch. It
+    has the attributes of `Looking`."""
+
+    is_anomaly_map = True
+
+    def __init__(self, file: FileRuntime | PictureRuntime):
+        self.file = file
+        self.preprocessing = file.preprocessing
+        self.of_model = file.exported.preprocessing
+        self.labels = file.labels
+        self.activation = file.activation
+        self.least = None
+        self.maps: np.ndarray | None = None
+        self.one_by_one = takes_pictures(file) or file.preprocessing.is_native
+
+    def logits(self, images: np.ndarray) -> np.ndarray:
+        """Images as the file takes them, uint8 (B, 3, H, W), -> float32 (B, K)."""
+        logits, self.maps = self.file.logits_and_anomaly_map(images)
+        return logits
+
+
 class LookPictures:
     """Draws one picture per image into a directory: the model's input, beside it the input darkened by
     low attention, and below them the prediction. For a model of good images, the image at its own
     resolution, and beside it red where it is unlike good ones."""
 
-    def __init__(self, directory: Path, looking: Looking):
+    def __init__(self, directory: Path, looking: Looking | LookingFile):
         """The directory is created with the first picture."""
         self.directory = directory
         self.looking = looking
@@ -102,7 +129,7 @@ class LookPictures:
         """The part of an image that the model sees, at the image's own resolution, which a map is drawn over:
         uint8 (3, H, W). The image is read again."""
         picture = in_memory(open_image(item.read(), item.name))  # decoded once
-        box = self.looking.preprocessing.visible(picture)
+        box = self.looking.of_model.visible(picture)
         rows, columns = whole_pixels(box, picture.size)
         return picture_for_people(picture)[rows, columns].transpose(2, 0, 1)
 
@@ -117,7 +144,7 @@ class LookPictures:
         or by a file that vitkit did not draw. Raises OSError with a readable message.
         """
         assert self.looking.maps is not None, "a batch was answered"
-        weights = self.looking.maps[place].numpy()
+        weights = self.looking.maps[place]
         pixels = image.transpose(1, 2, 0)
         both = photograph_and_map(pixels, weights, LEAST)
         if self.looking.is_anomaly_map:

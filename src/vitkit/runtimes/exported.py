@@ -77,6 +77,9 @@ class Exported:
     """The thresholds of unknown images; None for a model without them, and in files of earlier versions."""
     segments: bool = False
     """Whether every pixel has logits: (B, K, h, w)."""
+    has_anomaly_map: bool = False
+    """Whether the last output is the anomaly map of a model of good images: for each patch the probability that it
+    is unlike theirs, (B, h, w)."""
 
     @property
     def merged(self) -> int:
@@ -100,6 +103,8 @@ class Exported:
         }
         if self.segments:
             values["segments"] = True
+        if self.has_anomaly_map:
+            values["has_anomaly_map"] = True
         if self.limits is not None:
             unknown = {"output": STRANGENESS, "above": 0}  # explains the output to other programs
             values["unknown"] = unknown | self.limits._asdict()
@@ -122,6 +127,7 @@ class Exported:
             weight_bits = values.get("weight_bits", 8)  # missing in the first version
             limits = _limits(values.get("unknown"))  # missing in the first version
             segments = values.get("segments", False)
+            has_anomaly_map = values.get("has_anomaly_map", False)
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise MetadataError(f"its metadata describes no model: {error}") from error
         _check("labels", labels, isinstance(labels, list) and len(labels) > 0)
@@ -133,6 +139,7 @@ class Exported:
         _check("license", license, license is None or isinstance(license, dict))
         _check("weight_bits", weight_bits, weight_bits in (7, 8))
         _check("segments", segments, segments in (True, False))
+        _check("anomaly map", has_anomaly_map, has_anomaly_map in (True, False))
         if limits is not None:
             _check("limits", limits, len(limits.least) in (1, len(labels)))
         return cls(
@@ -146,6 +153,7 @@ class Exported:
             weight_bits,
             limits,
             segments,
+            has_anomaly_map,
         )
 
 
@@ -230,6 +238,17 @@ class FileRuntime:
                 "model again"
             )
         return outputs[0], outputs[1]
+
+    def logits_and_anomaly_map(self, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Logits (B, K), and anomaly maps (B, h, w) from 0 to 1; for a file of a model of good images. Raises
+        VitkitError for a file without the map that its metadata describes."""
+        outputs = self.outputs(images)
+        maps = outputs[-1]
+        if len(outputs) < 2 or maps.ndim != 3 or len(maps) != len(images) or not maps.size:
+            raise BadWeights(
+                f"{self.path} lacks the anomaly map that its metadata describes; export the model again"
+            )
+        return outputs[0], maps
 
     def outputs(self, images: np.ndarray) -> list[np.ndarray]:
         """All outputs of the file, the first of them (B, K), or (B, K, h, w) if every pixel has logits. Raises
@@ -320,6 +339,11 @@ class PictureRuntime:
         """Logits (B, K), and out-of-distribution scores (B,), above 0 for unknown images."""
         outputs, strangeness = self.file.logits_and_strangeness(images.transpose(0, 2, 3, 1))
         return inverted(outputs, self.activation), strangeness
+
+    def logits_and_anomaly_map(self, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Logits (B, K), and anomaly maps (B, h, w) from 0 to 1; for a file of a model of good images."""
+        outputs, maps = self.file.logits_and_anomaly_map(images.transpose(0, 2, 3, 1))
+        return inverted(outputs, self.activation), maps
 
 
 def inverted(probabilities: np.ndarray, activation: Activation) -> np.ndarray:

@@ -166,6 +166,14 @@ class OnRuntime(nn.Module):
         logits = self.runtime.logits(levels.cpu().numpy())
         return torch.from_numpy(logits).to(images.device)
 
+    @property
+    def file_with_map(self) -> FileRuntime | PictureRuntime | None:
+        """The exported file of a model of good images, which gives an anomaly map; None for any other runtime."""
+        runtime = self.runtime
+        if isinstance(runtime, FileRuntime | PictureRuntime) and runtime.exported.has_anomaly_map:
+            return runtime
+        return None
+
 
 class FeaturesOnRuntime(nn.Module):
     """A model whose features a runtime computes from normalised images.

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from vitkit.data import Batch, Source, TargetKind, subset
@@ -26,6 +27,8 @@ from vitkit.evaluation.metrics.overlap import Regions, overlap
 from vitkit.evaluation.probes.teaching import digest_of
 from vitkit.inspection import logits_and_patch_logits
 from vitkit.models import ViTConfig
+from vitkit.runtimes.exported import inverted
+from vitkit.runtimes.pytorch import OnRuntime
 from vitkit.system.console.text import counted, some
 from vitkit.system.errors import BadData, BadImage, BadSettings, BadWeights
 from vitkit.system.processes.ranks import from_rank_0
@@ -178,8 +181,7 @@ def _measured(classifier: Classifier, part: Part, regions: Regions | None) -> li
         if regions is None:
             logits = classifier.logits(batch.images).float()  # (B, 2)
             return logits[:, 1 - GOOD] - logits[:, GOOD], batch.indices
-        logits, of_patches = logits_and_patch_logits(classifier, batch.images)
-        maps = of_patches[..., 1 - GOOD] - of_patches[..., GOOD]  # (B, h, w)
+        logits, maps = _logits_and_excess(classifier, batch.images)
         return logits[:, 1 - GOOD] - logits[:, GOOD], batch.indices, maps
 
     rows = collect(classifier.model, part.batches, read, classifier.device)
@@ -202,6 +204,20 @@ def _measured(classifier: Classifier, part: Part, regions: Regions | None) -> li
     if in_memory.any():
         figures.append(Metric(IN_MEMORY, int(in_memory.sum()), COUNT))
     return figures
+
+
+def _logits_and_excess(classifier: Classifier, images: Tensor) -> tuple[Tensor, Tensor]:
+    """The logits of prepared images, uint8 (B, 3, H, W) -> float32 (B, 2); and by how much the distance of each
+    patch is above the threshold, in logits, (B, h, w). A file gives probabilities of patches: those that are 1 in
+    float32, from a logit of 17 on, are all the same."""
+    model = classifier.model
+    if isinstance(model, OnRuntime):
+        file = model.file_with_map
+        assert file is not None, "`regions_for` gives no regions for other files"
+        logits, shares = file.logits_and_anomaly_map(images.cpu().numpy())
+        return torch.from_numpy(logits), torch.from_numpy(inverted(shares, "sigmoid"))
+    of_images, of_patches = logits_and_patch_logits(classifier, images)
+    return of_images, of_patches[..., 1 - GOOD] - of_patches[..., GOOD]
 
 
 def detection(

@@ -200,9 +200,7 @@ def answers_to_names(
 
 def batch_for(runtime: Runtime) -> int:
     """The number of images per batch."""
-    if takes_pictures(runtime):
-        return 1
-    if getattr(runtime, "one_grid", False) and runtime.preprocessing.is_native:
+    if takes_pictures(runtime) or getattr(runtime, "one_by_one", False):
         return 1
     return BATCH
 
@@ -243,11 +241,6 @@ def runtime_of(settings: Request, looking: bool = False, in_batches: bool = Fals
 def _open_runtime(settings: Request, looking: bool, in_batches: bool) -> Runtime:
     """The runtime of `runtime_of`, while messages with details are logged."""
     if isinstance(settings.model, str) and is_exported(settings.model):
-        if looking:
-            raise BadSettings(
-                f"`attention` and `regions` show where a model looks, and {settings.model} gives its answers "
-                "alone; give the model that it was exported from"
-            )
         if settings.merge or settings.exit:
             raise BadSettings(
                 f"`merge` and `exit` change what a model computes, and {settings.model} is an exported "
@@ -260,7 +253,16 @@ def _open_runtime(settings: Request, looking: bool, in_batches: bool) -> Runtime
             settings.model, settings.hints, settings.runtime, settings.precision, settings.device
         )
         check_file_has_one_answer(settings.model, opened)
-        return opened
+        if not looking:
+            return opened
+        if not opened.exported.has_anomaly_map:
+            raise BadSettings(
+                f"`attention` and `regions` show where a model looks, and {settings.model} gives its answers "
+                "alone; give the model that it was exported from"
+            )
+        from vitkit.prediction.attention import LookingFile
+
+        return LookingFile(opened)
     if not (looking or settings.merge or settings.exit or in_batches):
         kept = runtime_of_run(
             settings.model, settings.hints, settings.runtime, settings.precision, settings.device

@@ -146,10 +146,10 @@ def take_answers(
 
 def _regions_file(runtime: Runtime, path: Path) -> "RegionsFile":
     """The file of regions. Raises BadSettings for a model that has none."""
-    from vitkit.prediction.attention import Looking
+    from vitkit.prediction.attention import Looking, LookingFile
     from vitkit.prediction.regions import RegionsFile
 
-    assert isinstance(runtime, Looking), "`runtime_of` was called with looking=True"
+    assert isinstance(runtime, Looking | LookingFile), "`runtime_of` was called with looking=True"
     if not runtime.is_anomaly_map:
         raise BadSettings(
             "`regions` are of a model of good images, which says where an image is unlike them, and this is a "
@@ -206,9 +206,10 @@ class Taking:
 
         extra = []
         if attention is not None:
-            from vitkit.prediction.attention import Looking, LookPictures
+            from vitkit.prediction.attention import Looking, LookingFile, LookPictures
 
-            assert isinstance(runtime, Looking), "`runtime_of` was called with looking=True"
+            is_looking = isinstance(runtime, Looking | LookingFile)
+            assert is_looking, "`runtime_of` was called with looking=True"
             self.looks = LookPictures(attention, runtime)
             extra.append("attention")
         self.regions = None
@@ -288,13 +289,13 @@ class Taking:
 
     def _add_regions(self, regions: "RegionsFile", answered: Answered) -> None:
         """Collect the regions of each readable image."""
-        from vitkit.prediction.attention import Looking
+        from vitkit.prediction.attention import Looking, LookingFile
 
-        assert isinstance(self.runtime, Looking) and self.runtime.maps is not None
+        runtime = self.runtime
+        assert isinstance(runtime, Looking | LookingFile) and runtime.maps is not None
         for place, row in enumerate(answered.prepared.rows):
             if answered.predictions[row].error is None:
-                shares = self.runtime.maps[place].numpy()
-                regions.add(answered.items[row], shares, self.runtime.preprocessing)
+                regions.add(answered.items[row], runtime.maps[place], runtime.of_model)
 
     def _sort(
         self, sorter: Sorter, predictions: list[Prediction], extra: list[dict[str, str]]

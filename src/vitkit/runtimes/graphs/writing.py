@@ -135,6 +135,7 @@ def described(classifier: Classifier, wanted: Export) -> Exported:
         weight_bits,
         limits,
         getattr(classifier.model.config, "segments", False),
+        compares_patches(classifier.model),
     )
 
 
