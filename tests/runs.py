@@ -24,6 +24,20 @@ from vitkit.training.state.state import State
 FACTS = Facts(1437, tuple("0123456789"))  # of the digits
 
 
+def capture_compiled(monkeypatch):
+    """From now on modules that are compiled are captured, and run as they are: only tests/training/test_torchrun.py
+    compiles C++, for a minute. Returns the list that they are appended to."""
+    captured = []
+    original = torch.nn.Module.compile
+
+    def capture(module, **how):
+        captured.append(module)
+        original(module, **{**how, "backend": "aot_eager"})
+
+    monkeypatch.setattr(torch.nn.Module, "compile", capture)
+    return captured
+
+
 def weights(run_dir):
     return load_file(run_dir / "model" / "model.safetensors")
 

@@ -61,7 +61,8 @@ SMALL = "--model.width 16 --model.depth 1 --model.mlp 16 --model.heads 1".split(
 HEAD = 2  # a seed of its noise with which the model is right on three of four test images
 ONE_VALUE = "--weight-decays 0.2 --dropouts 0 --label-smoothings 0".split()  # instead of twelve
 ONE_MODEL = "--models mu/16 --sizes 32 --memory 0.02 --device cpu".split()  # not every model
-ONE_TURN = "--batch 1 --rounds 1 --seconds 0.01 --no-start-up".split()  # not how fast anything is
+# Not how fast anything is, nor every library (tests/apps/bench)
+ONE_TURN = "--batch 1 --rounds 1 --seconds 0.01 --no-start-up --runtimes torch".split()
 ONE_SHOWN = "--shown 1".split()  # instead of eight images in every figure
 ONE_RUN = "--rates 0.01 --seeds 1".split()  # instead of four rates and several seeds
 

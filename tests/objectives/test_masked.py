@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 import torch
 from margins import at_most
-from runs import random_levels
+from runs import capture_compiled, random_levels
 from safetensors.torch import load_file
 
 from vitkit.data import Batch, Preprocessing
 from vitkit.evaluation import Part, Subject
 from vitkit.models import ViTConfig, create
-from vitkit.models.block import Block
 from vitkit.objectives import MaskedPatches
 from vitkit.objectives.patches import Reconstruction, colour_levels, mean_colours, patchify
 from vitkit.system.span import Span
@@ -282,15 +281,7 @@ class TestRun:
     @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # the compiler's own
     def test_compiled_blocks_are_used_and_change_little(self, masked, quiet, tmp_path, monkeypatch):
         run_recipe(masked, tmp_path / "plain", "cpu", quiet)
-        compiled = []
-        original = Block.compile
-
-        # What is captured runs as it is: a minute of C++ compilation is tested in tests/training
-        def capture(block, **how):
-            compiled.append(block)
-            original(block, **{**how, "backend": "aot_eager"})
-
-        monkeypatch.setattr(Block, "compile", capture)
+        compiled = capture_compiled(monkeypatch)
         run_recipe(replace(masked, compile=True), tmp_path / "fast", "cpu", quiet)
         assert len(compiled) == masked.model.depth
         plain, fast = (last_metrics(tmp_path / name)["test/loss"] for name in ("plain", "fast"))

@@ -19,6 +19,7 @@ from runs import (
     Eventful,
     assert_same_run,
     batch_of,
+    capture_compiled,
     checkpoint_steps,
     curve,
     events,
@@ -525,11 +526,11 @@ class TestOptions:
         ],
         ids=lambda c: next(iter(c)),
     )
-    def test_each_trains(self, tiny, quiet, tmp_path, changes):
+    def test_each_trains(self, tiny, quiet, tmp_path, changes, monkeypatch):
         few = replace(tiny, length=Span(15), evaluate_every=Span(15))
-        if "compile" in changes:  # each block takes ten seconds
-            few = replace(few, model=replace(few.model, depth=1))
+        compiled = capture_compiled(monkeypatch)
         run_recipe(replace(few, **changes), tmp_path, "cpu", quiet)
+        assert len(compiled) == ("compile" in changes)
         assert losses(tmp_path)[-1] < losses(tmp_path)[0]
         assert any(tmp_path.glob("tensorboard/events*")) == ("track" in changes)
 

@@ -507,4 +507,5 @@ def test_an_exported_file_from_the_search_to_an_answer(
     photograph = str(shallow / "photos" / "red" / "00.png")
     assert main(["predict", str(output), photograph, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["labels"][0] in COLOURS
-    assert main([*words, "--budget", "1h", "--at-most", "1h"]) == 0  # its own file is replaced
+    if ending == ".onnx":
+        assert main([*words, "--budget", "1h", "--at-most", "1h"]) == 0  # its own file is replaced
