@@ -27,8 +27,7 @@ from vitkit.inspection.figures.anomaly_maps import logits_and_anomaly_map
 from vitkit.inspection.photographs import captioned, enlarged
 from vitkit.prediction.items import Item
 from vitkit.prediction.sorting import safe_name
-from vitkit.runtimes import Eager, FileRuntime, takes_pictures
-from vitkit.runtimes.exported import PictureRuntime
+from vitkit.runtimes import Eager, FileRuntime, PictureRuntime, takes_pictures
 from vitkit.runtimes.pytorch import with_strangeness
 from vitkit.system.errors import Unavailable, VitkitError
 from vitkit.system.machine import autocast

@@ -1,6 +1,7 @@
 from .exported import Compute as Compute
 from .exported import Exported as Exported
 from .exported import FileRuntime as FileRuntime
+from .exported import PictureRuntime as PictureRuntime
 from .exported import Weights as Weights
 from .exported import is_exported as is_exported
 from .exported import takes_pictures as takes_pictures

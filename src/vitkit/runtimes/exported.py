@@ -79,7 +79,7 @@ class Exported:
     """Whether every pixel has logits: (B, K, h, w)."""
     has_anomaly_map: bool = False
     """Whether the last output is the anomaly map of a model of good images: for each patch the probability that it
-    is unlike theirs, (B, h, w)."""
+    is unlike theirs, (B, h, w). The patches are side by side."""
 
     @property
     def merged(self) -> int:

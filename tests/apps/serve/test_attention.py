@@ -16,12 +16,13 @@ from served import form, make_classifier, running, with_model
 
 from vitkit.apps.serve.attention import AMBER, Looker, drawn, middles, softened
 from vitkit.apps.serve.batching import Choice, Sent
+from vitkit.apps.serve.functions.serve import open_model
 from vitkit.apps.serve.http.service import LOOKS
 from vitkit.apps.serve.models import answers_alone, served_now
 from vitkit.data import Preprocessing, open_image
 from vitkit.inspection import anomaly_map, raw_attention, rollout
 from vitkit.models import Backbone, ResNetConfig, Tiling, create, vit
-from vitkit.runtimes import eager
+from vitkit.runtimes import Export, described, eager, write
 from vitkit.system.errors import BadImage, BadSettings, BadWeights, Unavailable, Unsupported
 from vitkit.weights import Classifier, save
 
@@ -81,6 +82,31 @@ def test_a_model_of_good_images_shows_where_an_image_is_unlike_them():
     looker = Looker(classifier)
     assert looker.look(SENT, Choice(1)).caption.startswith("Layer 1, mean of 2 heads")
     assert looker.says_unlike(ROLLOUT) and not looker.says_unlike(Choice(1))
+
+
+@pytest.mark.slow
+def test_an_exported_file_shows_where_an_image_is_unlike_good_ones(tmp_path):
+    pytest.importorskip("onnxscript")
+    pytest.importorskip("onnxruntime")
+    config = replace(SMALL, pool="memory", memory=9, classes=2, class_token=True)
+    classifier = classifier_of(config, labels=("good", "bad"))
+    path = tmp_path / "good.onnx"
+    wanted = Export()
+    write(classifier, described(classifier, wanted), wanted, path)
+    served = served_now("good", open_model(str(path)), answers_alone)
+    looker = served.looker()
+    looked = looker.look(SENT, ROLLOUT)
+    expected = Looker(classifier).look(SENT, ROLLOUT)
+    np.testing.assert_allclose(looked.weights, expected.weights, atol=1e-4)
+    assert (looked.rows, looked.columns) == (expected.rows, expected.columns)
+    assert looked.caption == expected.caption and looker.says_unlike(ROLLOUT)
+    assert np.abs(looked.picture.astype(int) - expected.picture).max() <= 1
+    with pytest.raises(BadSettings, match="shows no layer, head or patch"):
+        looker.look(SENT, Choice(1))
+
+    # Where its patches lie is not in a file if they overlap
+    overlapping = classifier_of(replace(config, stride=(4, 4)), labels=("good", "bad"))
+    assert not described(overlapping, wanted).has_anomaly_map
 
 
 @pytest.mark.parametrize("tiling, grid", [(Tiling((8, 8), (8, 8)), (4, 6)), (OVERLAP, (5, 11))])

@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from vitkit.apps.serve.batching import Choice, Sent
-from vitkit.data import in_memory, open_image, picture_for_people
+from vitkit.data import Picture, Preprocessing, in_memory, open_image, picture_for_people
 from vitkit.inspection import (
     anomaly_map,
     check_has_attention,
@@ -26,6 +26,7 @@ from vitkit.inspection import (
     whole_pixels,
 )
 from vitkit.models import Grid, Tiling, same_memory
+from vitkit.runtimes import FileRuntime
 from vitkit.system.console.text import counted
 from vitkit.system.errors import BadSettings, BadWeights
 from vitkit.weights import Classifier
@@ -113,19 +114,13 @@ class Looker:
     def _unlike(self, view: AttentionView) -> Looked:
         """Where an image is unlike the good ones that the model remembers."""
         (shares,) = anomaly_map(self.classifier, view.images).numpy()
-        if not np.isfinite(shares).all():
-            raise BadWeights("the anomaly map is not finite; the model's weights may be damaged")
-        rows, columns = middles(self.tiling, shares.shape)
-        caption = f"Red where it is unlike the images of {self.classifier.labels[0]}."
-        return Looked(shares, rows, columns, heated(view.pixels, shares), caption)
+        return unlike(view.pixels, shares, self.tiling, self.classifier.labels[0])
 
     def view(self, image: Sent) -> AttentionView:
         """Decode an image. Raises BadImage."""
         picture = in_memory(open_image(image.data, image.name))  # decoded once
-        preprocessing = self.classifier.preprocessing
-        rows, columns = whole_pixels(preprocessing.visible(picture), picture.size)
-        visible = picture_for_people(picture)[rows, columns]
-        return AttentionView(self.classifier.batch([picture]), _scaled_for_display(visible))
+        pixels = displayed(picture, self.classifier.preprocessing)
+        return AttentionView(self.classifier.batch([picture]), pixels)
 
     def _check_layer(self, choice: Choice) -> None:
         """Raises BadSettings for a layer or head that does not exist, and for a head or patch
@@ -176,7 +171,62 @@ class Looker:
         return f"{name}, {heads}: where {reader} looks."
 
 
+class FileLooker:
+    """The anomaly map of an exported file of a model of good images, with the attributes of `Looker`. It computes one
+    image at a time, and has no layers."""
+
+    layers = ()
+    heads = 0
+
+    def __init__(self, file: FileRuntime):
+        self.file = file
+
+    def look(self, image: Sent, choice: Choice) -> Looked:
+        """Where an image is unlike good ones.
+
+        Raises BadImage for an image that cannot be decoded, BadSettings for a layer, head or patch, which a file
+        does not show, and BadWeights if the map is not finite.
+        """
+        if choice != Choice():
+            raise BadSettings(
+                "an exported file says where an image is unlike good ones, and shows no layer, head or patch; serve "
+                "the model that it was exported from"
+            )
+        picture = in_memory(open_image(image.data, image.name))  # decoded once
+        preprocessing = self.file.preprocessing
+        prepared = preprocessing.array(picture)[None]
+        _, (shares,) = self.file.logits_and_anomaly_map(prepared)
+        pixels = displayed(picture, preprocessing)
+        tiling = Tiling(
+            (1, 1), (1, 1)
+        )  # patches side by side: where they are follows from their numbers
+        return unlike(pixels, shares, tiling, self.file.labels[0])
+
+    def says_unlike(self, choice: Choice) -> bool:
+        """True: it has no other map."""
+        return True
+
+
+def unlike(pixels: np.ndarray, shares: np.ndarray, tiling: Tiling, good: str) -> Looked:
+    """The anomaly map of an image, (h, w), as the answer of a model of good images.
+
+    pixels: as in AttentionView. good: the class of the good images. Raises BadWeights if the map is not finite.
+    """
+    if not np.isfinite(shares).all():
+        raise BadWeights("the anomaly map is not finite; the model's weights may be damaged")
+    rows, columns = middles(tiling, shares.shape)
+    caption = f"Red where it is unlike the images of {good}."
+    return Looked(shares, rows, columns, heated(pixels, shares), caption)
+
+
 # The picture
+
+
+def displayed(picture: Picture, preprocessing: Preprocessing) -> np.ndarray:
+    """The part of a picture that a model receives, for people: uint8 (h', w', 3), longer side SHOWN pixels. Raises
+    BadImage."""
+    rows, columns = whole_pixels(preprocessing.visible(picture), picture.size)
+    return _scaled_for_display(picture_for_people(picture)[rows, columns])
 
 
 def drawn(

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vitkit.apps.serve.masks import classes_of_pixels, classifies_pixels
-from vitkit.runtimes import Runtime, digest_of_classifier
+from vitkit.runtimes import FileRuntime, Runtime, digest_of_classifier
 from vitkit.system.errors import BadWeights, Unavailable, Unsupported, VitkitError
 
 if TYPE_CHECKING:
-    from vitkit.apps.serve.attention import Looker
+    from vitkit.apps.serve.attention import FileLooker, Looker
     from vitkit.weights import Classifier
 
 
@@ -29,7 +29,7 @@ class Served:
     runtime: Runtime
     loaded: str
     """Time when it was opened, ISO 8601."""
-    looker: "Callable[[], Looker]"
+    looker: "Callable[[], Looker | FileLooker]"
     """Returns the model for attention; the first call may take seconds. Raises VitkitError if there is
     none."""
     no_answer: str = ""
@@ -54,7 +54,7 @@ def served_now(
     """
 
     @cache
-    def opened() -> "Looker | VitkitError":
+    def opened() -> "Looker | FileLooker | VitkitError":
         try:
             return _looker(runtime, open_classifier)
         except VitkitError as error:  # cached as the result of later calls
@@ -63,7 +63,7 @@ def served_now(
             reason = error.strerror or error
             return Unavailable(f"the model cannot be opened to see what it looks at: {reason}")
 
-    def looker() -> "Looker":
+    def looker() -> "Looker | FileLooker":
         found = opened()
         if isinstance(found, VitkitError):
             raise found
@@ -74,8 +74,17 @@ def served_now(
     )
 
 
-def _looker(runtime: Runtime, open_classifier: "Callable[[], Classifier]") -> "Looker":
-    """The model for attention that belongs to a runtime. Raises VitkitError."""
+def _looker(runtime: Runtime, open_classifier: "Callable[[], Classifier]") -> "Looker | FileLooker":
+    """The model for attention that belongs to a runtime; or the file itself if it has an anomaly map. Raises
+    VitkitError."""
+    from vitkit.apps.serve.attention import FileLooker, Looker
+
+    if (
+        isinstance(runtime, FileRuntime)
+        and runtime.exported.has_anomaly_map
+        and not runtime.made_of
+    ):
+        return FileLooker(runtime)
     classifier = getattr(runtime, "classifier", None)  # only PyTorch runtimes have one
     if classifier is None:
         classifier = open_classifier()
@@ -86,9 +95,6 @@ def _looker(runtime: Runtime, open_classifier: "Callable[[], Classifier]") -> "L
                 "load it again"
             )
         classifier = classifier.for_inference()
-
-    from vitkit.apps.serve.attention import Looker
-
     return Looker(classifier)
 
 

@@ -22,6 +22,7 @@ from vitkit.runtimes import (
     ENDINGS,
     LIBRARIES,
     Export,
+    PictureRuntime,
     Runtime,
     RuntimeName,
     Weights,
@@ -31,7 +32,6 @@ from vitkit.runtimes import (
     missing_packages,
     write,
 )
-from vitkit.runtimes.exported import PictureRuntime
 from vitkit.runtimes.libraries import PACKAGES
 from vitkit.system.console.messages import say
 from vitkit.system.errors import BadSettings, Unsupported, WorkerDied

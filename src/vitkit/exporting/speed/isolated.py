@@ -21,8 +21,14 @@ from typing import IO, Any
 import numpy as np
 
 import vitkit.system.errors as errors
-from vitkit.runtimes import LIBRARIES, Exported, FileRuntime, RuntimeName, open_model_file
-from vitkit.runtimes.exported import PictureRuntime
+from vitkit.runtimes import (
+    LIBRARIES,
+    Exported,
+    FileRuntime,
+    PictureRuntime,
+    RuntimeName,
+    open_model_file,
+)
 from vitkit.system.errors import VitkitError, WorkerDied
 from vitkit.system.storage.files import parse_json
 

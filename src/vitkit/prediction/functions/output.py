@@ -149,7 +149,7 @@ def _regions_file(runtime: Runtime, path: Path) -> "RegionsFile":
     from vitkit.prediction.attention import Looking, LookingFile
     from vitkit.prediction.regions import RegionsFile
 
-    assert isinstance(runtime, Looking | LookingFile), "`runtime_of` was called with looking=True"
+    assert isinstance(runtime, Looking | LookingFile), "called with looking=True"
     if not runtime.is_anomaly_map:
         raise BadSettings(
             "`regions` are of a model of good images, which says where an image is unlike them, and this is a "
@@ -208,8 +208,7 @@ class Taking:
         if attention is not None:
             from vitkit.prediction.attention import Looking, LookingFile, LookPictures
 
-            is_looking = isinstance(runtime, Looking | LookingFile)
-            assert is_looking, "`runtime_of` was called with looking=True"
+            assert isinstance(runtime, Looking | LookingFile), "called with looking=True"
             self.looks = LookPictures(attention, runtime)
             extra.append("attention")
         self.regions = None

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+from torch import nn
 
 from vitkit.inspection import check_has_attention
+from vitkit.models import VisionTransformer
 from vitkit.runtimes.exported import FILES, MERGED, Exported, ExportedLimits, Weights
 from vitkit.runtimes.graphs.graph import Graph, PictureGraph, compares_patches
 from vitkit.runtimes.graphs.int8 import (
@@ -135,7 +137,7 @@ def described(classifier: Classifier, wanted: Export) -> Exported:
         weight_bits,
         limits,
         getattr(classifier.model.config, "segments", False),
-        compares_patches(classifier.model),
+        says_where(classifier.model),
     )
 
 
@@ -181,6 +183,15 @@ def write(
         elif exported.precision == "int8":
             model = int8_openvino(model)
         write_openvino(model, exported, path)
+
+
+def says_where(model: nn.Module) -> bool:
+    """Whether the anomaly map of a model's file says by itself where an image is unlike good ones: its patches are
+    side by side, so that their places follow from their numbers."""
+    if not compares_patches(model):
+        return False
+    assert isinstance(model, VisionTransformer)
+    return not model.config.tiling.overlaps
 
 
 def map_output_of(classifier: Classifier, wanted: Export) -> str:
