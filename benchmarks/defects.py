@@ -109,14 +109,20 @@ def arguments() -> argparse.ArgumentParser:
 # The patches of images
 
 
-def read(options: argparse.Namespace, name: str) -> Images:
-    """A data set, its images at the size that vitkit chooses for them."""
+def opened(options: argparse.Namespace, name: str) -> tuple[Source, Source, Recipe]:
+    """The images of a data set to learn from and to test on, and a recipe that reads them at the size that vitkit
+    chooses for them."""
     learn = one_part(options.data / f"{name}-train.parquet")
     test = one_part(options.data / f"{name}-test.parquet")
     recipe = recipe_of(options.model, str(options.data / f"{name}-train.parquet"), "quick")
     preprocessing = replace(recipe.data.preprocessing, rule="square", resize=0)
     recipe = replace(recipe, data=replace(recipe.data, preprocessing=preprocessing))
-    recipe = good_images.at_own_resolution(recipe, learn)
+    return learn, test, good_images.at_own_resolution(recipe, learn)
+
+
+def read(options: argparse.Namespace, name: str) -> Images:
+    """A data set."""
+    learn, test, recipe = opened(options, name)
     learned = patches_of(options.model, recipe, learn)
     tested = patches_of(options.model, recipe, test)
     regions = regions_of(options.data / f"{name}-test.parquet", test)
@@ -140,9 +146,7 @@ def patches_of(model: str, recipe: Recipe, source: Source) -> Patches:
     middle = [round(share * depth) - 1 for share in MIDDLE]
     columns: list[list[Tensor]] = [[], [], []]
     for start in range(0, len(source), BATCH):
-        pictures = [source.picture(i) for i in range(start, min(start + BATCH, len(source)))]
-        prepared = [recipe.data.preprocessing.array(picture) for picture in pictures]
-        x = recipe.data.preprocessing.normalise(torch.from_numpy(np.stack(prepared)))
+        x = batch_of(recipe, source, start)
         columns[0].append(trunk.model.pool.directions(trunk.model.patch_states(x)).half())
         grid = network.grid(x)
         states = network.last_states(network.embed(x), grid, depth)
@@ -153,6 +157,13 @@ def patches_of(model: str, recipe: Recipe, source: Source) -> Patches:
         own = F.avg_pool2d(own, 3, 1, 1, count_include_pad=False)
         columns[2].append(own.flatten(2).mT.half())
     return Patches(*(torch.cat(column) for column in columns))
+
+
+def batch_of(recipe: Recipe, source: Source, start: int) -> Tensor:
+    """BATCH images from number `start` on, normalised: (B, 3, H, W)."""
+    pictures = [source.picture(i) for i in range(start, min(start + BATCH, len(source)))]
+    prepared = [recipe.data.preprocessing.array(picture) for picture in pictures]
+    return recipe.data.preprocessing.normalise(torch.from_numpy(np.stack(prepared)))
 
 
 def regions_of(path: Path, source: Source) -> list[list[np.ndarray]] | None:
