@@ -18,10 +18,12 @@ from vitkit.data import (
     Source,
     fingerprint,
     masked,
+    masked_of,
     masks_digest,
     split_off,
     splits_with_masks,
     with_masks,
+    without,
 )
 from vitkit.evaluation import Metric, SegmentationScores
 from vitkit.evaluation.metrics.segmentation import measure_masks, readable
@@ -90,6 +92,8 @@ class MaskRequest:
     """Most patches of an image; None is the default of `dense`."""
     minutes: float = 0.0
     """The time of all of it, of which fine-tuning gets the rest; 0: nothing is fine-tuned."""
+    exclude: str = ""
+    """A file that lists training images to leave out; "" for none."""
 
 
 @dataclass(frozen=True)
@@ -153,6 +157,11 @@ def read_parts(request: MaskRequest) -> Parts:
     )
     if "train" not in parts:
         raise BadData(f"{request.data} has no training images, but {', '.join(parts)}")
+    if request.exclude:
+        train = parts["train"]
+        parts["train"] = masked_of(without(with_masks(train), request.exclude))
+        count = len(train) - len(parts["train"])
+        notes = (*notes, f"{count:,} training images that {request.exclude} lists are left out")
     made = {}
     if splits.made_fingerprint:
         made = {"held_out": splits.made_fingerprint}
@@ -318,7 +327,14 @@ def _begin(
     recipe = recipe_of(
         first.without_held_out,
         run_dir / START,
-        data_of(request.data, request.masks, request.legend, request.ignore, request.columns),
+        data_of(
+            request.data,
+            request.masks,
+            request.legend,
+            request.ignore,
+            request.columns,
+            request.exclude,
+        ),
         first.best.rare,
         precision,
         device.type == "cuda",
@@ -448,6 +464,7 @@ def plan(request: MaskRequest, parts: dict[str, Masked]) -> dict[str, Any]:
         "ignore": request.ignore,
         "tokens": request.tokens,
         "minutes": request.minutes,
+        "exclude": request.exclude,
         "images": {name: fingerprint(source) for name, source in sources.items()},
         "digests": {name: masks_digest(source) for name, source in sources.items()},
     }
