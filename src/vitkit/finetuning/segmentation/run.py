@@ -56,7 +56,8 @@ from vitkit.finetuning.segmentation.fine_tuning import (
     recipe_of,
     tuning_for,
 )
-from vitkit.finetuning.segmentation.first_model import first_model
+from vitkit.finetuning.segmentation.first_model import FirstModel, first_model
+from vitkit.finetuning.segmentation.grid import Clock, GridChoice, compared, larger_grid
 from vitkit.finetuning.segmentation.page import OTHERS, WORST, write_mask_page
 from vitkit.recipes import Recipe
 from vitkit.runtimes import map_runtime
@@ -259,10 +260,9 @@ def _begin(
     for note in notes:
         say(note)
     planned = plan(request, parts)
-    tuning = continued(run_dir, planned)
-    kept = {"tuning": tuning._asdict()} if tuning else {}
+    earlier = continued(run_dir, planned)
     # So that the same command may begin again if this process is killed
-    write_json(run_dir / RECORD, planned | kept)
+    write_json(run_dir / RECORD, planned | earlier.to_json())
 
     train = parts["train"]
     say(
@@ -272,8 +272,9 @@ def _begin(
     held_out, numbers = held_out_of(parts)
     if not request.minutes:  # nothing is chosen
         held_out, numbers = None, numbers[:0]
+    started = time.monotonic()
     first = first_model(published, train, numbers, request.tokens, device, precision)
-    left_out = first.left_out
+    seconds = time.monotonic() - started
     origin: dict[str, Any] = {
         "recipe": NAME,
         "init": request.init,
@@ -281,32 +282,64 @@ def _begin(
         "data": request.data,
         "masks": request.masks,
         "legend": train.legend.to_json(),
-        "metrics": {left_out.name: left_out.text()},
         "split_seed": SEED,
         **made,
         "learned": [fingerprint(train.images)],
     }
     if has_learned_masks(published):
         origin[LEARNED_MASKS] = True
-    save(replace(first.classifier, origin=origin), run_dir / MODEL)
+    save_first(first, origin, run_dir)
     say(f"after {time.monotonic() - began:.1f} s a first model is in {run_dir / MODEL}")
-    reading = first.best.reading
     say(
-        f"its head reads the patches of {counted(reading.blocks, 'block')}; "
-        f"on training images that had no part in a fit it has {left_out.text()} (mean IoU)"
+        f"its head reads the patches of {counted(first.best.reading.blocks, 'block')}; "
+        f"on training images that had no part in a fit it has {first.left_out.text()} (mean IoU)"
     )
+    measured_on = _part_to_measure(parts)
+    if held_out is not None:
+        held_out = readable(held_out, "left out")
+
+    # A larger grid, if the time allows it
+    choice: GridChoice | None = None
+    patches = earlier.patches
+    if not request.minutes or request.tokens is not None:
+        patches = 0
+    if patches is None:
+        images = len(parts[measured_on]) if measured_on else 0
+        if held_out is not None:
+            images += 3 * len(held_out)  # for three candidates
+        clock = Clock(request.minutes, time.monotonic() - began, images)
+        patches = larger_grid(published, first, train, device, precision, seconds, clock)
+    if patches:
+        earlier = earlier._replace(patches=patches)
+        write_json(run_dir / RECORD, planned | earlier.to_json())
+        larger = first_model(published, train, numbers, patches, device, precision)
+        choice = compared(first, larger, train.images.groups)
+        say(str(choice))
+        if choice.is_better:
+            first = larger
+            save_first(first, origin, run_dir)
+
+    tried = [each.reading._asdict() | {"miou": each.miou} for each in first.tried]
     record = {
-        "reading": reading._asdict() | {"rare": first.best.rare},
-        "tried": [each.reading._asdict() | {"miou": each.miou} for each in first.tried],
+        "reading": first.best.reading._asdict() | {"rare": first.best.rare},
+        "tried": tried,
     }
-    learned = len(train) - len(numbers)
+    if choice is not None:
+        record["grid"] = choice.to_json()
     stage = Stage(
-        planned, notes, left_out, record, origin, Tuning(0), None, train.labels, learned, None
+        plan=planned,
+        notes=notes,
+        left_out=first.left_out,
+        record=record,
+        origin=origin,
+        tuning=Tuning(0),
+        recipe=None,
+        labels=train.labels,
+        train=len(train) - len(numbers),
+        scores=None,
     )
     if not request.minutes:
         return stage
-    if held_out is not None:
-        held_out = readable(held_out, "left out")
     if held_out is None or len(held_out) < FEWEST_HELD_OUT:
         say(
             f"nothing is fine-tuned: fewer than {FEWEST_HELD_OUT} images can be held out to choose a model; more "
@@ -320,7 +353,6 @@ def _begin(
     runtime = map_runtime(first.without_held_out, str(device), precision)
     scores = measure_masks(runtime, held_out, "evaluating the closed form", boundaries=False)
     an_image = (time.monotonic() - measuring) / len(held_out)
-    measured_on = _part_to_measure(parts)
     images = MEASURED + 2 * len(held_out)  # at the end of the run, and both other candidates
     if measured_on:
         images += round(WITH_BOUNDARIES * len(parts[measured_on])) + SHOWN
@@ -339,14 +371,22 @@ def _begin(
         precision,
         device.type == "cuda",
     )
+    tuning = earlier.tuning
     if tuning is None:
         spent = time.monotonic() - began
         start = first.without_held_out
         tuning = tuning_for(start, recipe, device, request.minutes, spent, an_image * images)
     if not tuning.steps:
         return stage._replace(scores=scores)
-    write_json(run_dir / RECORD, planned | {"tuning": tuning._asdict()})
+    write_json(run_dir / RECORD, planned | earlier._replace(tuning=tuning).to_json())
     return stage._replace(tuning=tuning, recipe=recipe, scores=scores)
+
+
+def save_first(first: FirstModel, origin: dict[str, Any], run_dir: Path) -> None:
+    """Save the model in closed form of all training images, with its provenance and its cross-validated mean IoU."""
+    metric = first.left_out
+    metrics = {"metrics": {metric.name: metric.text()}}
+    save(replace(first.classifier, origin=origin | metrics), run_dir / MODEL)
 
 
 def _finish(
