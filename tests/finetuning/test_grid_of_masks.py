@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from pictures import encoded
+from processes import together
 
 import vitkit
 from vitkit.data import Columns, Preprocessing
@@ -187,6 +188,7 @@ def test_the_choice_is_recorded_and_a_killed_command_makes_the_same_one(
     assert written["grid"]["gain"] > written["grid"]["standard_error"]
     assert written["grid"]["images"] == 24  # not the held-out ones
     assert made.classifier.preprocessing.patches == 196
+    assert "tokens=392" in str(made)
     start = load(tmp_path / "run/closed-form", quiet=True)
     assert start.preprocessing.patches == 196
     tuned = json.loads((tmp_path / "run/fine-tuned/recipe.json").read_text())
@@ -227,6 +229,7 @@ def test_a_grid_that_is_no_better_is_not_kept(scenes, tmp_path, monkeypatch):
     made = make(scenes, tmp_path / "run")
     written = json.loads((tmp_path / "run" / RECORD).read_text())
     assert not written["grid"]["is_better"] and written["grid"]["patches"] == 36
+    assert "36 of them were not better" in str(made) and "tokens=" not in str(made)
     assert made.classifier.preprocessing.patches == 64
 
     # Without a choice: a grid that the caller gives, and no time
@@ -267,3 +270,18 @@ def test_held_out_and_test_images_have_no_part_in_the_choice(scenes, tmp_path):
     found = compared(*models, None)
     assert found.images == 24
     assert found.gain == compared(*models, np.arange(30)).gain
+
+
+@pytest.mark.slow
+def test_several_processes_take_the_choice_of_the_first(scenes, tmp_path, monkeypatch):
+    monkeypatch.setattr(run, "larger_grid", lambda *_: 196)
+    monkeypatch.setattr(run, "tuning_for", lambda *_: Tuning(20, 0.01, 1.0))
+    monkeypatch.setattr(fine_tuning, "FEWEST", 20)  # steps
+    monkeypatch.setattr(fine_tuning, "EPOCHS", 1)
+
+    def act():
+        make(scenes, tmp_path / "two", quiet=True)
+
+    assert together(2, act) == [0, 0]
+    assert load(tmp_path / "two/fine-tuned", quiet=True).preprocessing.patches == 196
+    assert json.loads((tmp_path / "two" / RECORD).read_text())["grid"]["is_better"]

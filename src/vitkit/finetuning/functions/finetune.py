@@ -233,7 +233,8 @@ def finetune(
         like: Training images for a row of Table 4. paper: BiT's preprocessing, a random crop of a square
             with random mirroring; code: the Inception crop of the released code.
         minutes: With `preset='quick'`: total time. The first model is always made, and fine-tuning gets
-            the rest of the time. With `masks`, 0 makes the first model alone.
+            the rest of the time. With `masks`, a quarter of it may go to trying more patches, and 0 makes the
+            first model alone.
         portable: With `preset='quick'`: the head reads only the class token of the last block, so that
             Transformers and timm can open the model too. This may cost accuracy; the command prints how
             much.

@@ -18,7 +18,6 @@ from vitkit.data import (
     Source,
     fingerprint,
     masked,
-    masked_of,
     masks_digest,
     split_off,
     splits_with_masks,
@@ -120,6 +119,8 @@ class SegmentationResult:
     """The candidates with their mean IoU on the held-out images that chose one; empty if nothing was fine-tuned."""
     minutes: float = 0.0
     """The time that was asked for."""
+    grid: GridChoice | None = None
+    """What a larger grid of patches adds; None if none was tried."""
 
     @cached_property
     def metrics(self) -> tuple[Metric, ...]:
@@ -153,16 +154,15 @@ def read_parts(request: MaskRequest) -> Parts:
     """Open the images with their masks. Raises BadData if there are no images to learn from."""
     splits = splits_with_masks(request.data, request.masks, request.columns, always_grouped=True)
     said = [note for note in splits.notes if "labelled" not in note]  # masks are no labels
-    parts, notes = masked(
-        splits.sources, request.data, request.masks, request.legend, request.ignore
-    )
-    if "train" not in parts:
-        raise BadData(f"{request.data} has no training images, but {', '.join(parts)}")
-    if request.exclude:
-        train = parts["train"]
-        parts["train"] = masked_of(without(with_masks(train), request.exclude))
-        count = len(train) - len(parts["train"])
-        notes = (*notes, f"{count:,} training images that {request.exclude} lists are left out")
+    sources = splits.sources
+    if "train" not in sources:
+        raise BadData(f"{request.data} has no training images, but {', '.join(sources)}")
+    if request.exclude:  # before masks are looked for: a list may name images without one
+        train = sources["train"]
+        sources["train"] = without(train, request.exclude)
+        count = len(train) - len(sources["train"])
+        said.append(f"{count:,} training images that {request.exclude} lists are left out")
+    parts, notes = masked(sources, request.data, request.masks, request.legend, request.ignore)
     made = {}
     if splits.made_fingerprint:
         made = {"held_out": splits.made_fingerprint}
@@ -214,6 +214,8 @@ class Stage(NamedTuple):
     """The mean IoU of its cross-validated predictions for the training images."""
     record: dict[str, Any]
     """What is written about it."""
+    grid: GridChoice | None
+    """What a larger grid of patches adds; None if none was tried."""
     origin: dict[str, Any]
     """The provenance of the model."""
     tuning: Tuning
@@ -324,13 +326,12 @@ def _begin(
         "reading": first.best.reading._asdict() | {"rare": first.best.rare},
         "tried": tried,
     }
-    if choice is not None:
-        record["grid"] = choice.to_json()
     stage = Stage(
         plan=planned,
         notes=notes,
         left_out=first.left_out,
         record=record,
+        grid=choice,
         origin=origin,
         tuning=Tuning(0),
         recipe=None,
@@ -431,6 +432,7 @@ def _finish(
         chosen=chosen,
         held_out=tuple((each.name, each.held_out) for each in candidates),
         minutes=request.minutes,
+        grid=stage.grid,
     )
     if result.scores is not None:
         page = _page(
@@ -515,9 +517,13 @@ def record(result: SegmentationResult, stage: Stage) -> dict[str, Any]:
     tuning = {}
     if stage.tuning.steps:
         tuning = {"tuning": stage.tuning._asdict()}
+    grid = {}
+    if stage.grid is not None:
+        grid = {"grid": stage.grid.to_json()}
     return {
         **stage.plan,
         **tuning,
+        **grid,
         **stage.record,
         "left_out": result.left_out.to_json(),
         "chosen": result.chosen,
