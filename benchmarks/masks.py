@@ -9,9 +9,9 @@ the training images; it is then trained on all.
 
     python benchmarks/masks.py --model MODEL --data masks_street --ignore 11 --folder FOLDER --output FILE
 
-With `--minutes 2` (or other numbers) it measures instead what the fine-tuning adds that follows the closed form within
-these minutes: the closed form alone, the fine-tuned model, the average of both, and which of them is kept by the held-out
-images. The minutes are those of the processor too.
+With `--minutes 2` (or other numbers) it measures instead what these minutes add to the closed form on the default grid: the
+model that is kept, and the fine-tuned one if there was time for it. Both read the larger grid if one was tried and kept. The
+minutes are those of the processor too.
 
 With `--tokens 784 1176` (or other numbers) it measures instead the closed form on grids of so many patches, each beside
 the first one: by cross-validated predictions of the training images, and on the test images. All predictions are compared at

@@ -133,11 +133,11 @@ def larger_grid(
     patches = default
     enough = 0.0
     for factor in FACTORS:
-        enlarged = on_grid(first.classifier, published, factor)
-        patches = enlarged.preprocessing.patches
         at_least = clock.minutes_for(Times(seconds, one, one), factor)
         if at_least > clock.minutes and factor != FACTORS[-1]:
             continue  # without measuring
+        enlarged = on_grid(first.classifier, published, factor)
+        patches = enlarged.preprocessing.patches
         enough = clock.minutes_for(Times(seconds, one, seconds_on(enlarged)), factor)
         if enough <= clock.minutes:
             return patches
