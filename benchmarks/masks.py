@@ -9,9 +9,13 @@ the training images; it is then trained on all.
 
     python benchmarks/masks.py --model MODEL --data masks_street --ignore 11 --folder FOLDER --output FILE
 
-With `--minutes 2` (or other numbers) it measures instead what the fine-tuning adds that follows the closed form within
-these minutes: the closed form alone, the fine-tuned model, the average of both, and which of them is kept by the held-out
-images. The minutes are those of the processor too.
+With `--minutes 2` (or other numbers) it measures instead what these minutes add to the closed form on the default grid: the
+model that is kept, and the fine-tuned one if there was time for it. Both read the larger grid if one was tried and kept. The
+minutes are those of the processor too.
+
+With `--tokens 784 1176` (or other numbers) it measures instead the closed form on grids of so many patches, each beside
+the first one: by cross-validated predictions of the training images, and on the test images. All predictions are compared at
+the size of the images.
 """
 
 import argparse
@@ -31,8 +35,9 @@ import vitkit
 from vitkit.data import Columns, Masked, masked, open_source
 from vitkit.evaluation import SegmentationScores, count_pixels
 from vitkit.evaluation.metrics.metric import resampled
+from vitkit.evaluation.metrics.segmentation import PixelCounts
 from vitkit.finetuning.segmentation.closed_form import Example, blocks_to_try, shares_of
-from vitkit.finetuning.segmentation.first_model import read
+from vitkit.finetuning.segmentation.first_model import FirstModel, first_model, read
 from vitkit.runtimes import map_runtime
 from vitkit.runtimes.maps import likeliest, logit_maps
 from vitkit.weights import Classifier, dense
@@ -52,6 +57,8 @@ def main(argv: list[str] | None = None) -> dict:
     options = arguments().parse_args(argv)
     if options.minutes:
         return fine_tuning(options)
+    if options.tokens:
+        return grids(options)
     about = record.about(__doc__.partition(",")[0], PACKAGES)
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -132,13 +139,80 @@ def fine_tuning(options: argparse.Namespace) -> dict:
             if name != "closed form":
                 rows[name]["miou minus that of the closed form"] = difference(own, first)
             print(minutes, name, metrics["miou"], flush=True)
-        names = ("chosen", "held_out", "left_out", "tuning", "seconds", "reading")
+        names = ("chosen", "held_out", "left_out", "grid", "tuning", "seconds", "reading")
         about_run = {name: written.get(name) for name in names} | {"steps": steps}
         print(minutes, about_run["chosen"], steps, about_run["seconds"], flush=True)
         results[f"{minutes:g} minutes"] = {"run": about_run, "models": rows}
     content = {**about, "data": options.data, "images": {"test": len(test)}, "results": results}
     record.write(content, options.output)
     return content
+
+
+def grids(options: argparse.Namespace) -> dict:
+    """The closed form on grids of several sizes, beside the first of them."""
+    about = record.about("What larger grids add to a model of every pixel in closed form", PACKAGES)
+    torch.set_num_threads(1)
+    train, test = (opened(options, part) for part in ("train", "test"))
+    published = vitkit.load(options.model, quiet=True)
+    nobody = np.zeros(0, np.int64)
+    left_out: dict[int, dict[int, PixelCounts]] = {}
+    scores: dict[int, SegmentationScores] = {}
+    results = {}
+    for tokens in options.tokens:
+        began = time.process_time()
+        model = first_model(published, train, nobody, tokens, torch.device("cpu"), "float32")
+        seconds = time.process_time() - began
+        left_out[tokens] = cross_validated_counts(model, train)
+        began = time.process_time()
+        runtime = map_runtime(model.classifier, "cpu", "float32")
+        scores[tokens] = scored(test, lambda i, picture, own=runtime: logit_maps(own, picture))
+        measuring = time.process_time() - began
+
+        # The images that were cross-validated on both grids: memory limits how many are
+        first = options.tokens[0]
+        shared = sorted(left_out[first].keys() & left_out[tokens].keys())
+        own, other = (
+            SegmentationScores.of(train.labels, [counts[i] for i in shared])
+            for counts in (left_out[tokens], left_out[first])
+        )
+        results[f"{tokens} patches"] = {
+            "seconds": round(seconds, 1),
+            "seconds of measuring the test images": round(measuring, 1),
+            "reading": model.best.reading._asdict() | {"rare": model.best.rare},
+            "cross-validated images": len(shared),
+            "cross-validated": compared(own, other),
+            "test": compared(scores[tokens], scores[first]),
+        }
+        print(json.dumps({tokens: results[f"{tokens} patches"]}), flush=True)
+    content = {
+        **about,
+        "data": options.data,
+        "images": {"train": len(train), "test": len(test)},
+        "results": results,
+    }
+    record.write(content, options.output)
+    return content
+
+
+def cross_validated_counts(model: FirstModel, train: Masked) -> dict[int, PixelCounts]:
+    """The counts of the cross-validated predictions at the size of the images, by the number of the image."""
+    counts = {}
+    for i, shares in zip(model.numbers.tolist(), model.best.maps, strict=True):
+        truth = train.mask(i)
+        predicted = likeliest(model.to_logits.maps(shares).numpy(), truth.shape)
+        counts[i] = count_pixels(truth, predicted, len(train.labels))
+    return counts
+
+
+def compared(own: SegmentationScores, first: SegmentationScores) -> dict:
+    """The mean IoU and the boundary IoU, and the difference of the former."""
+    metrics = {metric.name: metric.value for metric in own.metrics(each_class=False)}
+    return {
+        "miou": metrics["miou"],
+        "boundary_iou": metrics["boundary_iou"],
+        "miou minus that of the first": difference(own, first),
+        "boundary IoU minus that of the first": difference(own, first, boundary_iou),
+    }
 
 
 class by_the_processor:
@@ -223,16 +297,27 @@ def scored(test: Masked, maps_of: Callable) -> SegmentationScores:
     return SegmentationScores.of(test.labels, counts)
 
 
-def difference(ours: SegmentationScores, other: SegmentationScores) -> dict:
+def difference(
+    ours: SegmentationScores,
+    other: SegmentationScores,
+    iou: Callable[[SegmentationScores, np.ndarray], np.ndarray] = SegmentationScores.iou,
+) -> dict:
     """The difference of the mean IoU, its standard error and its interval, by resampling the images of both."""
 
     def statistic(rows: np.ndarray) -> np.ndarray:
-        return np.array([np.nanmean(ours.iou(rows)) - np.nanmean(other.iou(rows))])
+        return np.array([np.nanmean(iou(ours, rows)) - np.nanmean(iou(other, rows))])
 
     drawn = resampled(statistic, len(ours))[:, 0]
     value = float(statistic(np.arange(len(ours)))[0])
     low, high = np.quantile(drawn, (0.025, 0.975)).tolist()
     return {"value": value, "standard error": float(drawn.std()), "interval": [low, high]}
+
+
+def boundary_iou(scores: SegmentationScores, rows: np.ndarray) -> np.ndarray:
+    """The boundary IoU of each class over some images, float64 (K,): NaN for a class without boundaries."""
+    either = scores.boundary_either[rows].sum(0)
+    inside = scores.boundary_right[rows].sum(0)
+    return np.where(either > 0, inside / np.maximum(either, 1), np.nan)
 
 
 def of_head(bare: Classifier, head: Callable[[Tensor], Tensor]) -> Callable:
@@ -403,6 +488,13 @@ def arguments() -> argparse.ArgumentParser:
         nargs="*",
         default=(),
         help="measure fine-tuning within these minutes",
+    )
+    parser.add_argument(
+        "--tokens",
+        type=int,
+        nargs="*",
+        default=(),
+        help="measure the closed form on grids of so many patches",
     )
     parser.add_argument("--output", type=Path, help="file for the results, JSON")
     return parser

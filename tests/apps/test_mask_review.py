@@ -159,5 +159,7 @@ def test_settings_that_do_not_go_together(photos, tmp_path):
     for given in ({"masks": "masks"}, {"legend": tmp_path / "x.txt"}, {"ignore": 3}):
         with pytest.raises(BadSettings, match="leave out `masks`, `legend` and `ignore`"):
             vitkit.review(str(photos), apply=tmp_path / "list.csv", **given)
-    with pytest.raises(BadSettings, match="`exclude` is for images with one class each"):
+    with pytest.raises(
+        BadSettings, match="`exclude` cannot list masks: they are reviewed in an order"
+    ):
         vitkit.review(str(photos), model, masks="masks", exclude=tmp_path / "x.txt")

@@ -10,7 +10,8 @@ from PIL import Image
 import vitkit
 from vitkit.cli.entry import main
 from vitkit.curation.masks import survey_masks
-from vitkit.data import IGNORED, splits_with_masks
+from vitkit.data import IGNORED, Columns, splits_with_masks
+from vitkit.finetuning.segmentation.run import MaskRequest, read_parts
 from vitkit.recipes import Data
 from vitkit.system.errors import BadData, BadSettings
 from vitkit.training.data import open_data
@@ -137,10 +138,24 @@ def test_images_that_are_in_two_parts_are_listed_for_training(photos, tmp_path):
     legend = photos / "legend.txt"
     found = stats(str(photos), masks="masks", legend=legend, exclude=tmp_path / "list.csv")
     assert "wrote 1 training images" in str(found)
-    assert "data__exclude=" in found.next_step and "data__masks='masks'" in found.next_step
+    assert "data__exclude=" in found.next_step and "masks='masks'" in found.next_step
     data = Data(
         source=str(photos), masks="masks", legend=str(legend), exclude=str(tmp_path / "list.csv")
     )
-    train = open_data(data, (), tmp_path / "run", print).train
-    assert sorted(train.name(i)[-5:] for i in range(len(train))) == ["0.png", "2.png"]
+    said = []
+    train = open_data(data, (), tmp_path / "run", said.append).train
     assert train.target_kind == "mask"
+    assert sorted(train.name(i)[-5:] for i in range(len(train))) == ["0.png", "2.png"]
+    assert [each for each in said if "are left out" in each] == [
+        f"1 training images that {tmp_path / 'list.csv'} lists are left out"
+    ]
+
+    # Also if images have no mask, which the list counts
+    (photos / "masks/train/2.png").unlink()
+    train = open_data(data, (), tmp_path / "other", said.append).train
+    assert [train.name(i)[-5:] for i in range(len(train))] == ["0.png"]
+    request = MaskRequest(
+        "", str(photos), "masks", legend, None, Columns(), None, exclude=str(tmp_path / "list.csv")
+    )
+    train = read_parts(request).parts["train"]
+    assert [train.images.name(i)[-5:] for i in range(len(train))] == ["0.png"]

@@ -316,8 +316,8 @@ def test_what_a_run_wrote_is_removed_and_other_files_and_runs_stay(tmp_path):
     (run / "recipe.json").write_text(json.dumps(recipe))
     (run / "notes.txt").write_text("mine")
     check_own(tmp_path)
-    assert continued(tmp_path, plan) == Tuning(30) and (run / "checkpoints/step-20").exists()
-    assert continued(tmp_path, plan | {"minutes": 3}) is None
+    assert continued(tmp_path, plan).tuning == Tuning(30) and (run / "checkpoints/step-20").exists()
+    assert continued(tmp_path, plan | {"minutes": 3}).tuning is None
     assert [file.name for file in run.iterdir()] == ["notes.txt"]
     (run / "notes.txt").unlink()
     remove_run(run)

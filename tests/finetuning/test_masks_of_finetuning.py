@@ -3,6 +3,7 @@ that had no part in it."""
 
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from pictures import encoded
 
 import vitkit
 from vitkit import cli
-from vitkit.data import IGNORED, Preprocessing
+from vitkit.data import IGNORED, Columns, Preprocessing
 from vitkit.finetuning.segmentation.closed_form import (
     DECAY,
     FINER,
@@ -32,6 +33,7 @@ from vitkit.finetuning.segmentation.closed_form import (
     solved,
     with_one,
 )
+from vitkit.finetuning.segmentation.run import MaskRequest, plan, read_parts
 from vitkit.models import create, vit
 from vitkit.system.errors import BadData, BadSettings
 from vitkit.weights import Classifier, save
@@ -276,6 +278,37 @@ def test_the_command_line_has_the_settings_of_masks_and_not_those_of_recipes(
     assert "nothing.txt cannot be read" in capsys.readouterr().err
     assert cli.main([*words, "--optim.lr", "0.1"]) == 2
     assert "has no --optim.lr" in capsys.readouterr().err
+
+
+def test_images_of_a_list_are_left_out(scenes, tmp_path):
+    request = MaskRequest(
+        "", str(scenes / "photos"), str(scenes / "masks"), None, None, Columns(), 300
+    )
+    every = read_parts(request).parts
+    names = [every["train"].images.name(i) for i in range(len(every["train"]))]
+    listed = tmp_path / "list.txt"
+    listed.write_text(f"{names[2]}\twrong\n{names[7]}\n")
+    found = read_parts(replace(request, exclude=str(listed)))
+    train = found.parts["train"]
+    left = [i for i in range(len(names)) if i not in (2, 7)]
+    assert [train.images.name(i) for i in range(len(train))] == [names[i] for i in left]
+    for number, i in enumerate(left):
+        assert np.array_equal(train.mask(number), every["train"].mask(i))
+    assert len(found.parts["test"]) == len(every["test"])
+    assert f"2 training images that {listed} lists are left out" in found.notes
+    assert plan(request, every) != plan(replace(request, exclude=str(listed)), found.parts)
+    listed.write_text("nothing.png\n")
+    with pytest.raises(BadData, match=r"lists 1 images that are not in the training part"):
+        read_parts(replace(request, exclude=str(listed)))
+
+
+def test_the_command_has_a_list_of_images_to_leave_out(pretrained, scenes, tmp_path, capsys):
+    listed = tmp_path / "list.txt"
+    listed.write_text("nothing.png\n")
+    words = ["finetune", pretrained, str(scenes / "photos"), "--masks", str(scenes / "masks")]
+    words += ["--data.exclude", str(listed), "--workdir", str(tmp_path / "run")]
+    assert cli.main(words) == 1
+    assert "list.txt lists 1 images that are not in the training part" in capsys.readouterr().err
 
 
 def test_images_that_nothing_can_be_learned_from_are_refused(pretrained, scenes, tmp_path):

@@ -99,7 +99,8 @@ def finetune(words: list[str]) -> Defaults:
         read_some(function, "vitkit finetune", ["--help"], help_only)  # exits
         raise
     settings = first | {"recipe": begun.recipe}
-    settings |= dict.fromkeys(("model", "data", "columns", "length"), READ)  # part of the recipe
+    in_recipe = ("model", "data", "columns", "length", "data__exclude")
+    settings |= dict.fromkeys(in_recipe, READ)
     read = {"model": begun.model, "data": begun.data, "preset": begun.preset}
     return Defaults(settings, len(names), read)
 

@@ -87,11 +87,8 @@ def open_data(data: Data, evals: Sequence[Eval], run_dir: Path, say: Say) -> Run
 
     # Open the run's own parts, without the images that `exclude` lists, and the data sets of its evaluators
     splits = open_to_divide(data, typed=True)
-    if data.exclude and splits.train is not None:
-        remaining = without(splits.train, data.exclude)
-        count = len(splits.train) - len(remaining)
-        say(f"{count:,} training images that {data.exclude} lists are left out")
-        splits = replace(splits, train=remaining)
+    if data.exclude and not data.masks:
+        splits = _without_listed(splits, data.exclude)
     own = divide(splits, data)
     for sentence in about_subset(own["train"], data):
         say(sentence)
@@ -335,8 +332,20 @@ def open_to_divide(data: Data, *, typed: bool = False) -> Splits:
         for name in (data.source, data.masks):
             refuse_recorded(name, "the record of a run", "name the images yourself")
     splits = splits_with_masks(data.source, data.masks, *place)
+    if data.exclude:  # before masks are looked for: a list may name images without one
+        splits = _without_listed(splits, data.exclude)
     legend = Path(data.legend) if data.legend else None
     return masked_splits(splits, data.source, data.masks, legend, data.ignore)
+
+
+def _without_listed(splits: Splits, exclude: str) -> Splits:
+    """The parts without the training images that a file lists; a note has their number."""
+    if splits.train is None:
+        return splits
+    remaining = without(splits.train, exclude)
+    count = len(splits.train) - len(remaining)
+    note = f"{count:,} training images that {exclude} lists are left out"
+    return replace(splits, train=remaining, notes=(*splits.notes, note))
 
 
 def group_setting(data: Data) -> str:

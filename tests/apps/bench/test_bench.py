@@ -14,8 +14,9 @@ from margins import at_most
 from matplotlib.figure import Figure
 from pictures import photograph
 from PIL import Image
+from served import make_model_of_masks
 
-from vitkit import export
+from vitkit import bench, export
 from vitkit.apps.bench.figures import draw_bars, draw_curves
 from vitkit.apps.bench.function import described
 from vitkit.apps.bench.output import recommendation, tables
@@ -37,6 +38,7 @@ from vitkit.exporting import (
     with_less_work,
 )
 from vitkit.exporting.speed import measuring
+from vitkit.exporting.speed.isolated import Isolated
 from vitkit.models import create, vit
 from vitkit.runtimes import folder_of, open_file
 from vitkit.runtimes.fastest import remembered
@@ -307,6 +309,39 @@ def test_what_a_file_cannot_be_asked_is_a_sentence(capsys, words, sentence):
 
 
 @pytest.mark.slow
+def test_a_file_that_classifies_every_pixel_is_timed_by_pixels_of_one_size(
+    tmp_path, capsys, monkeypatch
+):
+    for package in ("onnxscript", "onnxruntime"):
+        pytest.importorskip(package)
+    monkeypatch.setattr("vitkit.exporting.speed.measuring.STARTS", 1)
+    file = tmp_path / "pixels.onnx"
+    masks = make_model_of_masks()
+    export(masks, output=file)
+    seen = []
+    turn = Isolated.turn
+
+    def turned(self, images, batch, seconds):
+        seen.append(images.shape[1:])
+        assert self.runtime.logits(images[:batch]).shape == (batch, 3, *images.shape[2:])
+        return turn(self, images, batch, seconds)
+
+    monkeypatch.setattr(Isolated, "turn", turned)
+    words = "--runtimes onnx --batch 1 2 --rounds 1 --seconds 0.01"
+    assert main(["bench", str(file), *words.split()]) == 0
+    printed = capsys.readouterr()
+    assert "is not measured" not in printed.err
+    assert f"next: vitkit evaluate {file} DATA --masks masks/, for its IoU" in printed.out
+    # Whole images, in as many patches as the model reads
+    assert len(set(seen)) == 1 and len(seen) == 2
+    height, width = seen[0][1:]
+    assert height % 4 == width % 4 == 0 and 32 < height * width / 16 <= 64
+    found = bench(str(file), batch=1, rounds=1, seconds=0.01, runtimes="onnx", start_up=False)
+    [row] = found.rows()
+    assert row["images_per_second.1"] > 0 and row["agreement"] is None
+
+
+@pytest.mark.slow
 def test_processes_are_started(model, monkeypatch):
     monkeypatch.setattr("vitkit.exporting.speed.measuring.STARTS", 1)
     ((seconds, megabytes),) = measure_starts([model])
@@ -367,7 +402,7 @@ def test_a_runtime_whose_process_ends_loses_no_other_figures(model, tmp_path, ca
     crash = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
     monkeypatch.setattr("vitkit.exporting.speed.isolated.CHILD", crash)
 
-    def no_start(models):
+    def no_start(models, command):
         raise VitkitError("vitkit predict failed")
 
     monkeypatch.setattr("vitkit.apps.bench.function.measure_starts", no_start)
@@ -446,7 +481,8 @@ def test_starts_are_medians_of_several_that_take_turns(monkeypatch):
     order = []
     figures = {"a": iter([(3.0, 10.0), (1.0, 30.0), (2.0, 20.0)]), "b": iter([(4.0, None)] * 3)}
 
-    def start(model, photograph):
+    def start(model, photograph, command):
+        assert command == "predict"
         order.append(model)
         with Image.open(photograph) as image:
             assert image.size == (640, 480)

@@ -75,6 +75,7 @@ WRITTEN = (".json", ".png")
 
 Library = Literal["torch", "compiled", "onnx", "openvino"]
 Precision = Literal["float32", "bfloat16", "int8"]
+Command = Literal["predict", "segment"]
 
 
 @dataclass(frozen=True, repr=False)
@@ -99,6 +100,8 @@ class Benchmark(Rows):
     """The written files."""
     json: bool = False
     """Whether the result is printed as JSON."""
+    segments: bool = False
+    """Whether the model is an exported file that classifies every pixel."""
 
     def rows(self) -> list[dict]:
         """One row per runtime and precision."""
@@ -124,6 +127,9 @@ class Benchmark(Rows):
         for fastest in self.remembered:
             yield f"remembered for `runtime='auto'`: {fastest}"
         if _is_file(self.model):
+            if self.segments:
+                yield f"next: {step('evaluate', self.model, DATA, masks='masks/')}, for its IoU"
+                return
             evaluating = step("evaluate", self.model, DATA)
             yield f"next: {evaluating}, for its accuracy; `against=MODEL` compares answers"
             return
@@ -155,7 +161,7 @@ def bench(
 ) -> Benchmark:
     """Measure how fast a model is on this machine, on the CPU, in every runtime and precision that is
     installed, side by side, and how often each gives the model's own answers. For an exported file,
-    measure how fast it is in every library that can run it.
+    measure how fast it is in every library that can run it; it may classify every pixel.
 
     Args:
         model: A run, a model directory, a file of weights (vitkit's, Hugging Face's, timm's,
@@ -229,6 +235,7 @@ def bench(
         of_samples=not data,
         report=report,
         json=json,
+        segments=measured.segments,
     )
 
 
@@ -255,6 +262,8 @@ class Measured(NamedTuple):
     images: str
     """Description of the images."""
     remembered: tuple[FastestRuntime, ...] = ()
+    segments: bool = False
+    """Whether they classify every pixel."""
 
 
 def _is_file(model: str | Classifier) -> bool:
@@ -359,6 +368,7 @@ def _of_file_in(
         found.append(of_exported(process))
         runtimes.append(process.runtime)
     report_differences(file, runtimes[0])
+    segments = runtimes[0].exported.segments
     classifier = of_file(runtimes[0])
     found += [of_timm(name, classifier) for name in timm]
 
@@ -377,9 +387,10 @@ def _of_file_in(
     implementations, speeds = _measured(found, images, plan)
     if start_up:
         say("starting processes")
-        for start, megabytes in _starts([file]):
+        command: Command = "segment" if segments else "predict"
+        for start, megabytes in _starts([file], command):
             speeds[0] = replace(speeds[0], start=start, megabytes=megabytes)
-    return Measured(classifier, implementations, tuple(speeds), name)
+    return Measured(classifier, implementations, tuple(speeds), name, segments=segments)
 
 
 def _measured(
@@ -396,11 +407,13 @@ def _measured(
     return tuple(implementation for implementation, _ in pairs), [speed for _, speed in pairs]
 
 
-def _starts(models: Sequence[Path | str]) -> list[tuple[float, float | None]]:
+def _starts(
+    models: Sequence[Path | str], command: Command = "predict"
+) -> list[tuple[float, float | None]]:
     """The result of `measure_starts`; empty, with a log message, if a process fails: other figures
     stay valid."""
     try:
-        return measure_starts(models)
+        return measure_starts(models, command)
     except VitkitError as error:
         say(f"the start of processes is not measured: {error}", WARNING)
         return []

@@ -224,7 +224,9 @@ def review(
     if masks:
         if exclude is not None:
             raise BadSettings(
-                "`exclude` is for images with one class each; leave it out with `masks`"
+                "`exclude` cannot list masks: they are reviewed in an order, and nothing says from which one on they "
+                "are right; leave it out, look at the page, and write the names of the images to leave out into a file "
+                "for `data.exclude`, one a line"
             )
         classifier = classifier_of(model, hints)
         device_of_model = pick_device(device)

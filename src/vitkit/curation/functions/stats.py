@@ -224,12 +224,9 @@ def stats(
     if groups != "auto":
         split_settings["groups"] = groups
     if of_masks is not None:
-        next_step = step("finetune", source, masks=masks, legend=legend, ignore=ignore)
-        if exclude:
-            of_masks_too = {"data__masks": masks, "data__legend": legend, "data__ignore": ignore}
-            next_step = step(
-                "train", RECIPE, data__source=source, **of_masks_too, data__exclude=exclude
-            )
+        next_step = step(
+            "finetune", source, masks=masks, legend=legend, ignore=ignore, data__exclude=exclude
+        )
         if of_masks.problems or any(part.problems for part in of_masks.parts.values()):
             next_step = f"correct what the warnings name, and then {next_step}"
     elif exclude:

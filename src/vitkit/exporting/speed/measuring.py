@@ -17,6 +17,7 @@ from logging import WARNING
 from math import prod
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
+from typing import Literal
 
 import numpy as np
 from PIL import Image
@@ -63,7 +64,7 @@ class RuntimeSpeed:
     """95th percentile of the latency of a pass of one image, in milliseconds; None without such a
     batch."""
     start: float | None = None
-    """Seconds from start to end of a process that classifies one image; None if not measured."""
+    """Seconds from start to end of a process that classifies one image, or its pixels; None if not measured."""
     megabytes: float | None = None
     """Peak memory of this process; None if not measured."""
 
@@ -143,9 +144,11 @@ def _speed(rates: dict[int, list[float]], times: list[float]) -> RuntimeSpeed:
     return RuntimeSpeed(medians, spread, *percentiles)
 
 
-def measure_starts(models: Sequence[Path | str]) -> list[tuple[float, float | None]]:
-    """Measure `vitkit predict` of one photograph with each of these models: seconds, and peak memory in
-    megabytes (None if the system does not report it).
+def measure_starts(
+    models: Sequence[Path | str], command: Literal["predict", "segment"] = "predict"
+) -> list[tuple[float, float | None]]:
+    """Measure a command, such as `vitkit predict`, of one photograph with each of these models: seconds, and peak
+    memory in megabytes (None if the system does not report it).
 
     Both are medians over several processes; the models take turns.
     """
@@ -158,7 +161,7 @@ def measure_starts(models: Sequence[Path | str]) -> list[tuple[float, float | No
         Image.fromarray(coarse).resize(PHOTOGRAPH[::-1], Image.Resampling.BICUBIC).save(photograph)
         for _ in range(STARTS):
             for measured, model in zip(runs, models, strict=True):
-                measured.append(_start(str(model), str(photograph)))
+                measured.append(_start(str(model), str(photograph), command))
     medians = []
     for measured in runs:
         seconds, megabytes = zip(*measured, strict=True)
@@ -170,9 +173,9 @@ def measure_starts(models: Sequence[Path | str]) -> list[tuple[float, float | No
     return medians
 
 
-def _start(model: str, photograph: str) -> tuple[float, float | None]:
+def _start(model: str, photograph: str, command: str = "predict") -> tuple[float, float | None]:
     """Seconds and megabytes of one process. Raises VitkitError with its last output if it fails."""
-    words = [sys.executable, "-m", "vitkit", "predict", model, photograph, "--device", "cpu"]
+    words = [sys.executable, "-m", "vitkit", command, model, photograph, "--device", "cpu"]
     with TemporaryFile("w+") as errors:
         begun = time.perf_counter()
         process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=errors)
@@ -184,7 +187,7 @@ def _start(model: str, photograph: str) -> tuple[float, float | None]:
         if process.returncode != 0:
             errors.seek(0)
             last = errors.read().strip().splitlines()[-1:]
-            raise VitkitError(f"vitkit predict {model} failed: {''.join(last)}")
+            raise VitkitError(f"vitkit {command} {model} failed: {''.join(last)}")
     return seconds, megabytes
 
 

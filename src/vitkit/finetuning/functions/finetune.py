@@ -211,6 +211,7 @@ def finetune(
     masks: DataLike = "",
     legend: PathLike | None = None,
     ignore: int | None = None,
+    data__exclude: PathLike | None = None,
     recipe: OwnRecipe | None = None,
     **settings: RunSettings,
 ) -> Finetuned:
@@ -232,7 +233,8 @@ def finetune(
         like: Training images for a row of Table 4. paper: BiT's preprocessing, a random crop of a square
             with random mirroring; code: the Inception crop of the released code.
         minutes: With `preset='quick'`: total time. The first model is always made, and fine-tuning gets
-            the rest of the time. With `masks`, 0 makes the first model alone.
+            the rest of the time. With `masks`, a quarter of it may go to trying more patches, and 0 makes the
+            first model alone.
         portable: With `preset='quick'`: the head reads only the class token of the last block, so that
             Transformers and timm can open the model too. This may cost accuracy; the command prints how
             much.
@@ -267,6 +269,8 @@ def finetune(
         legend: Text or JSON file that says which value or colour of a mask is which class, such as the lines
             "road, 0" or "64, 0, 128, car". Default: the classes in the metadata of parquet files, or numbers.
         ignore: Value of a mask whose pixels do not count. 255 is one unless a class has it.
+        data__exclude: File that lists training images to leave out, each line a name. `vitkit.stats` and
+            `vitkit.review` write such files.
         recipe: The recipe of the run, instead of the one that follows from `model`, `data` and `preset`.
         **settings: Overrides of what the file of `model` says (`vitkit.weights.Overrides`: image=384), and
             any setting of the recipe, with two underscores before the field of a part: batch=256,
@@ -301,6 +305,7 @@ def finetune(
                 columns=columns,
                 hints=hints_of(settings),
                 patience=patience,
+                exclude=str(data__exclude or ""),
                 choose=_model_for,
             )
         except BadData as error:
@@ -315,6 +320,8 @@ def finetune(
         raise BadSettings(
             "`legend` and `ignore` are about masks with classes: give these with `masks`, and without `normal`"
         )
+    if data__exclude is not None:
+        settings |= {"data__exclude": data__exclude}
     values = regularisation(regularise, weight_decays, dropouts, label_smoothings)
     of_model = {name: settings[name] for name in settings if name in KEYS}
     of_recipe = {name: settings[name] for name in settings if name not in KEYS}

@@ -44,10 +44,12 @@ def finetune_masks(
     columns: Columns,
     hints: Hints,
     patience: float,
+    exclude: str,
     choose: Callable[[str, Path | None, float, str], str],
 ) -> Finetuned:
     """Make a model that classifies every pixel.
 
+    exclude: a file that lists training images to leave out; "" for none.
     choose: chooses a pre-trained model if the caller names none. The others are those of `finetune`.
     """
     data = tidied(data or model)
@@ -68,7 +70,7 @@ def finetune_masks(
     if hints.image and isinstance(config, ViTConfig):  # `dense` refuses others
         rows, columns_of_patches = config.tiling.grid(config.fitting(hints.image))
         tokens = rows * columns_of_patches
-    request = MaskRequest(model, data, masks, legend, ignore, columns, tokens, minutes)
+    request = MaskRequest(model, data, masks, legend, ignore, columns, tokens, minutes, exclude)
     with process_group(device, patience) as opened:
         run_dir = from_rank_0(lambda: workdir or run_dir_for(request))
         if not from_rank_0(lambda: is_free(run_dir, request)):

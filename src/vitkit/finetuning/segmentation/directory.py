@@ -5,8 +5,9 @@ It holds masks.json (RECORD), model/, report.html, and of a fine-tuning also clo
 begins with, and fine-tuned/ (RUN), the directory of an ordinary run.
 """
 
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from vitkit.finetuning.segmentation.fine_tuning import NAME, RUN, START, Tuning
 from vitkit.system.console.messages import say
@@ -17,6 +18,7 @@ from vitkit.weights import check_model_replaceable
 RECORD = "masks.json"  # in the run directory
 PAGE = "report.html"
 MODEL = "model"  # directory of the model, in the run directory
+GRID: Types = {"patches": int}
 TUNING: Types = {"steps": int, "seconds_of_a_step": NUMBER, "afterwards": NUMBER, "compiled": bool}
 
 
@@ -64,8 +66,26 @@ def _is_record(file: Path) -> bool:
     return {"init", "data", "masks"} <= _read(file).keys()
 
 
-def continued(run_dir: Path, plan: dict[str, Any]) -> Tuning | None:
-    """The length of the fine-tuning that an earlier call decided on; None if this call decides.
+class Decided(NamedTuple):
+    """What an earlier call decided by the clock."""
+
+    patches: int | None = None
+    """Patches of the larger grid that was tried; 0 for none, None if this call decides."""
+    tuning: Tuning | None = None
+    """The length of the fine-tuning; None if this call decides."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As the record of the run has it."""
+        found: dict[str, Any] = {}
+        if self.patches:
+            found["grid"] = {"patches": self.patches}
+        if self.tuning is not None:
+            found["tuning"] = self.tuning._asdict()
+        return found
+
+
+def continued(run_dir: Path, plan: dict[str, Any]) -> Decided:
+    """What an earlier call decided.
 
     A call with another plan begins again: what the earlier one wrote is removed, except its model, which
     is kept until the new one replaces it. Files of the user are kept.
@@ -77,9 +97,15 @@ def continued(run_dir: Path, plan: dict[str, Any]) -> Tuning | None:
             say(f"{run_dir} begins again: other than in the earlier call are {', '.join(changed)}")
         remove_run(run_dir / RUN)
         (run_dir / PAGE).unlink(missing_ok=True)  # about the earlier model
-        return None
-    try:
+        return Decided()
+    tuning = None
+    with suppress(KeyError, ValueError, TypeError):
         check_types(earlier["tuning"], TUNING)
-        return Tuning(**earlier["tuning"])
-    except (KeyError, ValueError, TypeError):
-        return None
+        tuning = Tuning(**earlier["tuning"])
+    patches = None
+    if tuning is not None:
+        patches = 0  # unless it says otherwise: the grid was decided before
+    with suppress(KeyError, ValueError, TypeError):
+        check_types(earlier["grid"], GRID)
+        patches = max(earlier["grid"]["patches"], 0)
+    return Decided(patches, tuning)

@@ -95,6 +95,7 @@ def recipe_of(
             masks=data.masks,
             legend=data.legend,
             ignore=data.ignore,
+            exclude=data.exclude,
             preprocessing=start.preprocessing,
             augmentation=augmentation,
             parts="select",
@@ -113,7 +114,12 @@ def recipe_of(
 
 
 def data_of(
-    source: str, masks: str, legend: Path | None, ignore: int | None, columns: Columns
+    source: str,
+    masks: str,
+    legend: Path | None,
+    ignore: int | None,
+    columns: Columns,
+    exclude: str = "",
 ) -> Data:
     """The images of a fine-tuning, and how they are divided: the validation part chooses, or else a share of the
     training images."""
@@ -123,6 +129,7 @@ def data_of(
         masks=masks,
         legend=str(legend or ""),
         ignore=ignore,
+        exclude=exclude,
         parts="select",
         hold_out=HOLD_OUT,
     )

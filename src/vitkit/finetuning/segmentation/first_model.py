@@ -52,16 +52,26 @@ class FirstModel(NamedTuple):
     """Its settings, and its cross-validated predictions for the training images that are not held out."""
     tried: list[Tried]
     """All settings that were compared."""
+    to_logits: ToLogits
+    """From the shares of `best.maps` to logits."""
+    numbers: np.ndarray
+    """The training images of `best`: int64 (n,)."""
+    masks: list[np.ndarray]
+    """Their classes at FINER times the grid: uint8 (FINER h, FINER w) each."""
 
     @property
     def left_out(self) -> Metric:
         """The mean IoU of the cross-validated predictions, with an interval by resampling images."""
-        truth, predicted, right = self.best.counts.swapaxes(0, 1)
-        nothing = np.zeros_like(right)
-        names = [str(k) for k in range(right.shape[1])]
-        scores = SegmentationScores(tuple(names), truth, predicted, right, nothing, nothing)
-        first = next(scores.metrics(each_class=False))
+        first = next(scores_of(self.best.counts).metrics(each_class=False))
         return first.within("left_out")
+
+
+def scores_of(counts: np.ndarray, groups: np.ndarray | None = None) -> SegmentationScores:
+    """The scores of the counts of images, int64 (n, 3, K), without boundaries."""
+    truth, predicted, right = counts.swapaxes(0, 1)
+    nothing = np.zeros_like(right)
+    names = [str(k) for k in range(right.shape[1])]
+    return SegmentationScores(tuple(names), truth, predicted, right, nothing, nothing, groups)
 
 
 def first_model(
@@ -95,19 +105,18 @@ def first_model(
     most = blocks_to_try(config.width, config.depth)[-1]
     bare = dense(published, (), most, tokens)
     folds = folds_with(held_out, len(train), train.images.groups)
-    examples, sums, folds_of_kept = read(bare, train, device, precision, folds, held_out_folds)
+    examples, sums, kept = read(bare, train, device, precision, folds, held_out_folds)
 
     # The settings, without the held-out images, which compare the model with others; and the heads
-    tried = cross_validated(
-        sums, examples, folds_of_kept, config.width, config.depth, held_out_folds
-    )
+    tried = cross_validated(sums, examples, folds[kept], config.width, config.depth, held_out_folds)
     best = max(tried, key=lambda each: each.miou)
     to_logits, best = calibrated(best, examples, sums.classes)
     classifier = _with_head(published, train.labels, tokens, sums, (), best, to_logits)
     without = classifier
     if held_out_folds:
         without = _with_head(published, train.labels, tokens, sums, held_out_folds, best, to_logits)
-    return FirstModel(classifier, without, best, tried)
+    masks = [example.mask for example in examples]
+    return FirstModel(classifier, without, best, tried, to_logits, kept, masks)
 
 
 def folds_with(held_out: np.ndarray, count: int, groups: np.ndarray | None) -> np.ndarray:
@@ -157,7 +166,8 @@ def read(
 
     folds: the fold of each image, int64 (images,); None: those of `folds_of`. held_out: folds without examples.
 
-    Returns the examples that are kept for cross-validation, the sums of all images, and the fold of each example.
+    Returns the examples that are kept for cross-validation, the sums of all images, and the number of each example's
+    image, int64.
     Images that cannot be read are left out, and named. Raises BadData if none can, or if their masks have one class.
     """
     bare = bare.to(device).for_inference()
@@ -213,7 +223,7 @@ def read(
             "one training image, or one group of images, is not enough: two are needed at least, so that one is "
             "predicted by a model of the other"
         )
-    return examples, sums, folds[kept]
+    return examples, sums, np.array(kept)
 
 
 def prepared(

@@ -22,6 +22,7 @@ from vitkit.data import (
     split_off,
     splits_with_masks,
     with_masks,
+    without,
 )
 from vitkit.evaluation import Metric, SegmentationScores
 from vitkit.evaluation.metrics.segmentation import measure_masks, readable
@@ -54,7 +55,8 @@ from vitkit.finetuning.segmentation.fine_tuning import (
     recipe_of,
     tuning_for,
 )
-from vitkit.finetuning.segmentation.first_model import first_model
+from vitkit.finetuning.segmentation.first_model import FirstModel, first_model
+from vitkit.finetuning.segmentation.grid import Clock, GridChoice, compared, larger_grid
 from vitkit.finetuning.segmentation.page import OTHERS, WORST, write_mask_page
 from vitkit.recipes import Recipe
 from vitkit.runtimes import map_runtime
@@ -90,6 +92,8 @@ class MaskRequest:
     """Most patches of an image; None is the default of `dense`."""
     minutes: float = 0.0
     """The time of all of it, of which fine-tuning gets the rest; 0: nothing is fine-tuned."""
+    exclude: str = ""
+    """A file that lists training images to leave out; "" for none."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +119,8 @@ class SegmentationResult:
     """The candidates with their mean IoU on the held-out images that chose one; empty if nothing was fine-tuned."""
     minutes: float = 0.0
     """The time that was asked for."""
+    grid: GridChoice | None = None
+    """What a larger grid of patches adds; None if none was tried."""
 
     @cached_property
     def metrics(self) -> tuple[Metric, ...]:
@@ -148,11 +154,15 @@ def read_parts(request: MaskRequest) -> Parts:
     """Open the images with their masks. Raises BadData if there are no images to learn from."""
     splits = splits_with_masks(request.data, request.masks, request.columns, always_grouped=True)
     said = [note for note in splits.notes if "labelled" not in note]  # masks are no labels
-    parts, notes = masked(
-        splits.sources, request.data, request.masks, request.legend, request.ignore
-    )
-    if "train" not in parts:
-        raise BadData(f"{request.data} has no training images, but {', '.join(parts)}")
+    sources = splits.sources
+    if "train" not in sources:
+        raise BadData(f"{request.data} has no training images, but {', '.join(sources)}")
+    if request.exclude:  # before masks are looked for: a list may name images without one
+        train = sources["train"]
+        sources["train"] = without(train, request.exclude)
+        count = len(train) - len(sources["train"])
+        said.append(f"{count:,} training images that {request.exclude} lists are left out")
+    parts, notes = masked(sources, request.data, request.masks, request.legend, request.ignore)
     made = {}
     if splits.made_fingerprint:
         made = {"held_out": splits.made_fingerprint}
@@ -204,6 +214,8 @@ class Stage(NamedTuple):
     """The mean IoU of its cross-validated predictions for the training images."""
     record: dict[str, Any]
     """What is written about it."""
+    grid: GridChoice | None
+    """What a larger grid of patches adds; None if none was tried."""
     origin: dict[str, Any]
     """The provenance of the model."""
     tuning: Tuning
@@ -250,10 +262,9 @@ def _begin(
     for note in notes:
         say(note)
     planned = plan(request, parts)
-    tuning = continued(run_dir, planned)
-    kept = {"tuning": tuning._asdict()} if tuning else {}
+    earlier = continued(run_dir, planned)
     # So that the same command may begin again if this process is killed
-    write_json(run_dir / RECORD, planned | kept)
+    write_json(run_dir / RECORD, planned | earlier.to_json())
 
     train = parts["train"]
     say(
@@ -263,8 +274,9 @@ def _begin(
     held_out, numbers = held_out_of(parts)
     if not request.minutes:  # nothing is chosen
         held_out, numbers = None, numbers[:0]
+    started = time.monotonic()
     first = first_model(published, train, numbers, request.tokens, device, precision)
-    left_out = first.left_out
+    seconds = time.monotonic() - started
     origin: dict[str, Any] = {
         "recipe": NAME,
         "init": request.init,
@@ -272,32 +284,63 @@ def _begin(
         "data": request.data,
         "masks": request.masks,
         "legend": train.legend.to_json(),
-        "metrics": {left_out.name: left_out.text()},
         "split_seed": SEED,
         **made,
         "learned": [fingerprint(train.images)],
     }
     if has_learned_masks(published):
         origin[LEARNED_MASKS] = True
-    save(replace(first.classifier, origin=origin), run_dir / MODEL)
+    save_first(first, origin, run_dir)
     say(f"after {time.monotonic() - began:.1f} s a first model is in {run_dir / MODEL}")
-    reading = first.best.reading
     say(
-        f"its head reads the patches of {counted(reading.blocks, 'block')}; "
-        f"on training images that had no part in a fit it has {left_out.text()} (mean IoU)"
+        f"its head reads the patches of {counted(first.best.reading.blocks, 'block')}; "
+        f"on training images that had no part in a fit it has {first.left_out.text()} (mean IoU)"
     )
+    measured_on = _part_to_measure(parts)
+    if held_out is not None:
+        held_out = readable(held_out, "left out")
+
+    # A larger grid, if the time allows it
+    choice: GridChoice | None = None
+    patches = earlier.patches
+    if not request.minutes or request.tokens is not None:
+        patches = 0
+    if patches is None:
+        images = len(parts[measured_on]) if measured_on else 0
+        if held_out is not None:
+            images += 3 * len(held_out)  # for three candidates
+        clock = Clock(request.minutes, time.monotonic() - began, images)
+        patches = larger_grid(published, first, train, device, precision, seconds, clock)
+    if patches:
+        earlier = earlier._replace(patches=patches)
+        write_json(run_dir / RECORD, planned | earlier.to_json())
+        larger = first_model(published, train, numbers, patches, device, precision)
+        choice = compared(first, larger, train.images.groups)
+        say(str(choice))
+        if choice.is_better:
+            first = larger
+            save_first(first, origin, run_dir)
+
+    tried = [each.reading._asdict() | {"miou": each.miou} for each in first.tried]
     record = {
-        "reading": reading._asdict() | {"rare": first.best.rare},
-        "tried": [each.reading._asdict() | {"miou": each.miou} for each in first.tried],
+        "reading": first.best.reading._asdict() | {"rare": first.best.rare},
+        "tried": tried,
     }
-    learned = len(train) - len(numbers)
     stage = Stage(
-        planned, notes, left_out, record, origin, Tuning(0), None, train.labels, learned, None
+        plan=planned,
+        notes=notes,
+        left_out=first.left_out,
+        record=record,
+        grid=choice,
+        origin=origin,
+        tuning=Tuning(0),
+        recipe=None,
+        labels=train.labels,
+        train=len(train) - len(numbers),
+        scores=None,
     )
     if not request.minutes:
         return stage
-    if held_out is not None:
-        held_out = readable(held_out, "left out")
     if held_out is None or len(held_out) < FEWEST_HELD_OUT:
         say(
             f"nothing is fine-tuned: fewer than {FEWEST_HELD_OUT} images can be held out to choose a model; more "
@@ -311,26 +354,40 @@ def _begin(
     runtime = map_runtime(first.without_held_out, str(device), precision)
     scores = measure_masks(runtime, held_out, "evaluating the closed form", boundaries=False)
     an_image = (time.monotonic() - measuring) / len(held_out)
-    measured_on = _part_to_measure(parts)
     images = MEASURED + 2 * len(held_out)  # at the end of the run, and both other candidates
     if measured_on:
         images += round(WITH_BOUNDARIES * len(parts[measured_on])) + SHOWN
     recipe = recipe_of(
         first.without_held_out,
         run_dir / START,
-        data_of(request.data, request.masks, request.legend, request.ignore, request.columns),
+        data_of(
+            request.data,
+            request.masks,
+            request.legend,
+            request.ignore,
+            request.columns,
+            request.exclude,
+        ),
         first.best.rare,
         precision,
         device.type == "cuda",
     )
+    tuning = earlier.tuning
     if tuning is None:
         spent = time.monotonic() - began
         start = first.without_held_out
         tuning = tuning_for(start, recipe, device, request.minutes, spent, an_image * images)
     if not tuning.steps:
         return stage._replace(scores=scores)
-    write_json(run_dir / RECORD, planned | {"tuning": tuning._asdict()})
+    write_json(run_dir / RECORD, planned | earlier._replace(tuning=tuning).to_json())
     return stage._replace(tuning=tuning, recipe=recipe, scores=scores)
+
+
+def save_first(first: FirstModel, origin: dict[str, Any], run_dir: Path) -> None:
+    """Save the model in closed form of all training images, with its provenance and its cross-validated mean IoU."""
+    metric = first.left_out
+    metrics = {"metrics": {metric.name: metric.text()}}
+    save(replace(first.classifier, origin=origin | metrics), run_dir / MODEL)
 
 
 def _finish(
@@ -375,6 +432,7 @@ def _finish(
         chosen=chosen,
         held_out=tuple((each.name, each.held_out) for each in candidates),
         minutes=request.minutes,
+        grid=stage.grid,
     )
     if result.scores is not None:
         page = _page(
@@ -448,6 +506,7 @@ def plan(request: MaskRequest, parts: dict[str, Masked]) -> dict[str, Any]:
         "ignore": request.ignore,
         "tokens": request.tokens,
         "minutes": request.minutes,
+        "exclude": request.exclude,
         "images": {name: fingerprint(source) for name, source in sources.items()},
         "digests": {name: masks_digest(source) for name, source in sources.items()},
     }
@@ -458,9 +517,13 @@ def record(result: SegmentationResult, stage: Stage) -> dict[str, Any]:
     tuning = {}
     if stage.tuning.steps:
         tuning = {"tuning": stage.tuning._asdict()}
+    grid = {}
+    if stage.grid is not None:
+        grid = {"grid": stage.grid.to_json()}
     return {
         **stage.plan,
         **tuning,
+        **grid,
         **stage.record,
         "left_out": result.left_out.to_json(),
         "chosen": result.chosen,

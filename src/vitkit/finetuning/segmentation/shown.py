@@ -36,10 +36,12 @@ def shown_masks(result: SegmentationResult, data: str, run_dir: Path) -> Iterato
         yield f"mean IoU on images that had no part in a fit: {result.left_out.text()}"
     patch = result.preprocessing.patch
     patches = result.preprocessing.patches
+    more = f"more of them (`tokens={2 * patches}`) show smaller things, take longer, and are not always better"
+    if result.grid is not None and not result.grid.is_better:
+        more = f"{result.grid.patches:,} of them were not better"
     yield (
         f"the model reads {patches:,} patches of {patch[0]} x {patch[1]} pixels of an image, whatever its size: "
-        f"things smaller than a patch are lost, and boundaries are as fine as patches; more of them "
-        f"(`tokens={2 * patches}`) show smaller things, take longer, and are not always better"
+        f"things smaller than a patch are lost, and boundaries are as fine as patches; {more}"
     )
     written = f"{run_dir / 'model'}"
     if result.page is not None:

@@ -22,6 +22,7 @@ NAMES = {
     "purpose": "for",
     "evaluators": "evals",
     "columns": "data.columns",
+    "data__exclude": "data.exclude",
     "named_model": "model",
 }
 """Names of options that differ from their parameters; the first ones are keywords of Python."""
