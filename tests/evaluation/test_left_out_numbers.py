@@ -84,10 +84,11 @@ def fewer_resamples(monkeypatch):
 def test_intervals_of_left_out_answers_hold_what_the_fit_reaches(
     kind, objects, each, fewer_resamples
 ):
-    after, before = held(kind, objects, each, 15, naive=each > 1)
-    assert np.mean(list(after.values())) > 0.82
+    """Coarsely: more draws are among the slow tests."""
+    after, before = held(kind, objects, each, 8, naive=each > 1)
+    assert np.mean(list(after.values())) > 0.7
     if each > 1:
-        assert np.mean(list(before.values())) < 0.6
+        assert np.mean(list(before.values())) < 0.5
 
 
 @pytest.mark.slow
@@ -99,7 +100,7 @@ def test_in_many_draws_they_hold_in_nine_of_ten(kind, objects, each, monkeypatch
     assert min(after.values()) > 0.83 and np.mean(list(after.values())) > 0.9
 
 
-def test_a_correlation_of_answers_that_know_nothing_is_none():
+def test_a_correlation_of_answers_that_know_nothing_is_none(fewer_resamples):
     """A fit without an image begins at the mean of the others, which is the lower the larger the image's own
     number is: by itself that is a correlation of -1."""
     random = np.random.default_rng(0)
@@ -116,7 +117,7 @@ def test_a_correlation_of_answers_that_know_nothing_is_none():
     assert abs(np.mean(found)) < 0.17
 
 
-def test_the_mean_of_the_others_explains_nothing_and_not_less():
+def test_the_mean_of_the_others_explains_nothing_and_not_less(fewer_resamples):
     """Beside the mean of all, it would have an R² of 1 - (n / (n - 1))², below 0."""
     y = torch.tensor(np.random.default_rng(0).normal(size=12))
     others = torch.tensor(means_without(y.numpy(), np.arange(12)))
