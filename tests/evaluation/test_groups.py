@@ -228,7 +228,7 @@ def test_a_group_never_tells_less_than_one_image_nor_more_than_each_of_its_own()
 
 def test_groups_are_resampled_as_wholes():
     number = np.array([7, 3, 7, 3, 9, 3])
-    drawn = resampled(lambda rows: np.bincount(rows, minlength=6), 6, 50, number)
+    drawn = resampled(lambda rows: np.bincount(rows, minlength=6), 6, number)
     assert (drawn[:, 0] == drawn[:, 2]).all()  # of group 7
     assert (drawn[:, 1] == drawn[:, 3]).all() and (drawn[:, 1] == drawn[:, 5]).all()
     assert (drawn[:, 0] + drawn[:, 1] + drawn[:, 4] == 3).all()  # three groups are drawn
