@@ -239,7 +239,8 @@ class TestForInference:
 
 
 class TestOtherTools:
-    @at_once("BiT")  # a ViT is compiled and trained by test_settings.py
+    @pytest.mark.slow  # a ViT is compiled and trained by test_settings.py
+    @every_model
     def test_it_compiles_as_one_graph(self, config, request):
         # The limit of recompilations counts those of all models, which share their functions.
         request.addfinalizer(torch.compiler.reset)
