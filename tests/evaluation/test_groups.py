@@ -103,7 +103,7 @@ def test_equal_models_are_seldom_called_different():
     random = np.random.default_rng(2)
     by_groups = []
     by_images = []
-    for _ in range(300):
+    for _ in range(150):
         classes, logits = objects(OBJECTS, random)
         other_logits = 2 * random.normal(size=logits.shape)
         other_logits[np.arange(OBJECTS), classes] += 3
