@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import torchmetrics
 from other_libraries import TIMM, TRANSFORMERS, assert_same_outputs, randomised
 from own_classes import CLASSES, WIDTH, above, linear, loaded, timm_vit, under, written
 from safetensors.torch import save_file
@@ -55,6 +54,8 @@ def steps(model: nn.Module) -> dict:
 
 def with_metrics(model: nn.Module) -> dict:
     """A LightningModule's state dict: a weighted loss and metrics that are saved with it."""
+    import torchmetrics  # takes seconds
+
     module = nn.Module()
     module.model = model
     module.criterion = nn.CrossEntropyLoss(weight=torch.rand(CLASSES))
