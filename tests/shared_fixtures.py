@@ -16,6 +16,7 @@ from rich.console import Console
 from vitkit.data import Augmentation, Preprocessing
 from vitkit.data.sources import bursts, outlines
 from vitkit.evaluation.metrics import calibration, metric
+from vitkit.evaluation.probes import cross_validation
 from vitkit.inspection import Markup
 from vitkit.models import ViTConfig, exaflops
 from vitkit.recipes import Data, Optim, Recipe
@@ -189,13 +190,14 @@ def small_reports(request, monkeypatch):
 
 
 @pytest.fixture(autouse=True)
-def few_resamples(request, monkeypatch):
-    """Intervals are of a tenth of the usual resamples, but for slow tests and those that are marked
-    `whole_intervals`."""
+def quick_statistics(request, monkeypatch):
+    """Intervals are of a tenth of the usual resamples, and a nested cross-validation has two parts, but for
+    slow tests and those that are marked `whole_statistics`."""
     marks = {mark.name for mark in request.node.iter_markers()}
-    if not marks & {"slow", "whole_intervals"}:
+    if not marks & {"slow", "whole_statistics"}:
         monkeypatch.setattr(metric, "RESAMPLES", 100)
         monkeypatch.setattr(calibration, "RESAMPLES", 100)
+        monkeypatch.setattr(cross_validation, "PARTS", 2)
 
 
 @pytest.fixture(scope="session")

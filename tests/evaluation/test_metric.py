@@ -77,7 +77,7 @@ def test_turned_percentiles_are_as_far_on_the_other_side_and_never_below_0():
     assert basic_percentiles(10, values, 10**9) == (0, 0)
 
 
-@pytest.mark.whole_intervals
+@pytest.mark.whole_statistics
 def test_a_mean_has_the_interval_that_theory_gives_it():
     """The mean of N numbers: 1.96 standard errors on each side, as well as 1000 resamples tell."""
     numbers = np.random.default_rng(0).normal(3, 2, 400)
