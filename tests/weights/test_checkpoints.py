@@ -12,6 +12,7 @@ import pytest
 import torch
 from other_libraries import TIMM, TRANSFORMERS, assert_same_outputs, randomised
 from own_classes import CLASSES, WIDTH, above, linear, loaded, timm_vit, under, written
+from quick_ones import quick_ones
 from safetensors.torch import save_file
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
@@ -143,8 +144,8 @@ def compiled_blocks(model: nn.Module) -> dict:
     return inserted
 
 
+@pytest.mark.parametrize("make", [timm_vit, pytest.param(torchvision_vit, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", WRAPPERS)
-@pytest.mark.parametrize("make", [timm_vit, torchvision_vit])
 def test_a_model_comes_out_of_every_wrapper(name, make, tmp_path):
     model = make()
     path = written(WRAPPERS[name](model), tmp_path)
@@ -498,7 +499,7 @@ AVERAGES = {
 OTHER = {"ema_model": "model", "teacher": "student", "teacher_backbone": "student_backbone"}
 
 
-@pytest.mark.parametrize("name", AVERAGES)
+@pytest.mark.parametrize("name", quick_ones(AVERAGES, ("ema", "teacher", "teacher_backbone")))
 def test_of_a_model_and_its_average_the_average_is_read_and_said(name, tmp_path, capsys):
     model, average = pair()
     path = written(AVERAGES[name](model, average), tmp_path)

@@ -716,6 +716,7 @@ def of_photographs(ask, folder):
     return replace(ask, data=folder, recipe=replace(recipe, model=model, batch=2), seeds=1)
 
 
+@pytest.mark.slow
 def test_a_study_of_photographs_begins(ask, large_photographs, known_speed, tmp_path):
     asked = of_photographs(ask, large_photographs)
     assert asked.recipe.data.workers == -1 and asked.recipe.model.image == (128, 128)
