@@ -144,8 +144,8 @@ def compiled_blocks(model: nn.Module) -> dict:
     return inserted
 
 
-@pytest.mark.parametrize("make", [timm_vit, pytest.param(torchvision_vit, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", WRAPPERS)
+@pytest.mark.parametrize("make", [timm_vit, pytest.param(torchvision_vit, marks=pytest.mark.slow)])
 def test_a_model_comes_out_of_every_wrapper(name, make, tmp_path):
     model = make()
     path = written(WRAPPERS[name](model), tmp_path)
