@@ -64,7 +64,10 @@ def own_logging():
     vitkit = logging.getLogger("vitkit")
     before = list(vitkit.handlers)
     yield
-    if vitkit.level != logging.NOTSET:
+    if vitkit.level not in (
+        logging.NOTSET,
+        logging.INFO,
+    ):  # a change empties the caches of all loggers
         vitkit.setLevel(logging.INFO)
     for handler in list(vitkit.handlers):
         if handler not in before and type(handler).__name__ != "Printing":

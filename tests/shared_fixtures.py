@@ -7,6 +7,7 @@ from secrets import token_hex
 from shutil import which
 
 import margins
+import numpy as np
 import pytest
 import torch
 from pictures import encoded, make_photographs, photograph
@@ -14,6 +15,8 @@ from rich.console import Console
 
 from vitkit.data import Augmentation, Preprocessing
 from vitkit.data.sources import bursts, outlines
+from vitkit.evaluation.metrics import calibration, metric
+from vitkit.evaluation.probes import cross_validation
 from vitkit.inspection import Markup
 from vitkit.models import ViTConfig, exaflops
 from vitkit.recipes import Data, Optim, Recipe
@@ -124,16 +127,38 @@ def written_at_leisure():
 
 @pytest.fixture(scope="session", autouse=True)
 def compared_once():
-    """Many tests have the same photographs: how alike these are is computed in the first of them."""
+    """Many tests have the same photographs: which of them may be alike, and how alike two of them are, is
+    computed in the first test."""
     known = {}
+    chosen = {}
+    choose = bursts._candidates
+
+    def candidates(thumbnails, classes, readable):
+        asked = (thumbnails.tobytes(), classes.tobytes())
+        if asked not in chosen:
+            chosen[asked] = choose(thumbnails, classes, readable)
+        return chosen[asked]
 
     def correlations(thumbnails, items):
-        asked = (thumbnails.tobytes(), repr(items))
-        if asked not in known:
-            known[asked] = outlines.correlations(thumbnails, items)
-        return known[asked]
+        seen = [each.tobytes() for each in thumbnails]
+        new = []
+        for first, seconds in items:
+            others = [second for second in seconds if (seen[first], seen[second]) not in known]
+            if others:
+                new.append((first, others))
+        found = []
+        if new:
+            found = outlines.correlations(thumbnails, new)
+        for (first, others), values in zip(new, found, strict=True):
+            for second, value in zip(others, values, strict=True):
+                known[seen[first], seen[second]] = value
+        rows = []
+        for first, seconds in items:
+            rows.append(np.array([known[seen[first], seen[second]] for second in seconds]))
+        return rows
 
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bursts, "_candidates", candidates)
         patch.setattr(bursts, "correlations", correlations)
         yield
 
@@ -172,6 +197,17 @@ def small_reports(request, monkeypatch):
         "vitkit.training.record.machine.operations",
         lambda recipe, images: exaflops(recipe.model, images),
     )
+
+
+@pytest.fixture(autouse=True)
+def quick_statistics(request, monkeypatch):
+    """Intervals are of a tenth of the usual resamples, and a nested cross-validation has two parts, but for
+    slow tests and those that are marked `whole_statistics`."""
+    marks = {mark.name for mark in request.node.iter_markers()}
+    if not marks & {"slow", "whole_statistics"}:
+        monkeypatch.setattr(metric, "RESAMPLES", 100)
+        monkeypatch.setattr(calibration, "RESAMPLES", 100)
+        monkeypatch.setattr(cross_validation, "PARTS", 2)
 
 
 @pytest.fixture(scope="session")

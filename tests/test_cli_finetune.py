@@ -34,6 +34,7 @@ def model(here):
     return save(classifier, here / "weights")
 
 
+@pytest.mark.slow  # below the command line: test_answer.py
 def test_a_folder_and_nothing_else(model, photographs, here, capsys):
     """Without a network the weights that are there are taken, under a published name."""
     _, _, err = say(capsys, "finetune", photographs)

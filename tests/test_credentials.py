@@ -241,7 +241,7 @@ def model(tmp_path):
     return save(make_classifier(), tmp_path / "model")
 
 
-@pytest.mark.parametrize("name", quick_ones(COMMANDS, ("train", "predict", "stats", "study")))
+@pytest.mark.parametrize("name", quick_ones(COMMANDS, ("predict", "study")))
 def test_who_is_refused_is_told_no_secret(name, address, model, tmp_path, monkeypatch, capfd):
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")

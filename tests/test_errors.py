@@ -22,19 +22,9 @@ MODULES = sorted(SOURCE.rglob("*.py"))
 # The source
 
 
-def raised(tree: ast.Module) -> list[str]:
-    """The names of what is raised."""
-    calls = [node.exc for node in ast.walk(tree) if isinstance(node, ast.Raise)]
-    return [
-        call.func.id
-        for call in calls
-        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name)
-    ]
-
-
 def test_nothing_raises_a_bare_value_error():
     for module in MODULES:
-        assert "ValueError" not in raised(ast.parse(module.read_text())), module
+        assert "raise ValueError" not in module.read_text(), module
 
 
 def caught_broadly(text: str) -> list[str]:
@@ -72,7 +62,10 @@ def test_no_message_below_the_command_line_names_an_option():
         path = module.relative_to(SOURCE).as_posix()
         if path.startswith("cli/") or path in (*PAGES, *COMMANDS_OF_JOBS):
             continue
-        tree = ast.parse(module.read_text())
+        text = module.read_text()
+        if not OPTION.search(text):  # which is faster than parsing
+            continue
+        tree = ast.parse(text)
         for statement in ast.walk(tree):
             if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
                 statement.value.value = ""  # a docstring

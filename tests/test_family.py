@@ -5,6 +5,7 @@ import json
 from dataclasses import replace
 
 import pytest
+from quick_ones import quick_ones
 from test_cli import say
 
 from vitkit.data import Preprocessing, open_source
@@ -28,7 +29,7 @@ FAMILY = {
 
 
 QUICK = "--length 2 --batch 8 --optim.warmup 0 --precision float32 --device cpu".split()
-ALWAYS = ("BiT-R50x1", "LeNet-5")
+ALWAYS = ("LeNet-5",)
 
 
 @pytest.fixture
@@ -56,10 +57,7 @@ def photographs(shared, tmp_path):
     return folder
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=[] if name in ALWAYS else pytest.mark.slow) for name in FAMILY],
-)
+@pytest.mark.parametrize("name", quick_ones(FAMILY, ALWAYS))
 def test_a_model_is_trained_saved_and_used(name, photographs, tmp_path, capsys, no_report):
     run = tmp_path / "run"
     words = ["--model", name, *FAMILY[name].split(), "--data.source", photographs, *QUICK]
@@ -176,9 +174,7 @@ def test_help_shows_the_settings_of_a_hybrids_resnet(capsys):
     assert "--model.stem.units" in out
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param("R26+S/32", marks=pytest.mark.slow), "BiT-R50x1", "LeNet-5"]
-)
+@pytest.mark.parametrize("name", quick_ones(("R26+S/32", "BiT-R50x1", "LeNet-5"), ("LeNet-5",)))
 def test_every_family_has_a_plan(name, capsys):
     status, out, _ = say(capsys, "plan", "cifar10", "--model", name, "--examples", "50000")
     assert status == 0

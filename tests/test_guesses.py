@@ -2,6 +2,7 @@
 answered in one sentence."""
 
 import json
+import os
 import re
 import shlex
 import shutil
@@ -22,11 +23,17 @@ from vitkit.system.values import choices_of
 NAMES = {command.name: command for command in COMMANDS}
 
 
+@pytest.fixture(scope="module")
+def once(tmp_path_factory):
+    """Photographs that no test changes."""
+    return make_photographs(tmp_path_factory.mktemp("once"))
+
+
 @pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
+def folder(once, tmp_path, monkeypatch):
     """A folder with photographs, an archive of them, a file of recipes, and a finished run."""
     monkeypatch.chdir(tmp_path)
-    make_photographs(tmp_path)
+    shutil.copytree(once, "photos", copy_function=os.link)  # files are written slowly
     Path("photo.jpg").write_bytes(encoded(photograph(40, 40), "JPEG"))
     Path("photos.zip").write_bytes(b"PK\x03\x04")
     Path("run/model").mkdir(parents=True)

@@ -161,6 +161,7 @@ def test_a_record_of_it_is_a_path(written, key):
     assert load(written(), quiet=True).origin[key] == MODEL
 
 
+@pytest.mark.slow
 def test_what_was_taught_is_remembered(place):
     """A second lesson of a model in such a folder, into another one, forgot the classes of the first."""
     vitkit.teach(MODEL, f"{HERE}/one", add=[f"{PHOTOS}/red", f"{PHOTOS}/blue"], device="cpu")

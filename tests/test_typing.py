@@ -44,7 +44,7 @@ def test_the_users_file_has_every_public_name():
 
 @pytest.mark.skipif(find_spec("mypy") is None, reason="needs mypy")
 def test_mypy_finds_nothing_in_the_code():
-    """As pyproject.toml configures it. The first run in a checkout takes a minute, as it reads PyTorch's
+    """As pyproject.toml configures it. The first run in a checkout takes half a minute, as it reads PyTorch's
     types too; later ones begin from what it keeps in .mypy_cache."""
     done = subprocess.run(
         [sys.executable, "-m", "mypy"], cwd=ROOT.parents[1], capture_output=True, text=True

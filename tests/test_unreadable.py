@@ -44,7 +44,7 @@ COMMANDS = {
 }
 
 
-SOONEST = ("predict, by a worker", "stats", "inspect")
+SOONEST = ("predict", "stats", "inspect")
 """One that goes on, one that counts, and one that ends; all others are slow tests."""
 
 

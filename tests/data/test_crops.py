@@ -13,7 +13,7 @@ def boxes(height, width, count=2000, area=(0.05, 1.0)):
     return np.array([inception_box(height, width, area, random) for _ in range(count)])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     height=st.integers(1, 64),
     width=st.integers(1, 64),

@@ -229,7 +229,7 @@ def test_a_progressive_file_that_lacks_scans_is_refused():
 
 
 @needs_library
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.data())
 def test_a_damaged_file_gives_nothing_or_pillows_pixels(data):
     """Where Pillow raises there is nothing to compare with; where it decodes, the pixels agree."""

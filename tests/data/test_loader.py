@@ -71,7 +71,11 @@ def same(first, second) -> bool:
 
 
 @pytest.mark.parametrize(
-    "how", [Augmentation(), Augmentation(crop="pad_crop", rand_augment=(2, 9))]
+    "how",
+    [
+        pytest.param(Augmentation(), marks=pytest.mark.slow),
+        Augmentation(crop="pad_crop", rand_augment=(2, 9)),
+    ],
 )
 def test_neither_the_number_of_workers_nor_where_a_run_begins_changes_a_batch(photographs, how):
     alone = take(6, photographs, how, TO, 5, 3, 0, 0)

@@ -112,7 +112,9 @@ def test_workers_rows_are_those_of_readers():
         assert of_workers == of_readers
 
 
-@pytest.mark.parametrize(("workers", "batch"), [(0, 6), (3, 5), (4, 3)])
+@pytest.mark.parametrize(
+    ("workers", "batch"), [(0, 6), (3, 5), pytest.param(4, 3, marks=pytest.mark.slow)]
+)
 def test_batches_in_pieces_are_those_of_one_process(tmp_path, monkeypatch, workers, batch):
     source = open_source(write_parquet(tmp_path / "x.parquet"))
     for name, value in (("KEEP", 10), ("WINDOW", 10), ("LEAST", 3)):

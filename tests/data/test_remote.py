@@ -95,6 +95,7 @@ def test_an_evaluation_fetches_the_data_once(served, tmp_path, ranks, workers):
     assert seen(tmp_path) == list(range(count))
 
 
+@pytest.mark.slow
 def test_the_check_of_images_fetches_the_data_once(served):
     address, size, sent = served
     source = open_source(address)

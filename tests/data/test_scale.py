@@ -139,6 +139,7 @@ def test_names_of_classes_are_lines_and_nothing_else_ends_one(tmp_path):
         open_source(str(path))
 
 
+@pytest.mark.slow
 def test_an_index_holds_millions_of_names(tmp_path):
     names = Names(b"x" * 110_000_000, np.arange(1, 11) * 11_000_000)  # longer than a header may be
     index = shard_index.Index(np.arange(10), np.arange(10), names, ["b", "a"] * 5, Counter(x=1))

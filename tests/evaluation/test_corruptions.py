@@ -5,6 +5,7 @@ import math
 import shutil
 import sys
 from dataclasses import replace
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -28,7 +29,9 @@ from vitkit.evaluation.reports.page import _curve
 from vitkit.models import create, vit
 from vitkit.weights import Classifier, save
 
-pytest.importorskip("imagecorruptions", reason="needs the extra `corruptions`")
+pytestmark = pytest.mark.skipif(
+    find_spec("imagecorruptions") is None, reason="needs the extra `corruptions`"
+)
 PREPROCESSING = Preprocessing(size=(32, 32), rule="shorter", resize=40)
 
 

@@ -222,6 +222,7 @@ def test_shots_of_one_thing_make_intervals_wider(models, tmp_path, capsys):
     assert "groups of images, p = " in " ".join(out.split())
 
 
+@pytest.mark.slow  # groups that are named: the test above; what is looked for: test_bursts.py
 def test_bursts_are_looked_for_where_a_model_is_measured(models, tmp_path, capsys, monkeypatch):
     data = shots_of_things(make_photographs(tmp_path / "one"))
     monkeypatch.setattr(

@@ -10,6 +10,7 @@ import pytest
 import torch
 from PIL import Image
 from processes import together
+from quick_ones import quick_ones
 from tables import saved
 
 from vitkit import cli
@@ -126,7 +127,7 @@ def test_fewshot_prints_every_data_set_and_their_mean(model, colours, capsys):
     assert "2^" in out.out and "flatters the model" in out.out
 
 
-@pytest.mark.parametrize("method", ["linear", "prototype", "logistic"])
+@pytest.mark.parametrize("method", quick_ones(("linear", "prototype", "logistic"), ("linear",)))
 def test_a_probe_is_a_classifier_that_evaluates_as_it_says(
     method, model, colours, tmp_path, capsys
 ):

@@ -103,7 +103,7 @@ def test_equal_models_are_seldom_called_different():
     random = np.random.default_rng(2)
     by_groups = []
     by_images = []
-    for _ in range(300):
+    for _ in range(150):
         classes, logits = objects(OBJECTS, random)
         other_logits = 2 * random.normal(size=logits.shape)
         other_logits[np.arange(OBJECTS), classes] += 3
@@ -228,7 +228,7 @@ def test_a_group_never_tells_less_than_one_image_nor_more_than_each_of_its_own()
 
 def test_groups_are_resampled_as_wholes():
     number = np.array([7, 3, 7, 3, 9, 3])
-    drawn = resampled(lambda rows: np.bincount(rows, minlength=6), 6, 50, number)
+    drawn = resampled(lambda rows: np.bincount(rows, minlength=6), 6, number)
     assert (drawn[:, 0] == drawn[:, 2]).all()  # of group 7
     assert (drawn[:, 1] == drawn[:, 3]).all() and (drawn[:, 1] == drawn[:, 5]).all()
     assert (drawn[:, 0] + drawn[:, 1] + drawn[:, 4] == 3).all()  # three groups are drawn

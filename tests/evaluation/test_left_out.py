@@ -20,6 +20,8 @@ from vitkit.evaluation.probes.probe import best_for_classes
 from vitkit.evaluation.probes.quality import CURVE, OTHERS, share_of_left_out
 from vitkit.evaluation.probes.ridge import centred_ridge
 
+pytestmark = pytest.mark.whole_statistics
+
 
 def some(count, width, classes=4):
     generator = torch.Generator().manual_seed(count)

@@ -1,8 +1,6 @@
 """Intervals of left-out answers to numbers and to several classes hold what the fit reaches on new images,
 where each image is alone and where several show one object."""
 
-from functools import partial
-
 import numpy as np
 import pytest
 import torch
@@ -59,7 +57,7 @@ def held(kind, objects, each, draws, naive=False):
         new, truth = drawn(NEW, random)
         # Of what is reached, nothing reads the intervals
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(metric, "resampled", partial(metric.resampled, resamples=2))
+            patch.setattr(metric, "RESAMPLES", 2)
             reached = asked.quality("left_out", fitted.logits(torch.tensor(new)), truth)
         values = {each.name: each.value for each in reached}
         asked_of = [(asked.left_out_quality(fitted, y, number), after)]
@@ -72,29 +70,22 @@ def held(kind, objects, each, draws, naive=False):
     return [{name: np.mean(each) for name, each in found.items()} for found in (after, before)]
 
 
-@pytest.fixture
-def fewer_resamples(monkeypatch):
-    """Draws of intervals from 100 resamples each: a simulation needs no more."""
-    monkeypatch.setattr(metric, "resampled", partial(metric.resampled, resamples=100))
-
-
 @pytest.mark.parametrize(
     ("kind", "objects", "each"), [("number", 50, 1), ("number", 20, 5), ("classes", 20, 5)]
 )
-def test_intervals_of_left_out_answers_hold_what_the_fit_reaches(
-    kind, objects, each, fewer_resamples
-):
-    after, before = held(kind, objects, each, 15, naive=each > 1)
-    assert np.mean(list(after.values())) > 0.82
+def test_intervals_of_left_out_answers_hold_what_the_fit_reaches(kind, objects, each):
+    """Coarsely: more draws are among the slow tests."""
+    after, before = held(kind, objects, each, 8, naive=each > 1)
+    assert np.mean(list(after.values())) > 0.7
     if each > 1:
-        assert np.mean(list(before.values())) < 0.6
+        assert np.mean(list(before.values())) < 0.5
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("objects", "each"), [(50, 1), (200, 1), (40, 5)])
 @pytest.mark.parametrize("kind", ["number", "classes"])
 def test_in_many_draws_they_hold_in_nine_of_ten(kind, objects, each, monkeypatch):
-    monkeypatch.setattr(metric, "resampled", partial(metric.resampled, resamples=250))
+    monkeypatch.setattr(metric, "RESAMPLES", 250)
     after, _ = held(kind, objects, each, 40)
     assert min(after.values()) > 0.83 and np.mean(list(after.values())) > 0.9
 

@@ -14,6 +14,7 @@ from vitkit.evaluation.metrics.metric import (
     basic_percentiles,
     interval_of,
     percentiles,
+    resampled,
     with_intervals,
 )
 
@@ -76,6 +77,7 @@ def test_turned_percentiles_are_as_far_on_the_other_side_and_never_below_0():
     assert basic_percentiles(10, values, 10**9) == (0, 0)
 
 
+@pytest.mark.whole_statistics
 def test_a_mean_has_the_interval_that_theory_gives_it():
     """The mean of N numbers: 1.96 standard errors on each side, as well as 1000 resamples tell."""
     numbers = np.random.default_rng(0).normal(3, 2, 400)
@@ -86,6 +88,7 @@ def test_a_mean_has_the_interval_that_theory_gives_it():
     units = {"mean": SHARE, "most": SHARE}
     mean, most = with_intervals(units, figures, len(numbers))
     assert (mean.value, most.value) == (numbers.mean(), numbers.max())
+    assert len(resampled(figures, len(numbers))) == 1000
     error = 1.96 * numbers.std() / 20
     assert mean.interval == pytest.approx((mean.value - error, mean.value + error), abs=error / 6)
     assert most.interval[1] == most.value

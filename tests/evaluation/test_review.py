@@ -208,7 +208,7 @@ def test_a_model_that_knows_little_is_said_to(model, folder, tmp_path, capsys):
     assert "the model knows little of these classes" in (tmp_path / "page.html").read_text()
 
 
-@pytest.mark.parametrize("channels", [1, 12])
+@pytest.mark.parametrize("channels", [pytest.param(1, marks=pytest.mark.slow), 12])
 def test_many_bits_and_bands_are_reviewed_by_a_model_of_colours(model, channels, tmp_path, capsys):
     """PNG of 16 bits, grey, and arrays of 12 channels, which use a hundredth of their range."""
     random = np.random.default_rng(0)

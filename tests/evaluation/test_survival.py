@@ -112,7 +112,7 @@ def test_pixels_tell_which_way_an_arrow_points():
     assert survival.augmentation == replace(SHIFTS, flip=False)
 
 
-@pytest.mark.parametrize("asked", [Augmentation(), SHIFTS, replace(SHIFTS, rand_augment=(2, 9))])
+@pytest.mark.parametrize("asked", [Augmentation(), replace(SHIFTS, rand_augment=(2, 9))])
 def test_pixels_leave_on_what_costs_nothing(asked):
     colours = discs(place=((0.3, 0.7), (0.3, 0.7)), channel=(0, 2))
     assert surviving_in_pixels(PIXELS, colours, asked).augmentation.flip

@@ -153,6 +153,7 @@ def test_a_high_logit_is_no_proof_that_an_image_is_known():
     assert unknown.excess(row, typical - 1) > unknown.excess(row, typical)
 
 
+@pytest.mark.whole_statistics  # more parts than two images of a class can be in
 def test_few_images_tell_nothing():
     x, y, _ = clusters(12, 0)
     unknown, fitted = limits(x, y)

@@ -220,7 +220,7 @@ def test_google_is_the_official_resampling(shared, old, new):
 
 
 @given(old=st.tuples(sides, sides), new=st.tuples(sides, sides), prefix=st.integers(0, 2))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 def test_google_is_scipy_zoom_on_any_grid(old, new, prefix):
     table = random_images(1, prefix + old[0] * old[1], 3, seed=old[0])
     resampled = resample(table, old, new, "google")
@@ -246,7 +246,7 @@ def scipy_zoom(image, new):
 @given(
     method=st.sampled_from(list(RESAMPLE)), old=st.tuples(sides, sides), new=st.tuples(sides, sides)
 )
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 def test_every_method_keeps_prefix_constants_and_the_same_grid(method, old, new):
     table = torch.full((1, 1 + old[0] * old[1], 2), 0.5)
     table[:, 0] = 7
@@ -299,7 +299,7 @@ small_grids = st.tuples(st.integers(1, 5), st.integers(1, 5))
     new=small_grids,
     method=st.sampled_from(list(RESAMPLE)),
 )
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 def test_a_model_computes_the_same_at_a_size_however_it_got_there(kind, inject, old, new, method):
     """Fed images of that size, resized to it, or made for inference at it."""
     if inject == "every" and not POSITION_KINDS[kind].has_tables:

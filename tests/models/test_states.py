@@ -93,6 +93,7 @@ class TestRecording:
         assert not any(module._forward_hooks for module in model.modules())
 
 
+@pytest.mark.slow
 def test_a_compiled_model_is_recorded_as_the_model_itself():
     model = small(depth=2)
     compiled = torch.compile(copy.deepcopy(model), backend="eager", dynamic=False)

@@ -55,13 +55,19 @@ def toy(full):
         objective = replace(objective, width=16, depth=1, heads=2)
     elif isinstance(objective, SelfDistillation):
         objective = replace(objective, outputs=32, hidden=16, bottleneck=8, local_size=8)
+    data = replace(
+        full.data,
+        source="digits",
+        preprocessing=preprocessing,
+        augmentation=replace(full.data.augmentation, auto=False),  # as a run decides
+        workers=0,
+        check=False,
+    )
     return replace(
         full,
         model=model,
         objective=objective,
-        data=replace(
-            full.data, source="digits", preprocessing=preprocessing, workers=0, check=False
-        ),
+        data=data,
         optim=replace(full.optim, warmup=Span(1)),
         length=Span(2),
         batch=8,

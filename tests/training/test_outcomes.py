@@ -67,7 +67,9 @@ DISTILLATION = EventfulDistillation(
             id="sgd without momentum",
             marks=pytest.mark.slow,
         ),
-        pytest.param({"objective": DISTILLATION, "batch": 16}, id="a teacher"),
+        pytest.param(
+            {"objective": DISTILLATION, "batch": 16}, id="a teacher", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_it_is_the_run_that_looks_at_once(short, changes, quiet, tmp_path, monkeypatch):

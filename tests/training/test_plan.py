@@ -143,7 +143,10 @@ def test_attention_with_a_bias_is_counted_nearly(mixer):
         MaskedPatches(),
         MaskedPatches("pixels"),
         MaskedAutoencoder(width=64, depth=2, heads=2),
-        SelfDistillation(outputs=64, hidden=32, local_views=2, local_size=32),
+        pytest.param(
+            SelfDistillation(outputs=64, hidden=32, local_views=2, local_size=32),
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=lambda objective: type(objective).__name__,
 )

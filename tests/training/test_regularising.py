@@ -108,8 +108,9 @@ def test_the_command_says_what_it_costs_and_what_it_chose(tmp_path, monkeypatch,
     assert "chosen" in said and "wrote run/model" in said
 
 
-def test_a_study_chooses_for_its_small_parts(tiny, tmp_path):
+def test_a_study_chooses_for_its_small_parts(tiny, tmp_path, monkeypatch):
     """Two shards run what one does; the whole set is not searched for."""
+    monkeypatch.setattr("vitkit.apps.studies.budget.seconds_of_a_step", lambda *_: 0.01)
     study = STUDIES["data-size"]
     recipe = replace(tiny, average=0.0, precision="float32", batch=20)
     asked = Ask(data="digits", recipe=recipe, seeds=2, regularise=True)

@@ -10,7 +10,6 @@ from rich.console import Console
 import vitkit
 from vitkit.models import create, recording, vit
 from vitkit.objectives import MaskedPatches
-from vitkit.recipes import digits
 from vitkit.system.machine import Picked
 from vitkit.system.span import Span
 from vitkit.training import run_recipe
@@ -46,17 +45,18 @@ def test_states_between_layers_are_bfloat16_and_close(changes):
         )
 
 
-def a_recipe(**changes):
-    recipe = digits()
-    optim = replace(recipe.optim, warmup=Span(1))
+@pytest.fixture
+def recipe(tiny):
+    """Three steps of a tiny model, with a residual stream in bfloat16."""
+    optim = replace(tiny.optim, warmup=Span(1))
     return replace(
-        recipe, optim=optim, length=Span(3), precision="bfloat16", residual="bfloat16", **changes
+        tiny, optim=optim, length=Span(3), precision="bfloat16", residual="bfloat16", evals=()
     )
 
 
 @pytest.mark.parametrize("objective", [None, MaskedPatches()])
 def test_a_run_trains_with_it_and_its_model_is_an_ordinary_one(
-    tmp_path, quiet, monkeypatch, objective
+    recipe, tmp_path, quiet, monkeypatch, objective
 ):
     seen = []
     original = vitkit.models.VisionTransformer.in_stream
@@ -65,7 +65,6 @@ def test_a_run_trains_with_it_and_its_model_is_an_ordinary_one(
         "in_stream",
         lambda model, z: seen.append(original(model, z).dtype) or original(model, z),
     )
-    recipe = a_recipe()
     if objective is not None:
         recipe = replace(recipe, objective=objective)
     run_recipe(recipe, tmp_path / "run", "cpu", quiet)
@@ -73,36 +72,36 @@ def test_a_run_trains_with_it_and_its_model_is_an_ordinary_one(
     assert vitkit.load(tmp_path / "run", quiet=True).model.residual_dtype is None
 
 
-def test_where_it_means_nothing_it_is_refused(tmp_path, quiet):
+def test_where_it_means_nothing_it_is_refused(recipe, tmp_path, quiet):
     with pytest.raises(vitkit.BadSettings, match="`precision` is float32; change one"):
-        run_recipe(replace(a_recipe(), precision="float32"), tmp_path / "run", "cpu", quiet)
+        run_recipe(replace(recipe, precision="float32"), tmp_path / "run", "cpu", quiet)
     resnet = vitkit.models.named("R50x1", image=(32, 32))
     with pytest.raises(vitkit.BadSettings, match="a Vision Transformer, and ResNet has none"):
-        run_recipe(replace(a_recipe(), model=resnet), tmp_path / "run", "cpu", quiet)
+        run_recipe(replace(recipe, model=resnet), tmp_path / "run", "cpu", quiet)
 
 
-def test_where_auto_is_float32_so_is_the_stream(tmp_path, monkeypatch):
+def test_where_auto_is_float32_so_is_the_stream(recipe, tmp_path, monkeypatch):
     monkeypatch.setattr(
         "vitkit.training.choices.pick_precision", lambda *_: Picked("float32", "no bfloat16")
     )
     said = Console(file=StringIO())
-    run_recipe(replace(a_recipe(), precision="auto"), tmp_path / "run", "cpu", said)
+    run_recipe(replace(recipe, precision="auto"), tmp_path / "run", "cpu", said)
     assert "the residual stream is float32 too" in said.file.getvalue()
 
 
-def test_recomputing_keeps_half_as_much_of_the_stream():
+def test_recomputing_keeps_half_as_much_of_the_stream(recipe):
     """Which is all that it keeps of a block. LayerNorms keep their input in float32 in any case."""
-    narrow = replace(a_recipe(), model=replace(SMALL, channels=1), micro_batch=8)
+    narrow = replace(recipe, model=replace(recipe.model, classes=3), micro_batch=8)
     wide = replace(narrow, residual="float32")
-    tokens, blocks, saved = 5 * 32, 2, 2  # bytes of a number
+    tokens, blocks, saved = 5 * 24, 2, 2  # bytes of a number
     difference = count(wide).image_recomputed - count(narrow).image_recomputed
     assert difference == pytest.approx(tokens * blocks * saved, rel=0.05)
     assert count(narrow).image == count(wide).image
 
 
-def test_only_the_models_of_a_learner_are_changed():
+def test_only_the_models_of_a_learner_are_changed(recipe):
     learner = torch.nn.ModuleList([create(SMALL), torch.nn.Linear(1, 1)])
-    set_residual(learner, replace(a_recipe(), residual="float32"))
+    set_residual(learner, replace(recipe, residual="float32"))
     assert learner[0].residual_dtype is None
-    set_residual(learner, a_recipe())
+    set_residual(learner, recipe)
     assert learner[0].residual_dtype == torch.bfloat16

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import torchmetrics
 from other_libraries import TIMM, TRANSFORMERS, assert_same_outputs, randomised
 from own_classes import CLASSES, WIDTH, above, linear, loaded, timm_vit, under, written
+from quick_ones import quick_ones
 from safetensors.torch import save_file
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
@@ -55,6 +55,8 @@ def steps(model: nn.Module) -> dict:
 
 def with_metrics(model: nn.Module) -> dict:
     """A LightningModule's state dict: a weighted loss and metrics that are saved with it."""
+    import torchmetrics  # takes seconds
+
     module = nn.Module()
     module.model = model
     module.criterion = nn.CrossEntropyLoss(weight=torch.rand(CLASSES))
@@ -143,7 +145,7 @@ def compiled_blocks(model: nn.Module) -> dict:
 
 
 @pytest.mark.parametrize("name", WRAPPERS)
-@pytest.mark.parametrize("make", [timm_vit, torchvision_vit])
+@pytest.mark.parametrize("make", [timm_vit, pytest.param(torchvision_vit, marks=pytest.mark.slow)])
 def test_a_model_comes_out_of_every_wrapper(name, make, tmp_path):
     model = make()
     path = written(WRAPPERS[name](model), tmp_path)
@@ -497,7 +499,7 @@ AVERAGES = {
 OTHER = {"ema_model": "model", "teacher": "student", "teacher_backbone": "student_backbone"}
 
 
-@pytest.mark.parametrize("name", AVERAGES)
+@pytest.mark.parametrize("name", quick_ones(AVERAGES, ("ema", "teacher", "teacher_backbone")))
 def test_of_a_model_and_its_average_the_average_is_read_and_said(name, tmp_path, capsys):
     model, average = pair()
     path = written(AVERAGES[name](model, average), tmp_path)

@@ -76,7 +76,7 @@ def load_or_refuse(path: Path) -> None:
 
 
 many = settings(
-    max_examples=40,  # `make fuzz` tries thousands
+    max_examples=20,  # `make fuzz` tries thousands
     deadline=3000,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

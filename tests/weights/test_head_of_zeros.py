@@ -150,7 +150,8 @@ def test_what_needs_no_answer_is_done(google, photograph, tmp_path, run):
     assert "the same likeliest class" not in text
     status, text = run("convert", google, tmp_path / "converted", "--to", "native", *heads)
     assert status == 0
-    status, _ = run("inspect", google, photograph, "-o", tmp_path / "figures", *heads)
+    output = ("-o", tmp_path / "figures", "--no-page")
+    status, _ = run("inspect", google, photograph, *output, *heads)
     assert status == 0
 
 

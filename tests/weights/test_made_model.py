@@ -33,7 +33,7 @@ MADE = {
     "finetune": lambda: vitkit.finetune("model", "photos", minutes=0.001, **QUICK),
     "convert": lambda: vitkit.convert("model", "timm", to="timm", quiet=True),
 }
-SLOW = {"finetune", "convert", "saved probe"}
+SLOW = {"finetune", "convert", "probe", "saved probe"}
 
 
 @pytest.mark.parametrize(

@@ -156,7 +156,7 @@ def test_shards_and_prefixes_are_read(tmp_path):
 sides = st.integers(1, 5000)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(height=sides, width=sides, patch=st.sampled_from([8, 14, 16]), most=st.integers(1, 1100))
 def test_grids_are_those_of_the_image_processor(height, width, patch, most):
     rows, columns = naflex_grid_of((height, width), most, (patch, patch))

@@ -8,6 +8,7 @@ import pytest
 import torch
 from other_libraries import TIMM, TRANSFORMERS, assert_same_outputs, randomised
 from own_classes import WIDTH, above, linear, loaded, timm_vit, under, written
+from quick_ones import quick_ones
 from timm.models import Cait
 from torch import nn
 
@@ -343,13 +344,14 @@ def test_an_architecture_that_nobody_knows_says_nothing(arch, tmp_path):
 # Which of several
 
 
+MOMENTS = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer", "square_avg", "adam_m")
+
+
 def twice(model: nn.Module) -> dict:
     return {name: 2 * tensor for name, tensor in model.state_dict().items()}
 
 
-@pytest.mark.parametrize(
-    "key", ["exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer", "square_avg", "adam_m"]
-)
+@pytest.mark.parametrize("key", quick_ones(MOMENTS, ("exp_avg", "momentum_buffer")))
 def test_the_moments_of_an_optimizer_are_no_model(key, tmp_path, capsys):
     model = timm_vit()
     for content in (

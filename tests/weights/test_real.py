@@ -30,16 +30,8 @@ def test_golden_answers(real, shared):
     torch.testing.assert_close(real.logits(input_of(golden)), expected, atol=1e-4, rtol=0)
 
 
-@pytest.mark.parametrize(
-    "to",
-    [
-        "google",
-        *(
-            pytest.param(to, marks=pytest.mark.slow)
-            for to in ("huggingface", "timm", "torchvision")
-        ),
-    ],
-)
+@pytest.mark.slow  # with random weights: test_formats.py
+@pytest.mark.parametrize("to", ["google", "huggingface", "timm", "torchvision"])
 def test_the_same_answers_through_every_format(to, real, shared, written):
     name = {"torchvision": "m.pth", "google": "m.npz"}.get(to, "")
     again = load(written(to, name), quiet=True)
@@ -72,6 +64,7 @@ def test_imagenet_accuracy_after_googles_format(written, shared, tmp_path, capsy
     assert imagenet_accuracy(model, tmp_path / "images.parquet", capsys) == 0.64
 
 
+@pytest.mark.slow  # the pixels alone: test_processors.py
 @pytest.mark.parametrize(("backend", "row"), [("pil", 60), ("torchvision", 45)])
 def test_transformers_pipeline_gives_the_same(backend, row, real, written, shared, tmp_path):
     """The same photograph through Transformers' own pipeline, processor and all, and through
@@ -136,6 +129,7 @@ def test_transformers_has_the_same_layers(real, x, written):
         check_same(hidden_states(real.model, x, range(13), form="class"), tokens)
 
 
+@pytest.mark.slow
 def test_timm_has_the_same_layers(real, x, written):
     import timm
 

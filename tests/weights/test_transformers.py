@@ -7,6 +7,7 @@ import pytest
 import torch
 import transformers
 from other_libraries import TEXT, TRANSFORMERS, assert_same_outputs, assert_same_state, randomised
+from quick_ones import quick_ones
 from safetensors.torch import load_file, save_file
 
 from vitkit.data import Preprocessing
@@ -127,7 +128,14 @@ def saved(model_class, config, folder, **arguments):
     return model
 
 
-@pytest.mark.parametrize("name", CASES)
+# One of each library class and of each part that only some models have
+AT_ONCE = (
+    "ViT", "a distilled DeiT", "DINOv2's classifier", "a classifier with registers and SwiGLU", "DINOv3 with SwiGLU",
+    "CLIP", "SigLIP", "I-JEPA's classifier", "ViT of rectangles", "ViT with a pooler",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", quick_ones(CASES, AT_ONCE))
 def test_it_is_read_and_written_for_transformers(name, tmp_path):
     model_class, config_class, settings, read = CASES[name]
     arguments = {"add_pooling_layer": False} if read is class_token else {}

@@ -144,6 +144,8 @@ def check_settings(settings: "DataclassInstance") -> None:
     type_of = _types(type(settings))
     for field in dataclasses.fields(settings):
         given = getattr(settings, field.name)
+        if _is_plainly(type_of[field.name], given):
+            continue
         value = converted(type_of[field.name], given)
         if value is not given:
             # Sets a field of a frozen dataclass during its construction
@@ -152,6 +154,16 @@ def check_settings(settings: "DataclassInstance") -> None:
             raise BadSettings(
                 f"{field.name} is {repr(value)[:200]}; it is {described(type_of[field.name])}"
             )
+
+
+def _is_plainly(annotation: Any, value: Any) -> bool:
+    """Whether a value is a whole number, a text, True or False, or a named value, as its type says: most settings
+    are, and then `converted` and `fits`, which take longer, have nothing to do."""
+    if annotation is int or annotation is str or annotation is bool:
+        return type(value) is annotation
+    return (
+        type(value) is str and get_origin(annotation) is Literal and value in get_args(annotation)
+    )
 
 
 def converted(annotation: Any, value: Any) -> Any:

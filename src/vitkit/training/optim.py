@@ -85,7 +85,7 @@ def apply_tuning(model: Model, tune: Tune, seed: int = 0) -> None:
         alpha = tune.lora_alpha
         settings = LoraConfig(
             r=tune.lora,
-            lora_alpha=alpha,  # type: ignore[arg-type]  # peft says int, and scales by any number
+            lora_alpha=alpha,  # peft says int, and scales by any number
             target_modules=matrices,
         )
         with torch.random.fork_rng(devices=[]):  # peft draws from PyTorch's global generator

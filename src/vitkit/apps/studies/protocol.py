@@ -227,7 +227,6 @@ def begin(
         if ask.recipe is None:
             refuse_without_classes(ask.data, splits)
             ask = replace(ask, recipe=study.base(ask, splits))
-        ask = replace(ask, recipe=with_surviving_augmentation(ask, splits))
         refuse_without_accuracy(ask, splits)
         for source in (*ask.pretrain, *ask.targets):
             refuse_without_classes(source, splits_at(source, typed=True))
@@ -237,6 +236,8 @@ def begin(
         raise BadSettings(
             f"{study_dir} is a file, and a study is a directory of runs; choose another `workdir`"
         )
+    if splits is not None:  # last, because it decodes images
+        ask = replace(ask, recipe=with_surviving_augmentation(ask, splits))
     record = from_rank_0(lambda: _recorded(study, ask, budget, study_dir))
     if record is not None:
         return ask, record

@@ -335,10 +335,9 @@ class _Members:
 def resampled(
     statistic: Callable[[np.ndarray], np.ndarray],
     count: int,
-    resamples: int = RESAMPLES,
     groups: np.ndarray | None = None,
 ) -> np.ndarray:
-    """The bootstrap (Efron): a statistic's values on R resamples of the images, float64 (R, M).
+    """The bootstrap (Efron): a statistic's values on RESAMPLES resamples of the images, float64 (R, M).
 
     `statistic` gets the indices of N images drawn with replacement, int64, and returns M numbers. The
     draws depend on nothing but `count` and `groups`.
@@ -356,7 +355,7 @@ def resampled(
     if shared is not None:
         members = _Members(shared)
     rows = []
-    for _ in show(range(resamples), resamples):
+    for _ in show(range(RESAMPLES), RESAMPLES):
         drawn = random.integers(0, units, units)
         if members is not None:
             drawn = members.of(drawn)
