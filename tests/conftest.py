@@ -64,10 +64,8 @@ def own_logging():
     vitkit = logging.getLogger("vitkit")
     before = list(vitkit.handlers)
     yield
-    if vitkit.level not in (
-        logging.NOTSET,
-        logging.INFO,
-    ):  # a change empties the caches of all loggers
+    usual = (logging.NOTSET, logging.INFO)
+    if vitkit.level not in usual:  # setting a level empties the caches of all loggers
         vitkit.setLevel(logging.INFO)
     for handler in list(vitkit.handlers):
         if handler not in before and type(handler).__name__ != "Printing":
