@@ -42,7 +42,7 @@ MEASURED = {
         "models/head.py",
         "data/images",
     ),
-    "defects-anomalib": ("data/images", "evaluation/metrics/defects.py"),
+    "defects_anomalib": ("data/images", "evaluation/metrics/defects.py"),
     "defects_choice": ("finetuning/memory_bank.py", "models/head.py", "data/images"),
     "end_to_end": ("prediction", "evaluation", "models", "finetuning", "training", *_LOADING),
     "error_rates": (
