@@ -104,3 +104,6 @@ def test_files_of_one_name_in_several_folders_have_names_of_their_own(tmp_path, 
     drop = tmp_path / "drop.txt"
     write_list(drop, source, {5: "like another"})
     assert np.array_equal(without(source, drop).rows, [0, 1, 2, 3, 4, 6, 7])
+    drop.write_text("\n".join(source.name(i) for i in range(len(source))))
+    with pytest.raises(ValueError, match="lists all 8 training images, so none is left"):
+        without(source, drop)

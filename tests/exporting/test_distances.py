@@ -1,5 +1,7 @@
 """A wrong file of a model of good images is noticed, though its probabilities are nearly all 0 or 1."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -12,6 +14,7 @@ from vitkit.exporting.distances import classifier_with_map, differences
 from vitkit.inspection import logits_and_patch_logits
 from vitkit.models import create, vit
 from vitkit.runtimes import Exported, FileRuntime, eager
+from vitkit.system.errors import BadWeights
 from vitkit.weights import Classifier
 
 
@@ -84,3 +87,25 @@ def test_what_is_accepted(scores, maps, precision, resizes, is_wrong):
     agreement = Agreement("", 50, 50, 1.0, 0.0, 0.0, 1.0, scores=scores, maps=maps, resizes=resizes)
     assert bool(wrong(agreement, precision, "softmax", 0.9)) == is_wrong
     assert not wrong(agreement, precision, "softmax", 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda maps: maps * np.nan, "has values from nan to nan"),
+        (lambda maps: maps + 0.5, "and probabilities are from 0 to 1"),
+        (lambda maps: maps[:, 0], "lacks the anomaly map"),
+        (lambda maps: maps[:1], "lacks the anomaly map"),
+    ],
+)
+def test_a_map_that_is_none_is_a_sentence(classifier, tmp_path, change, words):
+    right = file_with(classifier, tmp_path)
+    logits, maps = right.logits_and_anomaly_map(images())
+    assert maps.shape == (6, 4, 4) and logits.shape == (6, 2)
+
+    def compute(given):
+        logits, maps = right.compute(given)
+        return [logits, change(maps)]
+
+    with pytest.raises(BadWeights, match=words):
+        replace(right, compute=compute).logits_and_anomaly_map(images())

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -597,3 +598,21 @@ def test_signals_are_received_after_a_model_was_forgotten_by_another_thread(for_
     words = [sys.executable, "-c", FORGOTTEN_ELSEWHERE, path]
     ended = subprocess.run(words, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout) == (0, "asked to end\n")
+
+
+@pytest.mark.slow
+def test_openvino_answers_each_thread_with_its_own_images(for_openvino):
+    """A server computes predictions and maps of one file in different threads."""
+    path, _ = for_openvino
+    runtime = open_file(path)
+    generator = np.random.default_rng(0)
+    shape = (2, 3, *runtime.preprocessing.size)
+    asked = [generator.integers(0, 256, shape, dtype=np.uint8) for _ in range(2)]
+    expected = [runtime.logits(images) for images in asked]
+    assert not np.allclose(*expected, atol=1e-3)
+
+    def ask(number):
+        return [np.array_equal(runtime.logits(asked[number]), expected[number]) for _ in range(300)]
+
+    with ThreadPoolExecutor(2) as threads:
+        assert all(all(each) for each in threads.map(ask, (0, 1)))

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from pictures import encoded
 from processes import together
 
@@ -62,6 +63,17 @@ def test_the_largest_grid_that_fits_is_tried(minutes, spent, images, expected, m
     else:
         assert not found
         assert f"64 patches: trying 90 would take too long for {minutes:g} minutes" in said
+
+    # Memory is too small for the larger ones
+    def too_small(classifier, *rest):
+        if classifier.preprocessing.patches > 1.7 * DEFAULT:
+            raise torch.OutOfMemoryError("of a test")
+        return 1.0
+
+    monkeypatch.setattr(grid, "seconds_of_image", too_small)
+    found = larger_grid(PUBLISHED, first, None, None, "float32", 30.0, Clock(99, 0, 0))
+    assert found / DEFAULT == pytest.approx(1.5, rel=0.1)
+    assert "patches of an image need too much memory" in capsys.readouterr().err
     few = first._replace(numbers=np.arange(4))
     assert not larger_grid(PUBLISHED, few, None, None, "float32", 30.0, Clock(99, 0, 0))
 
@@ -126,12 +138,25 @@ def test_the_same_images_are_compared_at_the_same_resolution():
     larger = model_of([fine[i] for i in kept], [0.0] * 6, 256, kept)
     found = compared(first, larger, None)
     assert found.images == 6 and abs(found.gain.value) < 0.02
-    groups = np.arange(12) // 6
+    groups = np.arange(12) // 2
     assert compared(first, larger, groups).gain.value == found.gain.value
+    assert compared(first, larger, np.zeros(12, np.int64)).gain is None  # all show one thing
+
+    # A class that no mask has counts in neither, wherever it is predicted
+    counts = np.pad(larger.best.counts, ((0, 0), (0, 0), (0, 1)))
+    stray = counts.copy()
+    stray[0, 1, 2] = 1
+    maps = [F.pad(each, (0, 0, 0, 0, 0, 1)) for each in first.best.maps]
+    three = first._replace(
+        best=first.best._replace(maps=maps), to_logits=ToLogits(torch.eye(3), torch.zeros(3))
+    )
+    for each in (counts, stray):
+        found = compared(three, larger._replace(best=larger.best._replace(counts=each)), None)
+        assert abs(found.gain.value) < 0.02
     few = larger._replace(numbers=np.array([1, 3, 4, 7, 20, 21]))
     found = compared(first, few, None)
     assert found.gain is None and not found.is_better and found.images == 4
-    assert "64 patches: too few were kept" in str(found)
+    assert "64 patches: too few that do not belong together were kept" in str(found)
 
 
 # The command
@@ -253,7 +278,12 @@ def test_what_an_earlier_call_decided_is_read_from_the_record(tmp_path):
         assert continued(tmp_path, plan) == expected
         assert continued(tmp_path, plan | {"minutes": 3}) == Decided()
     assert Decided(90, Tuning(30)).to_json().keys() == {"grid", "tuning"}
-    assert Decided(0, None).to_json() == {} == Decided().to_json()
+    assert Decided(0, None).to_json() == {"grid": {"patches": 0}} and Decided().to_json() == {}
+
+    # A record of a version that knew no list of images to leave out
+    (tmp_path / RECORD).write_text(json.dumps(plan | {"grid": {"patches": 90}}))
+    assert continued(tmp_path, plan | {"exclude": ""}) == Decided(90)
+    assert continued(tmp_path, plan | {"exclude": "bad.txt"}) == Decided()
 
 
 @pytest.mark.slow

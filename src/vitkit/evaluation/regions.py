@@ -66,11 +66,13 @@ def regions_for(
     if isinstance(model, OnRuntime):
         has_map = model.file_with_map is not None
     if not has_map:
+        sentence = (
+            "the exported file does not say where an image is unlike good ones, so its map is not measured: give the "
+            "model that it was made of, or export it again"
+        )
         if masks:
-            raise BadSettings(
-                "the exported file has no anomaly map, which `masks` measure: export the model again"
-            )
-        return None, ()
+            raise BadSettings(sentence)
+        return None, (sentence,)
     found, notes = find_regions(source, data, where, classifier.preprocessing)
     if not masks:
         notes = (f"where images are defective is read from {where}", *notes)

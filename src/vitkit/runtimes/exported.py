@@ -33,6 +33,7 @@ FILES: dict[str, Literal["onnx", "openvino", "torch"]] = {
 SMALLEST = float(np.finfo(np.float32).tiny)  # smallest probability that is converted to a logit
 LARGEST = 1 << 26  # largest metadata in bytes; 21,841 names take a hundredth of that
 Weights = Literal["float32", "float16", "bfloat16", "int8"]
+ROUNDING = 1e-3  # by which a probability may be below 0 or above 1
 STRANGENESS = "strangeness"  # name of the output with the out-of-distribution score
 Compute = Callable[[np.ndarray], Sequence[np.ndarray]]
 """Images, uint8, -> the file's outputs, the first of them float32 (B, K)."""
@@ -241,14 +242,20 @@ class FileRuntime:
 
     def logits_and_anomaly_map(self, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Logits (B, K), and anomaly maps (B, h, w) from 0 to 1; for a file of a model of good images. Raises
-        VitkitError for a file without the map that its metadata describes."""
+        VitkitError for a file without the map that its metadata describes, or whose map is no probability."""
         outputs = self.outputs(images)
         maps = outputs[-1]
         if len(outputs) < 2 or maps.ndim != 3 or len(maps) != len(images) or not maps.size:
             raise BadWeights(
                 f"{self.path} lacks the anomaly map that its metadata describes; export the model again"
             )
-        return outputs[0], maps
+        lowest, highest = maps.min(), maps.max()
+        if not (lowest >= -ROUNDING and highest <= 1 + ROUNDING):  # NaN neither
+            raise BadWeights(
+                f"the anomaly map of {self.path} has values from {lowest:g} to {highest:g}, and probabilities are "
+                "from 0 to 1; the file may be damaged"
+            )
+        return outputs[0], maps.clip(0, 1)
 
     def outputs(self, images: np.ndarray) -> list[np.ndarray]:
         """All outputs of the file, the first of them (B, K), or (B, K, h, w) if every pixel has logits. Raises

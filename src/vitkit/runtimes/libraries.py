@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+import threading
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -218,11 +219,13 @@ def open_openvino(path: Path, precision: str = "auto") -> OpenedFile:
         reason = str(error).strip().splitlines()[-1].strip()
         raise BadWeights(f"{path} cannot be opened by OpenVINO: {reason}") from error
     request = compiled.create_infer_request()
+    one_at_a_time = threading.Lock()  # a server computes predictions and maps in different threads
 
     def compute(images: np.ndarray) -> list[np.ndarray]:
-        outputs = request.infer([images], share_inputs=True)
-        # Copies, because the request reuses its output arrays
-        return [outputs[output].copy() for output in compiled.outputs]
+        with one_at_a_time:
+            outputs = request.infer([images], share_inputs=True)
+            # Copies, because the request reuses its output arrays
+            return [outputs[output].copy() for output in compiled.outputs]
 
     kinds = {node.get_type_name() for node in model.get_ordered_ops()}
     return OpenedFile(metadata, compute, is_calibrated="FakeQuantize" in kinds)

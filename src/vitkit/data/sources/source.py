@@ -387,4 +387,6 @@ def without(source: Source, path: Path | str) -> Source:
             f"since, or has another split seed; write the list again (`exclude` of "
             "data stats)"
         )
+    if len(listed) == len(source):
+        raise BadData(f"{path} lists all {len(source):,} training images, so none is left")
     return subset(source, np.setdiff1d(np.arange(len(source)), listed))

@@ -36,6 +36,7 @@ from vitkit.weights import Classifier
 
 MEMORY_BANK = "memory bank"  # what the origin of such a model calls its head
 LEFT_OUT = "left_out"  # where that origin has what `left_out_record` gives
+LARGEST_OF_FILE = 16.6  # logit of the largest float32 below 1: that of a file's probability at most
 IN_MEMORY = "in_memory"  # the metric that counts images that the model remembers
 GOOD = 0  # the class of good images in a model of them, and in sources that `good_or_not` gives
 
@@ -208,14 +209,15 @@ def _measured(classifier: Classifier, part: Part, regions: Regions | None) -> li
 
 def _logits_and_excess(classifier: Classifier, images: Tensor) -> tuple[Tensor, Tensor]:
     """The logits of prepared images, uint8 (B, 3, H, W) -> float32 (B, 2); and by how much the distance of each
-    patch is above the threshold, in logits, (B, h, w). A file gives probabilities of patches: those that are 1 in
-    float32, from a logit of 17 on, are all the same."""
+    patch is above the threshold, in logits, (B, h, w). A file gives probabilities of patches, which are 1 from a
+    logit of LARGEST_OF_FILE on."""
     model = classifier.model
     if isinstance(model, OnRuntime):
         file = model.file_with_map
         assert file is not None, "`regions_for` gives no regions for other files"
         logits, shares = file.logits_and_anomaly_map(images.cpu().numpy())
-        return torch.from_numpy(logits), torch.from_numpy(inverted(shares, "sigmoid"))
+        excess = inverted(shares, "sigmoid").clip(max=LARGEST_OF_FILE)
+        return torch.from_numpy(logits), torch.from_numpy(excess)
     of_images, of_patches = logits_and_patch_logits(classifier, images)
     return of_images, of_patches[..., 1 - GOOD] - of_patches[..., GOOD]
 

@@ -310,7 +310,7 @@ def finetune(
             )
         except BadData as error:
             name = _good_class(data or str(model), columns)
-            if not name:
+            if not name or data__exclude is not None:  # it may be about the list
                 raise
             raise BadData(
                 f"{error}; if the images to learn from are good ones, and masks say where others are defective, give "

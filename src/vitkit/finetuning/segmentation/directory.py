@@ -77,7 +77,7 @@ class Decided(NamedTuple):
     def to_json(self) -> dict[str, Any]:
         """As the record of the run has it."""
         found: dict[str, Any] = {}
-        if self.patches:
+        if self.patches is not None:
             found["grid"] = {"patches": self.patches}
         if self.tuning is not None:
             found["tuning"] = self.tuning._asdict()
@@ -91,7 +91,8 @@ def continued(run_dir: Path, plan: dict[str, Any]) -> Decided:
     is kept until the new one replaces it. Files of the user are kept.
     """
     earlier = _read(run_dir / RECORD)
-    changed = [name for name in plan if earlier.get(name) != plan[name]]
+    # Records of earlier versions have no list of images that are left out
+    changed = [name for name in plan if ({"exclude": ""} | earlier).get(name) != plan[name]]
     if changed:
         if earlier:
             say(f"{run_dir} begins again: other than in the earlier call are {', '.join(changed)}")

@@ -7,6 +7,7 @@ Legend: K classes, (h, w) the grid of patches.
 import math
 import time
 from dataclasses import replace
+from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,8 +26,8 @@ from vitkit.weights import Classifier, dense
 
 FACTORS = (3.0, 2.0, 1.5)  # patches, as multiples of the default; the first that fits is tried
 SHARE = 0.25  # of the minutes that trying a larger grid may take: it may be in vain
-FEWEST_COMPARED = 5  # of fewer images, the standard error of a difference says nothing
-TIMED = 2  # times that an image is measured; the shortest counts, which other work disturbs least
+FEWEST_COMPARED = 5  # of fewer groups of images, the standard error of a difference says nothing
+TIMED = 3  # images that are measured; their median counts
 
 
 class Times(NamedTuple):
@@ -94,7 +95,10 @@ class GridChoice(NamedTuple):
     def __str__(self) -> str:
         kept = self.patches if self.is_better else self.default
         if self.gain is None:
-            return f"images are read in {kept:,} patches: too few were kept in memory to compare with {self.patches:,}"
+            return (
+                f"images are read in {kept:,} patches: too few that do not belong together were kept in memory to "
+                f"compare with {self.patches:,}"
+            )
         value, error = (100 * each for each in self.gain)
         return (
             f"images are read in {kept:,} patches: with {self.patches:,} instead of {self.default:,}, the mean IoU on "
@@ -124,9 +128,11 @@ def larger_grid(
     """
     if len(first.numbers) < FEWEST_COMPARED:
         return 0
+    places = np.linspace(0, len(first.numbers) - 1, TIMED).astype(int)
+    timed = first.numbers[places].tolist()
 
     def seconds_on(classifier: Classifier) -> float:
-        return seconds_of_image(classifier, train, int(first.numbers[0]), device, precision)
+        return median(seconds_of_image(classifier, train, i, device, precision) for i in timed)
 
     one = seconds_on(first.classifier)
     default = first.classifier.preprocessing.patches
@@ -138,7 +144,14 @@ def larger_grid(
             continue  # without measuring
         enlarged = on_grid(first.classifier, published, factor)
         patches = enlarged.preprocessing.patches
-        enough = clock.minutes_for(Times(seconds, one, seconds_on(enlarged)), factor)
+        try:
+            larger = seconds_on(enlarged)
+        except torch.OutOfMemoryError:
+            say(f"{patches:,} patches of an image need too much memory")
+            if factor == FACTORS[-1]:
+                return 0
+            continue
+        enough = clock.minutes_for(Times(seconds, one, larger), factor)
         if enough <= clock.minutes:
             return patches
     say(
@@ -159,33 +172,33 @@ def seconds_of_image(
 ) -> float:
     """The time of measuring training image i."""
     runtime = map_runtime(classifier, str(device), precision)
-    times = []
-    for _ in range(TIMED):
-        began = time.monotonic()
-        picture, truth = train.pair(i)
-        count_pixels(truth, class_map(runtime, picture), len(train.labels))
-        times.append(time.monotonic() - began)
-    return min(times)
+    began = time.monotonic()
+    picture, truth = train.pair(i)
+    count_pixels(truth, class_map(runtime, picture), len(train.labels))
+    return time.monotonic() - began
 
 
 def compared(first: FirstModel, larger: FirstModel, groups: np.ndarray | None) -> GridChoice:
     """What the larger grid adds to the first model: by the predictions for the training images that both have, at the
-    resolution of the larger grid.
+    resolution of the larger grid, and by the classes of their masks.
 
     groups: Training images with the same number belong together, int64 (N,).
     """
     shared, own, others = np.intersect1d(first.numbers, larger.numbers, return_indices=True)
     found = None
-    if len(shared) >= FEWEST_COMPARED:
+    independent = len(shared) if groups is None else len(np.unique(groups[shared]))
+    if independent >= FEWEST_COMPARED:
         counts = []
         for i, j in zip(own.tolist(), others.tolist(), strict=True):
             truth = larger.masks[j]
             logits = first.to_logits.maps(first.best.maps[i]).numpy()
             counts.append(counts_of(truth, likeliest(logits, truth.shape), logits.shape[0]))
         own_groups = None if groups is None else groups[shared]
+        of_larger = larger.best.counts[others]
+        is_there = of_larger[:, 0].sum(0) > 0  # classes that these masks have
         found = gain(
-            scores_of(np.stack(counts), own_groups),
-            scores_of(larger.best.counts[others], own_groups),
+            scores_of(np.stack(counts)[..., is_there], own_groups),
+            scores_of(of_larger[..., is_there], own_groups),
         )
     patches, default = (each.classifier.preprocessing.patches for each in (larger, first))
     return GridChoice(patches, default, len(shared), found)

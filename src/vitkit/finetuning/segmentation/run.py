@@ -314,12 +314,19 @@ def _begin(
     if patches:
         earlier = earlier._replace(patches=patches)
         write_json(run_dir / RECORD, planned | earlier.to_json())
-        larger = first_model(published, train, numbers, patches, device, precision)
-        choice = compared(first, larger, train.images.groups)
-        say(str(choice))
-        if choice.is_better:
-            first = larger
-            save_first(first, origin, run_dir)
+        larger = None
+        try:
+            larger = first_model(published, train, numbers, patches, device, precision)
+        except torch.OutOfMemoryError:
+            say(f"{patches:,} patches of an image need too much memory, so the first model is kept")
+            earlier = earlier._replace(patches=0)
+            write_json(run_dir / RECORD, planned | earlier.to_json())
+        if larger is not None:
+            choice = compared(first, larger, train.images.groups)
+            say(str(choice))
+            if choice.is_better:
+                first = larger
+                save_first(first, origin, run_dir)
 
     tried = [each.reading._asdict() | {"miou": each.miou} for each in first.tried]
     record = {

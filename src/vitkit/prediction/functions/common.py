@@ -257,8 +257,8 @@ def _open_runtime(settings: Request, looking: bool, in_batches: bool) -> Runtime
             return opened
         if not opened.exported.has_anomaly_map:
             raise BadSettings(
-                f"`attention` and `regions` show where a model looks, and {settings.model} gives its answers "
-                "alone; give the model that it was exported from"
+                f"`attention` and `regions` show where a model looks, and {settings.model} does not say it; give the "
+                "model that it was exported from, or export a model of good images again"
             )
         from vitkit.prediction.attention import LookingFile
 
