@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pictures import encoded, photograph
 
-from vitkit.data import Columns, open_image, open_source, open_splits, subset
+from vitkit.data import Columns, open_image, open_source, open_splits, split_off, subset
 from vitkit.data.formats import manifest as manifests
 from vitkit.data.formats import shards
-from vitkit.data.sources.source import stratified
+from vitkit.data.sources.source import random_subset, stratified
 from vitkit.data.sources.tables import LABEL, pick
 from vitkit.system.errors import BadImage
 
@@ -547,3 +547,10 @@ def test_a_folder_s_names_are_kept_as_they_are(folder):
     source = open_source(str(folder(dict.fromkeys(names, 8))))
     assert [source.name(i).split("photos/")[1] for i in range(3)] == names
     assert all(len(source[i][0]) for i in range(3))
+
+
+def test_a_negative_seed_draws_nothing():
+    source = open_source("digits")
+    for draw in (lambda: random_subset(source, 5, -1), lambda: split_off(source, 0.2, -1)):
+        with pytest.raises(ValueError, match="draws images is -1; it is a whole number from 0 on"):
+            draw()

@@ -170,13 +170,20 @@ def split_off(source: Source, share: float, seed: int) -> tuple[np.ndarray, np.n
     return stratified(classes, share, seed)
 
 
+def _generator(seed: int) -> np.random.Generator:
+    """What draws images by a seed. Raises BadSettings for a negative one."""
+    if seed < 0:
+        raise BadSettings(f"the seed that draws images is {seed}; it is a whole number from 0 on")
+    return np.random.Generator(np.random.PCG64(seed))
+
+
 def stratified(targets: np.ndarray, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Indices of two parts, each in ascending order: the second has a share of every class, rounded.
 
     If a class has at least two examples, both parts have one of it; a single example is in the first
     part.
     """
-    random = np.random.Generator(np.random.PCG64(seed))
+    random = _generator(seed)
     by_class = np.argsort(targets, kind="stable")
     class_starts = np.flatnonzero(np.diff(targets[by_class])) + 1
     in_second = np.zeros(len(targets), dtype=bool)
@@ -199,7 +206,7 @@ def stratified_groups(
 
     groups: number of each example's group, (N,).
     """
-    random = np.random.Generator(np.random.PCG64(seed))
+    random = _generator(seed)
     _, group_of = np.unique(groups, return_inverse=True)
     sizes = np.bincount(group_of)
     class_of = _commonest(targets, group_of)
@@ -253,7 +260,7 @@ def random_subset(source: Source, count: int, seed: int, by_class: bool = False)
     by_class: every class gets its share of them, rounded up or down, and at least one example if there
         are as many examples as classes. Only for sources whose targets are one class each.
     """
-    random = np.random.Generator(np.random.PCG64(seed))
+    random = _generator(seed)
     order = random.permutation(len(source))
     if by_class:
         order = order[_by_turns(source.target_array[order])]
