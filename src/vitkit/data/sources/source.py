@@ -170,7 +170,7 @@ def split_off(source: Source, share: float, seed: int) -> tuple[np.ndarray, np.n
     return stratified(classes, share, seed)
 
 
-def _generator(seed: int) -> np.random.Generator:
+def _generator(seed: int) -> "np.random.Generator":  # numpy.random is imported only when it draws
     """What draws images by a seed. Raises BadSettings for a negative one."""
     if seed < 0:
         raise BadSettings(f"the seed that draws images is {seed}; it is a whole number from 0 on")
