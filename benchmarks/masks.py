@@ -100,6 +100,13 @@ def main(argv: list[str] | None = None) -> dict:
                 scores["closed form"], own
             )
         print(name, results[name]["seconds"], metrics["miou"], flush=True)
+    return write_results(about, options, train, test, results)
+
+
+def write_results(
+    about: dict, options: argparse.Namespace, train: Masked, test: Masked, results: dict
+) -> dict:
+    """Write the results with what they were measured on; returns both."""
     content = {
         **about,
         "data": options.data,
@@ -184,14 +191,7 @@ def grids(options: argparse.Namespace) -> dict:
             "test": compared(scores[tokens], scores[first]),
         }
         print(json.dumps({tokens: results[f"{tokens} patches"]}), flush=True)
-    content = {
-        **about,
-        "data": options.data,
-        "images": {"train": len(train), "test": len(test)},
-        "results": results,
-    }
-    record.write(content, options.output)
-    return content
+    return write_results(about, options, train, test, results)
 
 
 def cross_validated_counts(model: FirstModel, train: Masked) -> dict[int, PixelCounts]:

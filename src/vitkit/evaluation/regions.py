@@ -21,7 +21,7 @@ from vitkit.data.sources.tables import PARTS
 from vitkit.evaluation.metrics.defects import GOOD
 from vitkit.evaluation.metrics.overlap import FINEST, ImageRegions, Regions
 from vitkit.inspection import has_anomaly_map
-from vitkit.runtimes.pytorch import OnRuntime
+from vitkit.runtimes.pytorch import file_with_map
 from vitkit.system.console.progress import bar
 from vitkit.system.console.text import counted
 from vitkit.system.errors import BadData, BadSettings
@@ -61,11 +61,7 @@ def regions_for(
     where = masks or ground_truth_of(data)
     if not where:
         return None, ()
-    model = classifier.model
-    has_map = has_anomaly_map(classifier)
-    if isinstance(model, OnRuntime):
-        has_map = model.file_with_map is not None
-    if not has_map:
+    if not has_anomaly_map(classifier) and file_with_map(classifier) is None:
         sentence = (
             "the exported file does not say where an image is unlike good ones, so its map is not measured: give the "
             "model that it was made of, or export it again"

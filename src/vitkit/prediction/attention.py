@@ -93,7 +93,7 @@ class Looking:
 
 class LookingFile:
     """A Runtime of an exported file of a model of good images that also keeps the anomaly maps of each batch. It
-    has the attributes of `Looking`."""
+    has the attributes of `Looking`, but no thresholds of unknown images, as such a model has none."""
 
     is_anomaly_map = True
 
@@ -103,7 +103,6 @@ class LookingFile:
         self.of_model = file.exported.preprocessing
         self.labels = file.labels
         self.activation = file.activation
-        self.least = None
         self.maps: np.ndarray | None = None
         self.one_by_one = takes_pictures(file) or file.preprocessing.is_native
 

@@ -166,14 +166,6 @@ class OnRuntime(nn.Module):
         logits = self.runtime.logits(levels.cpu().numpy())
         return torch.from_numpy(logits).to(images.device)
 
-    @property
-    def file_with_map(self) -> FileRuntime | PictureRuntime | None:
-        """The exported file of a model of good images, which gives an anomaly map; None for any other runtime."""
-        runtime = self.runtime
-        if isinstance(runtime, FileRuntime | PictureRuntime) and runtime.exported.has_anomaly_map:
-            return runtime
-        return None
-
 
 class FeaturesOnRuntime(nn.Module):
     """A model whose features a runtime computes from normalised images.
@@ -222,6 +214,15 @@ def of_file(runtime: FileRuntime | PictureRuntime) -> Classifier:
         exported.activation,
         exported.origin,
     )
+
+
+def file_with_map(classifier: Classifier) -> FileRuntime | PictureRuntime | None:
+    """The exported file that computes a classifier, if it gives an anomaly map, as that of a model of good images
+    does; else None."""
+    runtime = getattr(classifier.model, "runtime", None)
+    if isinstance(runtime, FileRuntime | PictureRuntime) and runtime.exported.has_anomaly_map:
+        return runtime
+    return None
 
 
 def on_runtime(classifier: Classifier, runtime: Runtime) -> Classifier:

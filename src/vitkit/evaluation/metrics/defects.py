@@ -28,7 +28,7 @@ from vitkit.evaluation.probes.teaching import digest_of
 from vitkit.inspection import logits_and_patch_logits
 from vitkit.models import ViTConfig
 from vitkit.runtimes.exported import inverted
-from vitkit.runtimes.pytorch import OnRuntime
+from vitkit.runtimes.pytorch import file_with_map
 from vitkit.system.console.text import counted, some
 from vitkit.system.errors import BadData, BadImage, BadSettings, BadWeights
 from vitkit.system.processes.ranks import from_rank_0
@@ -211,10 +211,8 @@ def _logits_and_excess(classifier: Classifier, images: Tensor) -> tuple[Tensor, 
     """The logits of prepared images, uint8 (B, 3, H, W) -> float32 (B, 2); and by how much the distance of each
     patch is above the threshold, in logits, (B, h, w). A file gives probabilities of patches, which are 1 from a
     logit of LARGEST_OF_FILE on."""
-    model = classifier.model
-    if isinstance(model, OnRuntime):
-        file = model.file_with_map
-        assert file is not None, "`regions_for` gives no regions for other files"
+    file = file_with_map(classifier)
+    if file is not None:
         logits, shares = file.logits_and_anomaly_map(images.cpu().numpy())
         excess = inverted(shares, "sigmoid").clip(max=LARGEST_OF_FILE)
         return torch.from_numpy(logits), torch.from_numpy(excess)
