@@ -27,10 +27,10 @@ SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 @pytest.fixture(scope="session", autouse=True)
 def runs_keep_no_file():
-    """A run exports its model at its end on CPUs without bfloat16, which takes seconds: tests of other things
-    do without, so that they are the same on every machine."""
+    """A run exports its model at its end on CPUs without bfloat16, which takes seconds: tests of other things,
+    and the processes that they start, do without, so that they are the same on every machine."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("vitkit.training.functions.keeping.auto_is_float32", lambda: False)
+        patch.setenv("VITKIT_KEEP_ONNX", "0")
         yield
 
 

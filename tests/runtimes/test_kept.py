@@ -34,6 +34,12 @@ def classifier(seed: int = 0) -> Classifier:
     return Classifier(network, Preprocessing(size=(16, 24)), ("ant", "bee", "wasp"))
 
 
+@pytest.fixture(autouse=True)
+def runs_keep_a_file(monkeypatch):
+    """Unlike in other tests."""
+    monkeypatch.delenv("VITKIT_KEEP_ONNX")
+
+
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
     """A run with the file that it keeps."""
@@ -193,6 +199,18 @@ def test_whoever_names_a_file_of_an_earlier_model_is_told(run_dir, images, tmp_p
     assert "another model" not in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("value, is_written", [("0", False), ("", True), ("no", True)])
+def test_a_variable_of_the_environment_keeps_no_file(
+    value, is_written, run_dir, monkeypatch, capsys
+):
+    monkeypatch.setattr(keeping, "auto_is_float32", lambda: True)
+    monkeypatch.setenv("VITKIT_KEEP_ONNX", value)
+    (run_dir / "model.onnx").unlink()
+    keeping.keep(run_dir)
+    assert (run_dir / "model.onnx").exists() is is_written
+    assert ("means nothing; give 0 or 1" in capsys.readouterr().err) is (value == "no")
+
+
 def test_a_run_that_ends_replaces_no_file_of_somebodys(run_dir, monkeypatch, capsys):
     monkeypatch.setattr(keeping, "auto_is_float32", lambda: True)
     file = run_dir / "model.onnx"
@@ -294,7 +312,6 @@ def test_finetuning_ends_with_it(photographs, tmp_path, monkeypatch, capsys):
     """From photographs to an answer, as on a laptop."""
     monkeypatch.setattr(machine, "cpu_flags", lambda: WITHOUT_BFLOAT16)
     monkeypatch.setattr(machine, "GPUS", ())
-    monkeypatch.setattr(keeping, "auto_is_float32", machine.auto_is_float32)
     monkeypatch.setenv("VITKIT_CACHE", str(tmp_path / "cache"))
     network = create(vit("mu/8", image=(32, 32), classes=3), seed=0)
     save(Classifier(network, Preprocessing(size=(32, 32)), ("a", "b", "c")), tmp_path / "weights")

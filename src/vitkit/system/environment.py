@@ -14,6 +14,7 @@ PREFIX = "VITKIT_"
 MAX_PIXELS = 178_956_970  # Pillow refuses larger images too, as decompression bombs
 MAX_PIXELS_VARIABLE = "VITKIT_MAX_PIXELS"
 TRACEBACK_VARIABLE = "VITKIT_TRACEBACK"
+KEEP_ONNX_VARIABLE = "VITKIT_KEEP_ONNX"
 
 
 class Variable(NamedTuple):
@@ -36,6 +37,8 @@ VARIABLES = (
              "of bugs alone"),
     Variable("VITKIT_MATMUL", "library for float32 dense layers on the CPU: `torch` or `onednn`",
              "the faster one, measured once"),
+    Variable(KEEP_ONNX_VARIABLE, "`0`: training does not export its model as ONNX at the end, which takes seconds",
+             "`1` on a CPU that computes in float32"),
     Variable("VITKIT_TOKEN", "token that clients of `vitkit serve` must send",
              "no token is needed", secret=True),
     Variable("VITKIT_TEST_DEVICE", "device for vitkit's own tests of devices",

@@ -1,22 +1,30 @@
 """Export a run's model as ONNX after training, for predictions without PyTorch."""
 
+import os
 from pathlib import Path
 
 from vitkit.runtimes import Export, is_kept, kept_file, missing_packages, was_kept
 from vitkit.system.console.messages import say, say_detail
+from vitkit.system.environment import KEEP_ONNX_VARIABLE
 from vitkit.system.functions.steps import step
 from vitkit.system.machine import auto_is_float32, is_cpu
 
 
 def keep(run_dir: Path) -> None:
-    """Write RUN/model.onnx if predictions on this machine would use it: if `auto` is float32 on the CPU, and
-    the packages for it are installed. Writes nothing for a model that cannot be exported or whose file fails
-    its check, and does not replace a file of that name that a user has exported."""
+    """Write RUN/model.onnx if predictions on this machine would use it: if `auto` is float32 on the CPU, the
+    packages for it are installed, and VITKIT_KEEP_ONNX is not 0. Writes nothing for a model that cannot be
+    exported or whose file fails its check, and does not replace a file of that name that a user has exported."""
     import vitkit  # exporting imports training
 
     path = kept_file(run_dir)
-    if not is_cpu("auto") or not auto_is_float32() or missing_packages(Export()) or is_kept(path):
+    is_used = is_cpu("auto") and auto_is_float32()
+    wanted = os.environ.get(KEEP_ONNX_VARIABLE) or "1"
+    if not is_used or wanted == "0" or missing_packages(Export()) or is_kept(path):
         return
+    if wanted != "1":  # no error: the run is complete
+        say(
+            f"{KEEP_ONNX_VARIABLE} is {wanted!r} in the environment, and means nothing; give 0 or 1"
+        )
     if path.exists() and not was_kept(path):
         say_detail(f"{path} stays as it is, so predict and serve use PyTorch")
         return
