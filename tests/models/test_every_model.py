@@ -249,17 +249,6 @@ class TestOtherTools:
         compiled = torch.compile(model, fullgraph=True, backend="eager", dynamic=False)
         torch.testing.assert_close(compiled(x), model(x), atol=1e-4, rtol=1e-4)
 
-    # An axial ViT, a hybrid and a ViT: test_every_model_exported.py
-    @at_once("MAP")
-    def test_it_exports_for_any_batch(self, config):
-        model = for_inference(random_model(config))
-        any_batch = {"images": {0: torch.export.Dim("batch", min=1, max=64)}}
-        program = torch.export.export(model, (batch_for(config),), dynamic_shapes=any_batch)
-        with torch.inference_mode():
-            for count in (1, 5):
-                x = batch_for(config, count)
-                torch.testing.assert_close(program.module()(x), model(x), atol=1e-5, rtol=1e-5)
-
     @pytest.mark.slow
     @every_model
     def test_its_dense_layers_may_be_quantised(self, config):
