@@ -21,7 +21,7 @@ from vitkit.recipes import Data
 from vitkit.training import divide
 from vitkit.training.data import open_to_divide
 
-PLAIN = ("mnist_1k", "pneumonia_mnist_1k", "eurosat_1k", "tiny_imagenet_1k", "sign_digits_1k")
+PLAIN = ("pneumonia_mnist_1k", "eurosat_1k", "sign_digits_1k")
 
 
 def thing(seed: int) -> Image.Image:

@@ -4,6 +4,7 @@
 import hashlib
 import json
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from margins import at_least, at_most
@@ -12,6 +13,7 @@ from tracing import traced_once
 from vitkit.cli.entry import main
 from vitkit.exporting import agreement
 from vitkit.runtimes import FileRuntime
+from vitkit.runtimes.graphs.saturation import is_safe
 
 SOME = 120  # of the photographs
 # Allowed loss of accuracy: three of these, as many as change by chance among those between two classes
@@ -90,3 +92,29 @@ def test_ants_and_bees_are_enough_to_calibrate(ending, package, same, cost, shar
     at_least(measured["same"], same)
     at_most(measured["cost"], cost)
     at_most(measured["models_accuracy"] - measured["accuracy"], TURNED)
+    if ending == "xml":
+        weights = weights_of_dense_layers(tmp_path / "model.xml")
+        assert (
+            len(weights) > 60
+        )  # queries, keys, values, what comes of them, and the MLP of twelve blocks
+        for numbers in weights:  # no processor saturates their products
+            assert is_safe(numbers) and np.abs(numbers).max() > 64
+
+
+def weights_of_dense_layers(file):
+    """The int8 weights of the dense layers in an OpenVINO file, (outputs, inputs) each."""
+    import openvino
+
+    found = []
+    for node in openvino.Core().read_model(file).get_ordered_ops():
+        if node.get_type_name() != "MatMul":
+            continue
+        weights = node.input_value(1).get_node()
+        while weights.get_type_name() in ("Multiply", "Convert", "Subtract"):
+            weights = weights.input_value(0).get_node()
+        if weights.get_type_name() == "Constant" and weights.get_element_type().to_string() == "i8":
+            numbers = weights.get_data()
+            if not node.get_attributes()["transpose_b"]:
+                numbers = numbers.T
+            found.append(numbers)
+    return found
