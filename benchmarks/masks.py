@@ -22,7 +22,8 @@ import argparse
 import json
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -264,27 +265,29 @@ def opened(options: argparse.Namespace, part: str) -> Masked:
 def whole(options: argparse.Namespace, train: Masked) -> Classifier:
     """The model that `vitkit finetune --masks` makes of all training images."""
     from vitkit.finetuning.segmentation import run
+    from vitkit.finetuning.segmentation.request import MaskRequest
 
-    request = run.MaskRequest(str(options.model), "", "mask", None, options.ignore, Columns(), None)
-    with tempfile.TemporaryDirectory() as folder, replaced(run, train):
+    request = MaskRequest(str(options.model), "", "mask", None, options.ignore, Columns(), None)
+    with tempfile.TemporaryDirectory() as folder, replaced_parts(train):
         published = vitkit.load(options.model, quiet=True)
         run.make(request, published, Path(folder), torch.device("cpu"), "float32")
         return vitkit.load(folder, quiet=True)
 
 
-class replaced:
+@contextmanager
+def replaced_parts(train: Masked) -> Iterator[None]:
     """A block in which a run has these training images, and no others."""
+    from vitkit.finetuning.segmentation import beginning, request, run
 
-    def __init__(self, module, train: Masked):
-        self.module = module
-        self.train = train
-
-    def __enter__(self) -> None:
-        self.before = self.module.read_parts
-        self.module.read_parts = lambda request: self.module.Parts({"train": self.train}, {}, ())
-
-    def __exit__(self, *error) -> None:
-        self.module.read_parts = self.before
+    before = request.read_parts
+    parts = request.Parts({"train": train}, {}, ())
+    for module in (beginning, run):
+        module.read_parts = lambda _: parts
+    try:
+        yield
+    finally:
+        for module in (beginning, run):
+            module.read_parts = before
 
 
 def scored(test: Masked, maps_of: Callable) -> SegmentationScores:

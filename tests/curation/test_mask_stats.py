@@ -11,7 +11,7 @@ import vitkit
 from vitkit.cli.entry import main
 from vitkit.curation.masks import survey_masks
 from vitkit.data import IGNORED, Columns, splits_with_masks
-from vitkit.finetuning.segmentation.run import MaskRequest, read_parts
+from vitkit.finetuning.segmentation.request import MaskRequest, read_parts
 from vitkit.recipes import Data
 from vitkit.system.errors import BadData, BadSettings
 from vitkit.training.data import open_data

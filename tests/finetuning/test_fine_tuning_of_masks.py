@@ -24,7 +24,7 @@ from vitkit.finetuning.segmentation.fine_tuning import (
     with_steps,
 )
 from vitkit.finetuning.segmentation.first_model import HELD_OUT, first_model, folds_with
-from vitkit.finetuning.segmentation.run import MaskRequest, held_out_of, read_parts
+from vitkit.finetuning.segmentation.request import MaskRequest, held_out_of, read_parts
 from vitkit.models import create, vit
 from vitkit.system.errors import BadSettings
 from vitkit.training import remove_run

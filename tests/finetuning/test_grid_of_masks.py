@@ -17,7 +17,7 @@ from vitkit.finetuning.segmentation.directory import RECORD, Decided, continued
 from vitkit.finetuning.segmentation.fine_tuning import Tuning
 from vitkit.finetuning.segmentation.first_model import FirstModel, first_model
 from vitkit.finetuning.segmentation.grid import SHARE, Clock, Times, compared, larger_grid
-from vitkit.finetuning.segmentation.run import MaskRequest, held_out_of, read_parts
+from vitkit.finetuning.segmentation.request import MaskRequest, held_out_of, read_parts
 from vitkit.models import create, vit
 from vitkit.weights import Classifier, dense, load, save
 

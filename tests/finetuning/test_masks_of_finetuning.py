@@ -33,7 +33,7 @@ from vitkit.finetuning.segmentation.closed_form import (
     solved,
     with_one,
 )
-from vitkit.finetuning.segmentation.run import MaskRequest, plan, read_parts
+from vitkit.finetuning.segmentation.request import MaskRequest, plan, read_parts
 from vitkit.models import create, vit
 from vitkit.system.errors import BadData, BadSettings
 from vitkit.weights import Classifier, save

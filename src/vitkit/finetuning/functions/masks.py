@@ -10,7 +10,8 @@ from pathlib import Path
 from vitkit.data import Columns
 from vitkit.finetuning.functions.result import Finetuned
 from vitkit.finetuning.segmentation.directory import RECORD
-from vitkit.finetuning.segmentation.run import MaskRequest, make
+from vitkit.finetuning.segmentation.request import MaskRequest
+from vitkit.finetuning.segmentation.run import make
 from vitkit.models import ViTConfig
 from vitkit.system.console.messages import say
 from vitkit.system.errors import BadSettings, Interrupted
