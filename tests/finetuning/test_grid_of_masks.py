@@ -11,7 +11,7 @@ from processes import together
 
 import vitkit
 from vitkit.data import Columns, Preprocessing
-from vitkit.finetuning.segmentation import fine_tuning, grid, run
+from vitkit.finetuning.segmentation import beginning, fine_tuning, grid, run
 from vitkit.finetuning.segmentation.closed_form import FINER, Reading, ToLogits, Tried, counts_of
 from vitkit.finetuning.segmentation.directory import RECORD, Decided, continued
 from vitkit.finetuning.segmentation.fine_tuning import Tuning
@@ -201,8 +201,8 @@ def never(*_):
 def test_the_choice_is_recorded_and_a_killed_command_makes_the_same_one(
     scenes, tmp_path, monkeypatch, capsys
 ):
-    monkeypatch.setattr(run, "larger_grid", lambda *_: 196)
-    monkeypatch.setattr(run, "tuning_for", lambda *_: Tuning(30, 0.01, 1.0))
+    monkeypatch.setattr(beginning, "larger_grid", lambda *_: 196)
+    monkeypatch.setattr(beginning, "tuning_for", lambda *_: Tuning(30, 0.01, 1.0))
     monkeypatch.setattr(fine_tuning, "FEWEST", 20)  # steps
     monkeypatch.setattr(fine_tuning, "EPOCHS", 1)
     made = make(scenes, tmp_path / "run")
@@ -220,7 +220,7 @@ def test_the_choice_is_recorded_and_a_killed_command_makes_the_same_one(
     assert tuned["data"]["preprocessing"]["size"] == [56, 56]
 
     # Killed while the larger grid is tried, and then in the fine-tuning
-    second = run.first_model
+    second = beginning.first_model
 
     def killed(published, train, numbers, tokens, *rest):
         if tokens is not None:
@@ -228,16 +228,16 @@ def test_the_choice_is_recorded_and_a_killed_command_makes_the_same_one(
         return second(published, train, numbers, tokens, *rest)
 
     with monkeypatch.context() as patch:
-        patch.setattr(run, "first_model", killed)
+        patch.setattr(beginning, "first_model", killed)
         with pytest.raises(Killed):
             make(scenes, tmp_path / "killed")
     assert load(tmp_path / "killed", quiet=True).preprocessing.patches == 64
-    monkeypatch.setattr(run, "larger_grid", never)
+    monkeypatch.setattr(beginning, "larger_grid", never)
     with monkeypatch.context() as patch:
         patch.setattr(run, "fine_tuned", lambda *_: (_ for _ in ()).throw(Killed()))
         with pytest.raises(Killed):
             make(scenes, tmp_path / "killed")
-    monkeypatch.setattr(run, "tuning_for", never)
+    monkeypatch.setattr(beginning, "tuning_for", never)
     make(scenes, tmp_path / "killed")
     for part in ("fine-tuned", "model", "closed-form"):
         ours, theirs = (
@@ -249,8 +249,8 @@ def test_the_choice_is_recorded_and_a_killed_command_makes_the_same_one(
 
 @pytest.mark.slow
 def test_a_grid_that_is_no_better_is_not_kept(scenes, tmp_path, monkeypatch):
-    monkeypatch.setattr(run, "larger_grid", lambda *_: 36)  # in fact a smaller one
-    monkeypatch.setattr(run, "tuning_for", lambda *_: Tuning(0))
+    monkeypatch.setattr(beginning, "larger_grid", lambda *_: 36)  # in fact a smaller one
+    monkeypatch.setattr(beginning, "tuning_for", lambda *_: Tuning(0))
     made = make(scenes, tmp_path / "run")
     written = json.loads((tmp_path / "run" / RECORD).read_text())
     assert not written["grid"]["is_better"] and written["grid"]["patches"] == 36
@@ -258,7 +258,7 @@ def test_a_grid_that_is_no_better_is_not_kept(scenes, tmp_path, monkeypatch):
     assert made.classifier.preprocessing.patches == 64
 
     # Without a choice: a grid that the caller gives, and no time
-    monkeypatch.setattr(run, "larger_grid", never)
+    monkeypatch.setattr(beginning, "larger_grid", never)
     for settings in ({"tokens": 100}, {"image": (32, 32)}, {"minutes": 0}):
         make(scenes, tmp_path / "run", **settings)
         assert "grid" not in json.loads((tmp_path / "run" / RECORD).read_text())
@@ -304,8 +304,8 @@ def test_held_out_and_test_images_have_no_part_in_the_choice(scenes, tmp_path):
 
 @pytest.mark.slow
 def test_several_processes_take_the_choice_of_the_first(scenes, tmp_path, monkeypatch):
-    monkeypatch.setattr(run, "larger_grid", lambda *_: 196)
-    monkeypatch.setattr(run, "tuning_for", lambda *_: Tuning(20, 0.01, 1.0))
+    monkeypatch.setattr(beginning, "larger_grid", lambda *_: 196)
+    monkeypatch.setattr(beginning, "tuning_for", lambda *_: Tuning(20, 0.01, 1.0))
     monkeypatch.setattr(fine_tuning, "FEWEST", 20)  # steps
     monkeypatch.setattr(fine_tuning, "EPOCHS", 1)
 
