@@ -1,8 +1,8 @@
 """How well a model of good images finds others, beside two published methods on the same weights and images.
 
-From 1, 4, 16 and 64 good images, drawn several times: the area under the ROC curve of the images (`auroc`),
-its mean and standard error over draws, and AUPRO where the data have boxes (`aupro`). `vitkit` is the model of
-`vitkit finetune`; the others are written here from their papers, for images of the same size:
+From 1, 2, 4, 16 and 64 good images, drawn several times: the area under the ROC curve of the images (`auroc`), its
+mean and standard error over draws, and AUPRO where the data have boxes (`aupro`). `vitkit` is what `vitkit finetune`
+makes, of two images or more; the others are written here from their papers, for images of the same size:
 
 - `anomalydino`: all patches of the last block in memory, the cosine distance to the nearest, and the mean of
   the largest hundredth (Damm et al. 2025);
@@ -46,8 +46,8 @@ from vitkit.weights import load
 
 PACKAGES = ("torch", "numpy", "vitkit")
 SETS = ("defects_solar", "defects_boards")
-COUNTS = (1, 4, 16, 64)
-DRAWS = {1: 8, 4: 8, 16: 4, 64: 3}
+COUNTS = (1, 2, 4, 16, 64)
+DRAWS = {1: 8, 2: 8, 4: 8, 16: 4, 64: 3}
 RATES = 40  # draws of images for the share of false alarms
 MIDDLE = (2 / 3, 3 / 4)  # of the blocks, those that PatchCore's adaptation reads
 PROJECTED = 64  # numbers of a patch by which PatchCore's coreset is chosen
