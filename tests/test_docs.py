@@ -48,6 +48,8 @@ MODELS = [
 ]
 CLASSES = ("ants", "bees", "cats", "good")  # folders of photographs that are a class each
 PARTS_MADE = ("good", "cracked")  # classes of photographs of parts
+# Pages that go on with what the readers of another one have; a command of both is run once
+GO_ON = {"first-hour.md": ("README.md", "how-to.md")}
 FIRST = ("weights.md",)  # pages whose commands run at once; others as slow tests
 PLACEHOLDERS = {"IMAGE...": "holiday.jpg", "RECIPE": "digits", "FORMAT": "native"}
 
@@ -316,11 +318,15 @@ def make_web_runtime(folder: Path) -> None:
     [
         pytest.param(page, id=page.name, marks=() if page.name in FIRST else pytest.mark.slow)
         for page in PAGES
-        if commands_of(page)
+        if any(map(is_run, commands_of(page))) and page.name not in sum(GO_ON.values(), ())
     ],
 )
 def test_the_commands_of_a_page_work(page, folder, capsys):
-    for words in filter(is_run, commands_of(page)):
+    more = [other for other in PAGES if other.name in GO_ON.get(page.name, ())]
+    commands = []
+    for each in (page, *more):
+        commands += [words for words in commands_of(each) if words not in commands]
+    for words in filter(is_run, commands):
         expected = 0
         if words == ["train"]:  # lists the recipes, and that one is missing
             expected = 2
