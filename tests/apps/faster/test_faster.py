@@ -380,8 +380,8 @@ def test_a_reading_follows_what_the_model_reads(place):
 @pytest.mark.slow
 def test_finetune_ends_with_the_search(shallow, few_shapes, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("vitkit.apps.faster.bodies.SHORTER", ())
-    # Two of three libraries: another test has ONNX Runtime's files
-    monkeypatch.setattr("vitkit.apps.faster.function.LIBRARIES", ("torch", "openvino"))
+    # One of three libraries: another test has the others' files
+    monkeypatch.setattr("vitkit.apps.faster.function.LIBRARIES", ("torch",))
     words = [str(shallow / "mu2"), str(shallow / "photos")]
     words += ["--workdir", str(tmp_path / "run"), "--fast"]
     assert main(["finetune", *words, "--minutes", "0.001", "--device", "cpu"]) == 0
