@@ -66,6 +66,7 @@ ONE_MODEL = "--models mu/16 --sizes 32 --memory 0.02 --device cpu".split()  # no
 # Not how fast anything is, nor every library (tests/apps/bench)
 ONE_TURN = "--batch 1 --rounds 1 --seconds 0.01 --no-start-up --runtimes torch".split()
 ONE_SHOWN = "--shown 1".split()  # instead of eight images in every figure
+ALL_FIGURES = (["inspect", "MODEL"], ["inspect", "MODEL", "photos/"])  # other commands draw one
 ONE_RUN = "--rates 0.01 --seeds 1".split()  # instead of four rates and several seeds
 
 
@@ -208,8 +209,11 @@ def shortened(words: list[str]) -> list[str]:
         return [*words, "--tokens", "36", "--device", "cpu"]
     if words[0] == "finetune":
         return [*words, *SHORT]
-    if words[0] == "inspect" and "--shown" not in words:
-        return [*words, *ONE_SHOWN]
+    if words[0] == "inspect":
+        figures = ["--figures", "rollout"]
+        if words in ALL_FIGURES or "--figures" in words:
+            figures = []
+        return [*words, *ONE_SHOWN, *figures]
     if words[0] == "bench":
         return [*words, *ONE_TURN]
     if words[:2] == ["study", "speed"]:
