@@ -1,14 +1,17 @@
 """Shards as jobs: what submitit is told. Jobs run in test_studies.py."""
 
+import subprocess
 import sys
 
 import pytest
+from processes import Forked
 
 from vitkit.apps.studies.jobs import Shard, run_jobs
 
 
 @pytest.mark.slow
-def test_a_shard_that_fails_says_so():
+def test_a_shard_that_fails_says_so(monkeypatch):
+    monkeypatch.setattr(subprocess, "Popen", Forked)
     shard = Shard(("study", "nothing"), 0, 1, spread=False)
     with pytest.raises(RuntimeError, match="shard 1/1 ended with status 1"):
         shard()
