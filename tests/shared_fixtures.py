@@ -2,6 +2,7 @@
 
 import os
 from contextlib import contextmanager
+from copy import copy
 from pathlib import Path
 from secrets import token_hex
 from shutil import which
@@ -20,6 +21,7 @@ from vitkit.evaluation.probes import cross_validation
 from vitkit.inspection import Markup
 from vitkit.models import ViTConfig, exaflops
 from vitkit.recipes import Data, Optim, Recipe
+from vitkit.runtimes.graphs import writing
 from vitkit.system.span import Span
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
@@ -160,6 +162,35 @@ def compared_once():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bursts, "_candidates", candidates)
         patch.setattr(bursts, "correlations", correlations)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def operators_are_listed_once():
+    """PyTorch's exporter looks through the code of ONNX's operators for every file, which takes a quarter of the
+    time of a small model: here for the first one of a process."""
+    write = writing.write_onnx
+    known = {}
+
+    def write_onnx(*args) -> None:
+        from torch.onnx._internal.exporter._registration import ONNXRegistry
+
+        listed = ONNXRegistry.from_torchlib
+
+        def from_torchlib(**settings):
+            key = tuple(settings.items())
+            if key not in known:
+                known[key] = listed(**settings)
+            registry = copy(known[key])
+            registry.functions = {name: list(each) for name, each in registry.functions.items()}
+            return registry
+
+        patch.setattr(writing, "write_onnx", write)  # from now on
+        patch.setattr(ONNXRegistry, "from_torchlib", staticmethod(from_torchlib))
+        write(*args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(writing, "write_onnx", write_onnx)
         yield
 
 

@@ -94,25 +94,29 @@ def test_exported_graphs_are_timed_beside_the_peers(side_by_side, run, tmp_path,
     for package in ("openvino", "nncf", "onnxruntime", "onnxscript"):
         pytest.importorskip(package)
     words = f"--models mu/16 --batches 2 1 --seconds-per-row 0 --files {tmp_path / 'files'}"
-    words += " --precisions float32 bfloat16 int8 int8-calibrated"
+    words += " --peers timm"  # both are exported in the same way
+    import runtimes
+
+    monkeypatch.setattr(runtimes, "IMAGES", 4)
     with traced_once():
-        result = run("runtimes", words)
+        result = run("runtimes", words, runtimes.main)
     rows = [(row["runtime"], row["precision"], row["batch"]) for row in result["results"]]
     kinds = [("onnx", "float32"), ("onnx", "int8-calibrated")]
-    kinds += [("openvino", p) for p in ("float32", "bfloat16", "int8", "int8-calibrated")]
+    kinds += [("openvino", p) for p in ("float32", "int8", "int8-calibrated")]
     assert rows == [(*kind, batch) for kind in kinds for batch in (2, 1)]
     for row in result["results"]:
-        assert set(row["images_per_second"]) == {"vitkit", "timm", "transformers"}
+        assert set(row["images_per_second"]) == {"vitkit", "timm"}
         assert row["rounds"] == 5 and row["times_timm_eager_float32"] > 0
-        largest = {"float32": 1e-4, "bfloat16": 0.05}.get(row["precision"], 0.2)
+        largest = {"float32": 1e-4}.get(row["precision"], 0.2)
         at_most(list(row["error"].values()), largest)
 
     # Interrupted, it goes on behind the last row, with the files that are there
     whole = tmp_path / "results.json"
     kept = result["results"][:-3]
     whole.write_text(json.dumps(result | {"results": kept}))
-    monkeypatch.setattr("vitkit.exporting.exporting.write", None)
-    again = run("runtimes", words)["results"]
+    monkeypatch.setattr(runtimes, "write_ours", None)
+    monkeypatch.setattr(runtimes, "write_peers", None)
+    again = run("runtimes", words, runtimes.main)["results"]
     assert again[:-3] == kept and len(again) == len(result["results"])
 
 
@@ -238,41 +242,46 @@ def test_the_variants_of_the_loader_differ_in_what_they_say(loader, tmp_path):
 
 @pytest.mark.slow
 def test_the_queue_of_what_needs_a_gpu_works_at_toy_size_on_a_cpu(tmp_path):
-    """A piece that fails for want of data, one whose script measures and one that trains; other tests run the
-    other scripts."""
+    """A piece whose script measures, and one that trains and fails for want of data; other tests run the other
+    scripts."""
     for part, count in (("train", 24), ("test", 8)):
         for i in range(count):
             path = tmp_path / "images" / part / "ab"[i % 2] / f"{i}.png"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(encoded(photograph(32, 32, i), "PNG"))
     images = str(tmp_path / "images")
-    pieces = ["run_step", "attention", "loader", "cifar10"]
+    pieces = ["run_step", "cifar10"]
     command = ["bash", str(BENCHMARKS / "gpu.sh"), "--device", "cpu"]
     command += ["--results", str(tmp_path / "results"), *pieces]
     environment = os.environ | {"PYTHON": sys.executable}
-    environment.pop("CIFAR10", None)  # two pieces fail for want of it, and the others are done
+    environment.pop("CIFAR10", None)  # one piece fails for want of it, and the other is done
     ended = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert ended.returncode == 1
-    assert "failed, or not finished: loader cifar10\n" in ended.stderr
+    assert "failed, or not finished: cifar10\n" in ended.stderr
     environment["CIFAR10"] = images
     for _ in range(2):  # the second time, all are done
         ended = subprocess.run(command, env=environment, capture_output=True, text=True)
         assert ended.returncode == 0, ended.stdout + ended.stderr
     assert ended.stdout.count("done already") == len(pieces)
     written = {path.name for path in (tmp_path / "results").glob("*.json*")}
-    assert written == {
-        *("run-step.json", "attention.json", "loader.json", "cifar10.jsonl"),
-    }
+    assert written == {"run-step.json", "cifar10.jsonl"}
+
+
+@pytest.mark.slow
+def test_both_kernels_of_attention_are_timed(run):
+    rows = run("attention", "--rounds 1 --tokens 65")["results"]
+    assert [row["dtype"] for row in rows] == ["torch.float32", "torch.bfloat16"]
+    assert all(len(row["milliseconds"]) == 2 for row in rows)
 
 
 @pytest.mark.slow
 def test_two_runs_are_compared_in_their_bits(run):
     """On a CPU they have the same ones, asked for or not."""
-    rows = run("same_bits", "--models Ti/32 --batch 2 --micro-batch 1 --steps 1")["results"]
+    rows = run("same_bits", "--models mu/16 --batch 2 --micro-batch 1 --steps 1")["results"]
     assert [(row["precision"], row["deterministic"]) for row in rows] == [
         *(("float32", False), ("float32", True), ("bfloat16", False), ("bfloat16", True))
     ]
-    assert all(row["differing"] == 0 and row["weights"] > 100 for row in rows)
+    assert all(row["differing"] == 0 and row["weights"] > 10 for row in rows)
 
 
 def test_all_l2_of_the_few_shot_fit_are_compared_with_scikit_learn_s():
@@ -376,7 +385,7 @@ def test_peers_do_the_same_work(run, shared, forked):
 def test_predict_is_timed_beside_the_bare_forward(run, shared, forked):
     weights = shared("weights/vit_tiny_patch16_224.augreg_in21k_ft_in1k.safetensors")
     images = shared("data/imagenet_val500.parquet")
-    result = run("predict", f"--model {weights} --images {images} --count 40 --rounds 1")
+    result = run("predict", f"--model {weights} --images {images} --count 12 --rounds 1")
     assert [each["part"] for each in result["results"]] == ["processes", "running"]
     for each in result["results"]:
         assert each["share"] > 0 and each["share_of_cpu"] > 0
@@ -510,7 +519,7 @@ def test_the_first_hour_is_measured_for_all_four(run, shared, monkeypatch, forke
     weights = shared("weights/vit_tiny_patch16_224.augreg_in21k_ft_in1k.safetensors")
     data = shared("data/ants_bees-train.parquet").parent
     words = f"--model {weights} --data {data} --sets ants_bees --images 14 --tested 8"
-    result = run("first_hour", f"{words} --minutes 0.05 --points 2", first_hour.main)
+    result = run("first_hour", f"{words} --minutes 0.001 --points 1", first_hour.main)
     (row,) = result["results"]
     assert (row["train"], row["test"]) == (14, 8)
     for name in ("vitkit", "transformers", "timm", "scikit-learn"):
@@ -518,7 +527,7 @@ def test_the_first_hour_is_measured_for_all_four(run, shared, monkeypatch, forke
 
 
 @pytest.mark.slow  # a process for each figure
-def test_figures_are_measured_beside_a_forward_pass(side_by_side, run, capsys):
+def test_figures_are_measured_beside_a_forward_pass(side_by_side, forked, run, capsys):
     words = "--models mu/16 --image 32 --batch 2 --rounds 1 --figures rollout"
     result = run("inspection", words)
     names = [row["figure"] for row in result["results"]]
@@ -583,21 +592,28 @@ def test_error_rates_of_studies_are_those_of_the_test(importable, monkeypatch):
     """Each case is compared with `range_test` on the way."""
     import error_rates
 
-    monkeypatch.setattr(error_rates, "SETTINGS", (2, 4))
+    monkeypatch.setattr(error_rates, "SETTINGS", (3,))
     rows = list(error_rates.studies(400))
-    assert len(rows) == 2 * 3 * 5
+    assert len(rows) == 3 * 5
     at_most([row["paired"] for row in rows if row["case"] in ("equal", "unequal")], 0.09)
 
 
 @pytest.mark.slow
-def test_what_is_fetched_of_remote_data_is_counted(run):
+def test_what_is_fetched_of_remote_data_is_counted(run, monkeypatch):
+    """By several ranks, each with several workers: they share every chunk in the most ways."""
     pytest.importorskip("aiohttp")
-    result = run("remote_data", "--megabytes 24 --shards 2")
-    assert [(row["ranks"], row["workers"]) for row in result["results"]] == [(1, 4), (2, 2), (4, 1)]
-    for row in result["results"]:
-        at_least(row["opened, foreign"], 0.9)
-        assert row["opened, foreign"] <= 1
-        at_most(row["opened, packed"], 0.1)
-        for name, more in (("epoch", 0.4), ("evaluated", 0.2)):  # 24 chunks, 3 of them at seams
-            at_least(row[name], 0.9)
-            at_most(row[name] - 1, more)
+    import remote_data
+
+    for name in ("KEEP", "WINDOW"):  # which the script sets
+        monkeypatch.setattr(remote_data.stores, name, getattr(remote_data.stores, name))
+    monkeypatch.setattr(remote_data.tar, "RANGE", remote_data.tar.RANGE)
+    monkeypatch.setattr(remote_data, "SHAPES", ((2, 2),))
+    result = run("remote_data", "--megabytes 24 --shards 2", remote_data.main)
+    (row,) = result["results"]
+    assert (row["ranks"], row["workers"]) == (2, 2)
+    at_least(row["opened, foreign"], 0.9)
+    assert row["opened, foreign"] <= 1
+    at_most(row["opened, packed"], 0.1)
+    for name, more in (("epoch", 0.4), ("evaluated", 0.2)):  # 24 chunks, 3 of them at seams
+        at_least(row[name], 0.9)
+        at_most(row[name] - 1, more)

@@ -48,6 +48,8 @@ MODELS = [
 ]
 CLASSES = ("ants", "bees", "cats", "good")  # folders of photographs that are a class each
 PARTS_MADE = ("good", "cracked")  # classes of photographs of parts
+# Pages that go on with what the readers of another one have; a command of both is run once
+GO_ON = {"first-hour.md": ("README.md", "how-to.md")}
 FIRST = ("weights.md",)  # pages whose commands run at once; others as slow tests
 PLACEHOLDERS = {"IMAGE...": "holiday.jpg", "RECIPE": "digits", "FORMAT": "native"}
 
@@ -64,6 +66,7 @@ ONE_MODEL = "--models mu/16 --sizes 32 --memory 0.02 --device cpu".split()  # no
 # Not how fast anything is, nor every library (tests/apps/bench)
 ONE_TURN = "--batch 1 --rounds 1 --seconds 0.01 --no-start-up --runtimes torch".split()
 ONE_SHOWN = "--shown 1".split()  # instead of eight images in every figure
+ALL_FIGURES = (["inspect", "MODEL"], ["inspect", "MODEL", "photos/"])  # other commands draw one
 ONE_RUN = "--rates 0.01 --seeds 1".split()  # instead of four rates and several seeds
 
 
@@ -206,8 +209,11 @@ def shortened(words: list[str]) -> list[str]:
         return [*words, "--tokens", "36", "--device", "cpu"]
     if words[0] == "finetune":
         return [*words, *SHORT]
-    if words[0] == "inspect" and "--shown" not in words:
-        return [*words, *ONE_SHOWN]
+    if words[0] == "inspect":
+        figures = ["--figures", "rollout"]
+        if words in ALL_FIGURES or "--figures" in words:
+            figures = []
+        return [*words, *ONE_SHOWN, *figures]
     if words[0] == "bench":
         return [*words, *ONE_TURN]
     if words[:2] == ["study", "speed"]:
@@ -316,11 +322,15 @@ def make_web_runtime(folder: Path) -> None:
     [
         pytest.param(page, id=page.name, marks=() if page.name in FIRST else pytest.mark.slow)
         for page in PAGES
-        if commands_of(page)
+        if any(map(is_run, commands_of(page))) and page.name not in sum(GO_ON.values(), ())
     ],
 )
 def test_the_commands_of_a_page_work(page, folder, capsys):
-    for words in filter(is_run, commands_of(page)):
+    more = [other for other in PAGES if other.name in GO_ON.get(page.name, ())]
+    commands = []
+    for each in (page, *more):
+        commands += [words for words in commands_of(each) if words not in commands]
+    for words in filter(is_run, commands):
         expected = 0
         if words == ["train"]:  # lists the recipes, and that one is missing
             expected = 2

@@ -35,6 +35,7 @@ from vitkit.weights.origins import checked_origin
 
 OTHERS = (None, "abc", 7, [1], {"a": 1}, 10**30, -1, math.nan, True, [[]], "", 0.5)
 SOME = 16  # changes of a record that a quick test tries
+FEW = {"quick plan": 6}  # after each of which a model is fine-tuned
 
 
 # The values of records, and ways to change them
@@ -287,7 +288,7 @@ def tried(name: str, folder: Path, count: int | None) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RECORDS)
 def test_a_record_with_a_value_of_another_type_is_a_sentence(name, made):
-    assert not tried(name, made, SOME)
+    assert not tried(name, made, FEW.get(name, SOME))
 
 
 def test_an_origin_is_left_out_where_it_is_not_as_written():

@@ -30,6 +30,8 @@ GAP = 8  # pixels between a photograph and its map
 LINE = 32  # pixels of a line of text below a picture
 WIDEST = 6  # most pictures in a row
 INCHES = 1.5  # width of a picture
+CELL = 1.5  # inches of a side of a contact sheet's cell, without its text
+PADDING = 0.04  # inches around the picture of a cell
 LETTERS = 0.25  # inches of the lines of text above and below a picture
 MARGIN = 0.02  # share of a picture's width that is empty at its left and right
 
@@ -70,22 +72,31 @@ def contact_sheet(tiles: Sequence[Tile], path: Path | str, columns: int = 8) -> 
         raise BadData("no pictures to put on a contact sheet")
     columns = min(columns, len(tiles))
     rows = math.ceil(len(tiles) / columns)
-    height = 1.75
+    height = CELL + LETTERS
     if any(tile.note for tile in tiles):
-        height = 2.0
-    figure = Figure(figsize=(1.5 * columns, height * rows), dpi=120, layout="constrained")
-    cells = np.ravel(figure.subplots(rows, columns, squeeze=False))
-    for axes in cells:
-        axes.axis("off")
-    for axes, tile in zip(cells, tiles, strict=False):  # cells of the last row may be empty
-        show_image(axes, tile.pixels)
+        height += LETTERS
+    figure = Figure(figsize=(CELL * columns, height * rows), dpi=120)
+    # One pair of axes in inches: a pair for each picture takes most of the time of a large sheet
+    sheet = figure.add_axes((0, 0, 1, 1))
+    sheet.axis("off")
+    sheet.set(xlim=(0, CELL * columns), ylim=(height * rows, 0), autoscale_on=False)
+    for i, tile in enumerate(tiles):
+        row, column = divmod(i, columns)
+        middle = CELL * (column + 0.5)
+        bottom = height * row + CELL - PADDING
+        # The longer side of a picture fills its cell
+        down, across = tile.pixels.shape[:2]
+        inches = (CELL - 2 * PADDING) / max(down, across)
+        left = middle - across * inches / 2
+        extent = (left, left + across * inches, bottom, bottom - down * inches)
+        interpolation = _interpolation(tile.pixels)
+        sheet.imshow(tile.pixels, interpolation=interpolation, extent=extent, aspect="auto")
         lines = ((tile.caption, COLOURS[tile.right]), (tile.note, "black"))
-        for i, (text, colour) in enumerate(lines):  # centred below the picture
-            axes.annotate(
+        for j, (text, colour) in enumerate(lines):  # centred below the picture
+            sheet.annotate(
                 _shortened(text, 28),
-                xy=(0.5, 0),
-                xycoords="axes fraction",
-                xytext=(0, -4 - 11 * i),
+                xy=(middle, bottom),
+                xytext=(0, -4 - 11 * j),
                 textcoords="offset points",
                 ha="center",
                 va="top",
@@ -126,11 +137,15 @@ def image_rows(columns: Mapping[str, np.ndarray]) -> "Figure":
 
 def show_image(axes: "Axes", image: np.ndarray) -> None:
     """Draw an image, uint8 (h, w, 3), without axes."""
-    interpolation = "antialiased"
-    if max(image.shape) < SMALL:
-        interpolation = "nearest"
-    axes.imshow(image, interpolation=interpolation)
+    axes.imshow(image, interpolation=_interpolation(image))
     axes.axis("off")
+
+
+def _interpolation(image: np.ndarray) -> str:
+    """How matplotlib enlarges an image, uint8 (h, w, 3)."""
+    if max(image.shape) < SMALL:
+        return "nearest"
+    return "antialiased"
 
 
 # Maps over photographs

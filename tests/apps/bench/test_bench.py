@@ -21,6 +21,7 @@ from vitkit.apps.bench.figures import draw_bars, draw_curves
 from vitkit.apps.bench.function import described
 from vitkit.apps.bench.output import recommendation, tables
 from vitkit.cli.entry import main
+from vitkit.cli.spelling import as_command
 from vitkit.data import Preprocessing, open_splits, subset
 from vitkit.evaluation import compute_features, fit_probe, with_probe
 from vitkit.exporting import (
@@ -43,6 +44,7 @@ from vitkit.models import create, vit
 from vitkit.runtimes import folder_of, open_file
 from vitkit.runtimes.fastest import remembered
 from vitkit.system.errors import BadWeights, VitkitError, WorkerDied
+from vitkit.system.functions.steps import steps_as
 from vitkit.weights import Classifier, load, save
 
 
@@ -223,7 +225,6 @@ def test_the_command_measures_recommends_and_writes(model, tmp_path, capsys, mon
         assert set(row["images_per_second"]) == {"1", "4"}
     with Image.open(picture) as drawn:
         assert drawn.size[0] > 500
-    assert main([*command, "--report", str(picture)]) == 0  # its own picture may be replaced
     capsys.readouterr()
 
     # What is the fastest is remembered, and said: here ONNX Runtime, many times as fast as eager PyTorch
@@ -244,6 +245,11 @@ def test_the_command_measures_recommends_and_writes(model, tmp_path, capsys, mon
     np.testing.assert_allclose(first, second, rtol=0, atol=1e-5)
     (folder_of(classifier) / "fastest-float32.json").write_text('{"library": 3}')
     assert remembered(classifier, "float32") is None  # damaged
+
+    # Its own picture may be replaced
+    words = "--runtimes torch --precisions float32 --batch 1 --rounds 1 --seconds 0.01 --limit 8"
+    command = ["bench", str(model), *words.split(), "--no-start-up", "--report", str(picture)]
+    assert main(command) == 0
 
 
 @pytest.mark.parametrize(
@@ -275,7 +281,10 @@ def test_what_is_written_names_no_folder_and_no_empty_column(capsys, monkeypatch
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [[], ["--preprocessing"]], ids=["prepared", "pictures"])
-def test_an_exported_file_is_measured_by_all_that_read_it(model, tmp_path, capsys, options):
+def test_an_exported_file_is_measured_by_all_that_read_it(
+    model, tmp_path, capsys, monkeypatch, options
+):
+    monkeypatch.setattr("vitkit.exporting.speed.measuring.STARTS", 1)
     for package in ("onnxscript", "onnxruntime", "openvino"):
         pytest.importorskip(package)
     file = tmp_path / "model.onnx"
@@ -327,18 +336,17 @@ def test_a_file_that_classifies_every_pixel_is_timed_by_pixels_of_one_size(
         return turn(self, images, batch, seconds)
 
     monkeypatch.setattr(Isolated, "turn", turned)
-    words = "--runtimes onnx --batch 1 2 --rounds 1 --seconds 0.01"
-    assert main(["bench", str(file), *words.split()]) == 0
+    found = bench(str(file), batch=(1, 2), rounds=1, seconds=0.01, runtimes="onnx")
+    [row] = found.rows()
+    assert row["images_per_second.1"] > 0 and row["start"] > 0 and row["agreement"] is None
     printed = capsys.readouterr()
     assert "is not measured" not in printed.err
-    assert f"next: vitkit evaluate {file} DATA --masks masks/, for its IoU" in printed.out
+    with steps_as(as_command):
+        assert f"next: vitkit evaluate {file} DATA --masks masks/, for its IoU" in str(found)
     # Whole images, in as many patches as the model reads
     assert len(set(seen)) == 1 and len(seen) == 2
     height, width = seen[0][1:]
     assert height % 4 == width % 4 == 0 and 32 < height * width / 16 <= 64
-    found = bench(str(file), batch=1, rounds=1, seconds=0.01, runtimes="onnx", start_up=False)
-    [row] = found.rows()
-    assert row["images_per_second.1"] > 0 and row["agreement"] is None
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ import io
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import time
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -26,7 +28,7 @@ from quick_ones import quick_ones
 from rich.console import Console
 from scipy.stats import ttest_rel, tukey_hsd
 
-from vitkit.apps.studies import STUDIES, StudyTable, budget, throughput
+from vitkit.apps.studies import STUDIES, StudyTable, budget
 from vitkit.apps.studies.base import (
     check_square_patches,
     on_a_share,
@@ -54,7 +56,15 @@ from vitkit.models import RESAMPLE, create, vit
 from vitkit.models.positions import resample
 from vitkit.objectives import MaskedPatches
 from vitkit.recipes import Optim
-from vitkit.training import Row, differences, divide, most_shards, run_recipe, to_json
+from vitkit.training import (
+    Row,
+    differences,
+    divide,
+    most_shards,
+    read_rows,
+    run_recipe,
+    to_json,
+)
 from vitkit.training.grids.grid import _check_cells, of_shard
 from vitkit.weights import Classifier, load, save
 
@@ -543,19 +553,49 @@ def test_cells_that_follow_others_are_no_shards_of_their_own(ask, tmp_path):
     assert sum(map(len, shards)) == len(cells)
 
 
+POOLING = [
+    *("study", "pooling", "--data", "digits", "--seeds", "1", "--device", "cpu"),
+    *("--budget", "21steps", "--workdir"),
+]
+
+
+class Whole(NamedTuple):
+    """A study that one process ran without interruption."""
+
+    folder: Path
+    seconds: float
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VITKIT_CACHE", str(folder / "cache"))
+        began = time.monotonic()
+        assert main([*POOLING, str(folder / "s")]) == 0
+    return Whole(folder / "s", time.monotonic() - began)
+
+
+def check_same(folder, whole):
+    """Raises AssertionError unless a study has the table and the figures of one that was not interrupted."""
+    assert (folder / "table.md").read_text() == (whole.folder / "table.md").read_text()
+    assert read_rows(folder) == read_rows(whole.folder)
+    tables = [pq.read_table(each / "results.parquet") for each in (folder, whole.folder)]
+    assert tables[0] == tables[1]
+
+
 @pytest.mark.slow
-def test_the_command_runs_draws_again_and_answers(capsys, tmp_path):
-    words = ["study", "pooling", "--data", "digits", "--seeds", "1", "--device", "cpu"]
-    words += ["--workdir", str(tmp_path / "s"), "--budget", "21steps"]
+def test_the_command_draws_again_and_answers(whole, capsys, tmp_path):
+    words = [*POOLING, str(tmp_path / "s")]
     assert main([*words, "--draw"]) == 1
     assert "so there is nothing to draw" in capsys.readouterr().err
-    assert main(words) == 0
+    shutil.copytree(whole.folder, tmp_path / "s")
+    (tmp_path / "s/results.parquet").unlink()  # as in a study that was interrupted
+    assert main([*words, "--draw"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "4 runs, mostly of 21 steps of 128 images" in said and "mean of the patches" in said
     assert "give several --seeds" in said
-    before = (tmp_path / "s/table.md").read_text()
-    (tmp_path / "s/results.parquet").unlink()  # as in a study that was interrupted
-    assert main([*words, "--draw"]) == 0 and (tmp_path / "s/table.md").read_text() == before
+    check_same(tmp_path / "s", whole)
     assert len(pq.read_table(tmp_path / "s/results.parquet")) > 4
     assert main([*words, "--draw", "--predict", "5"]) == 1
     assert "fits no law" in capsys.readouterr().err
@@ -567,7 +607,8 @@ def test_the_command_runs_draws_again_and_answers(capsys, tmp_path):
     ):
         assert main([*words, *wrong]) == 1 and sentence in capsys.readouterr().err
     (tmp_path / "s/token-lr-0.001/seed-0/cell.json").write_text("{")  # runs again, at no cost
-    assert main(words) == 0 and (tmp_path / "s/table.md").read_text() == before
+    assert main(words) == 0
+    check_same(tmp_path / "s", whole)
     capsys.readouterr()
     assert main([*words, "--shard", "0", "2"]) == 2
     assert (
@@ -576,6 +617,38 @@ def test_the_command_runs_draws_again_and_answers(capsys, tmp_path):
     for shard in ("0/2", "3/2", "a", "1"):
         assert main([*words, "--shard", shard]) == 1
         assert "it is 1/4 to 4/4, for four processes" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_jobs_give_what_one_process_gave(whole, tmp_path):
+    # In a process of its own: importing submitit ends what other tests have begun to log
+    words = [sys.executable, "-m", "vitkit", *POOLING, str(tmp_path / "s"), "--jobs", "16"]
+    process = Forked(words, stdout=subprocess.PIPE, text=True)
+    said, _ = process.communicate(timeout=600)
+    assert process.returncode == 0, said
+    assert "are 4 shards at most, so --jobs 16 starts no more" in said and "failed" not in said
+    assert all(f"shard {number}/4 has ended" in said for number in (1, 2, 3, 4))
+    check_same(tmp_path / "s", whole)
+
+
+def logged(folder):
+    """How many bytes all runs of a study have logged: of CELL/seed-0, not below, where folders come and
+    go."""
+    return sum(path.stat().st_size for path in folder.glob("*/*/metrics.jsonl"))
+
+
+@pytest.mark.slow
+def test_killed_at_random_moments_a_study_ends_with_the_same_table(whole, tmp_path):
+    words = [*POOLING, str(tmp_path / "s")]
+    for moment in (random.uniform(0, 0.5), random.uniform(0, 0.5)):
+        before = logged(tmp_path / "s")
+        with Forked([sys.executable, "-m", "vitkit", *words], stdout=subprocess.DEVNULL) as killed:
+            while killed.poll() is None and logged(tmp_path / "s") == before:
+                time.sleep(0.02)
+            time.sleep(moment * whole.seconds)
+            killed.send_signal(signal.SIGKILL)
+    assert main(words) == 0
+    check_same(tmp_path / "s", whole)
 
 
 @pytest.fixture
@@ -618,14 +691,14 @@ def test_resolution_judges_the_sizes_and_the_ways_to_resample(ask, tmp_path):
 @pytest.mark.slow
 def test_resolution_trains_and_tests_at_every_size(published, photographs, tmp_path):
     study = STUDIES["resolution"]
-    asked = Ask(data=str(photographs), model=published, sizes=(32, 64), seeds=1)
+    asked = Ask(data=str(photographs), model=published, sizes=(64,), seeds=1)
     asked, decided = begin(study, asked, "20steps", tmp_path / "s", "cpu")
     reached = run_study(study, asked, decided, tmp_path / "s", "cpu")
     assert not reached.failures()
-    groups = 1 + 4 * len(RESAMPLE)  # each at two other sizes: fine-tuned there, or only tested
+    groups = 1 + 2 * len(RESAMPLE)  # each at another size: fine-tuned there, or only tested
     assert len(reached.group("how", "side", "resample")) == groups
     table = study.table(reached)
-    assert len(table.rows) == 6 and not any("–" in row for row in table.rows)
+    assert len(table.rows) == 4 and not any("–" in row for row in table.rows)
     study.draw(reached)
 
 
@@ -642,51 +715,9 @@ def test_transfer_begins_with_what_was_pre_trained(ask, published, tmp_path):
     ]
 
 
-def logged(folder):
-    """How many bytes all runs of a study have logged: of CELL/seed-0, not below, where folders come and
-    go."""
-    return sum(path.stat().st_size for path in folder.glob("*/*/metrics.jsonl"))
-
-
+# Others run to their end above, or in test_transfer_targets.py
 @pytest.mark.slow
-def test_killed_at_random_moments_a_study_ends_with_the_same_table(tmp_path):
-    words = ["study", "pooling", "--data", "digits", "--budget", "21steps", "--seeds", "1"]
-    words += ["--device", "cpu", "--workdir"]
-
-    def process():
-        command = [sys.executable, "-m", "vitkit", *words, str(tmp_path / "killed")]
-        return Forked(command, stdout=subprocess.DEVNULL, env=os.environ | {"OMP_NUM_THREADS": "1"})
-
-    # The runs of the whole take about as long as those of the others, which import everything before
-    began = time.monotonic()
-    assert main([*words, str(tmp_path / "whole")]) == 0
-    taken = time.monotonic() - began
-    for moment in (random.uniform(0, 0.5), random.uniform(0, 0.5)):
-        before = logged(tmp_path / "killed")
-        with process() as killed:
-            while killed.poll() is None and logged(tmp_path / "killed") == before:
-                time.sleep(0.02)
-            time.sleep(moment * taken)
-            killed.send_signal(signal.SIGKILL)
-    assert main([*words, str(tmp_path / "killed")]) == 0
-    both = [(tmp_path / run / "table.md").read_text() for run in ("killed", "whole")]
-    assert both[0] == both[1]
-    tables = [pq.read_table(tmp_path / run / "results.parquet") for run in ("killed", "whole")]
-    assert tables[0] == tables[1]
-
-
-@pytest.fixture
-def small_grids(monkeypatch):
-    """Fewer shares, lengths and evaluations, and speeds of a few images: the grids have the same kinds of
-    cells."""
-    monkeypatch.setattr(data_size, "SHARES", (1.0, 0.1, 0.03))
-    monkeypatch.setattr(data_size, "EVALUATIONS", 2)
-    monkeypatch.setattr(compute, "LENGTHS", (1.0,))
-    monkeypatch.setattr(throughput, "BATCH", 2)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["compute", "shape", "axial", "self-supervision"])
+@pytest.mark.parametrize("name", ["optimizer", "shape", "axial"])
 def test_a_study_runs_end_to_end(name, ask, tmp_path):
     study = STUDIES[name]
     small = replace(ask, seeds=1)
@@ -717,27 +748,29 @@ def of_photographs(ask, folder):
 
 
 @pytest.mark.slow
-def test_a_study_of_photographs_begins(ask, large_photographs, known_speed, tmp_path):
-    asked = of_photographs(ask, large_photographs)
-    assert asked.recipe.data.workers == -1 and asked.recipe.model.image == (128, 128)
-    _, decided = begin(STUDIES["data-size"], asked, "20steps", tmp_path / "study", "cpu")
-    assert decided.steps == 20
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", TRAINED)
-def test_a_study_of_photographs_runs_end_to_end(
-    name, ask, large_photographs, small_grids, tmp_path
-):
+@pytest.mark.parametrize("name", ["positions", "self-supervision"])
+def test_a_study_of_photographs_runs_end_to_end(name, ask, large_photographs, tmp_path):
     study = STUDIES[name]
     asked = of_photographs(ask, large_photographs)
-    if "targets" in study.needs:
-        asked = replace(asked, targets=(large_photographs,))
+    assert asked.recipe.data.workers == -1 and asked.recipe.model.image == (128, 128)
     asked, decided = begin(study, asked, "20steps", tmp_path / "study", "cpu")
     reached = run_study(study, asked, decided, tmp_path / "study", "cpu")
     assert not reached.failures()
     assert study.table(reached).rows
     study.draw(reached)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TRAINED)
+def test_the_models_of_a_study_take_photographs(name, ask, large_photographs, tmp_path):
+    asked = replace(of_photographs(ask, large_photographs), targets=(large_photographs,))
+    runs = [cell.run() for cell in STUDIES[name].cells(asked, 20, tmp_path)]
+    configs = {run.model for run in runs if run is not None}
+    assert configs
+    for config in configs:
+        model = create(replace(config, classes=2), seed=0).eval()
+        with torch.inference_mode():
+            assert model(torch.zeros(1, 3, *config.image)).shape == (1, 2)
 
 
 def test_a_study_mirrors_no_images_whose_classes_do_not_survive_it(known_speed, tmp_path, capsys):

@@ -171,6 +171,13 @@ def test_the_transfer_is_made(name, ask, tmp_path, monkeypatch):
     monkeypatch.setattr(data_size, "SHARES", (1.0, 0.1))
     monkeypatch.setattr(data_size, "EVALUATIONS", 2)
     monkeypatch.setattr(compute, "LENGTHS", (1.0,))
+    smallest = ("ViT half", "ViT base", "hybrid half", "R5 x0.5")  # of every family
+    families = compute.families
+
+    def small_ones(base):
+        return {key: model for key, model in families(base).items() if key[1] in smallest}
+
+    monkeypatch.setattr(compute, "families", small_ones)
     study = STUDIES[name]
     one = replace(ask, seeds=1, targets=("digits",))
     asked, decided = begin(study, one, "20steps", tmp_path, "cpu")
@@ -178,6 +185,6 @@ def test_the_transfer_is_made(name, ask, tmp_path, monkeypatch):
     assert not results.failures()
     runs = by_target(results, *AXES[name])["digits"]
     cells = [cell for cell in study.cells(asked, 20, tmp_path) if cell.after]
-    assert len(runs) == len(cells) > 5
+    assert len(runs) == len(cells) > 3
     study.table(results)
     study.draw(results)
