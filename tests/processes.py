@@ -15,6 +15,7 @@ from vitkit.system.errors import Interrupted
 from vitkit.system.storage.locks import try_lock
 
 INTERRUPTED = 75  # exit code of a process that was asked to stop
+TORCHRUNS = "torch.distributed.elastic.multiprocessing.subprocess_handler.subprocess_handler"
 
 
 def together(world_size, act, *args):
@@ -116,6 +117,8 @@ class Forked(subprocess.Popen):
         signal.signal(signal.SIGINT, signal.default_int_handler)
         warnings.resetwarnings()  # they are errors of the tests alone
         subprocess.Popen = Forked
+        if TORCHRUNS in sys.modules:  # it keeps the class that was there when it was imported
+            sys.modules[TORCHRUNS].Popen = Forked
         process = multiprocessing.get_context("fork").Process(target=python, args=(words[1:],))
         os._exit(process._bootstrap())
 

@@ -25,8 +25,8 @@ FACTS = Facts(1437, tuple("0123456789"))  # of the digits
 
 
 def capture_compiled(monkeypatch):
-    """From now on modules that are compiled are captured, and run as they are: only tests/training/test_torchrun.py
-    compiles C++, for a minute. Returns the list that they are appended to."""
+    """From now on modules that are compiled are captured, and run as they are: only tests/test_device.py
+    compiles C++, which takes long. Returns the list that they are appended to."""
     captured = []
     original = torch.nn.Module.compile
 

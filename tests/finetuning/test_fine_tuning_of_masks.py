@@ -13,6 +13,7 @@ from processes import together
 import vitkit
 from vitkit.data import Columns, Preprocessing
 from vitkit.evaluation import SegmentationScores
+from vitkit.finetuning.segmentation import fine_tuning
 from vitkit.finetuning.segmentation.choice import Candidate, best, gain, has_learned_masks
 from vitkit.finetuning.segmentation.directory import RECORD, check_own, continued
 from vitkit.finetuning.segmentation.fine_tuning import (
@@ -107,6 +108,13 @@ def test_the_recipe_begins_with_the_closed_form_and_divides_as_it_does(tmp_path)
     assert ready.length.n == 40 == ready.evaluate_every.n and ready.optim.warmup.n == 4
 
 
+@pytest.fixture(autouse=True)
+def few_steps(monkeypatch):
+    """24 at most, instead of hundreds."""
+    monkeypatch.setattr(fine_tuning, "FEWEST", 20)
+    monkeypatch.setattr(fine_tuning, "EPOCHS", 2)
+
+
 @pytest.fixture(scope="module")
 def scenes(tmp_path_factory):
     """Photographs of a rectangle in front of noise, with masks, and a small pre-trained model."""
@@ -169,7 +177,7 @@ def test_fine_tuning_is_chosen_by_held_out_images_and_continues_when_killed(
     advance = loop.advance
 
     def killed(recipe, state, *rest, **more):
-        if state.step == 100:
+        if state.step == 9:
             raise Killed
         advance(recipe, state, *rest, **more)
 
@@ -180,7 +188,7 @@ def test_fine_tuning_is_chosen_by_held_out_images_and_continues_when_killed(
     assert load(tmp_path / "killed", quiet=True).origin["head"] == "closed form"
     capsys.readouterr()
     make(scenes, tmp_path / "killed")
-    assert "continuing at step 60" in capsys.readouterr().err
+    assert "continuing at step 6" in capsys.readouterr().err
     for part in ("fine-tuned", "model"):
         assert same_weights(tmp_path / "run" / part, tmp_path / "killed" / part)
 

@@ -252,8 +252,8 @@ from vitkit.recipes import digits
 from vitkit.training import Cell, run_grid
 from vitkit.system.errors import Interrupted
 from vitkit.system.span import Span
-recipe = replace(digits(), length=Span(30), evaluate_every=Span(30), save_every=Span(30))
-recipe = replace(recipe, model=replace(recipe.model, depth=2), optim=replace(recipe.optim, warmup=Span(5)))
+recipe = replace(digits(), length=Span(15), evaluate_every=Span(15), save_every=Span(15))
+recipe = replace(recipe, model=replace(recipe.model, depth=1), optim=replace(recipe.optim, warmup=Span(5)))
 cells = [Cell(f"seed-{i}", replace(recipe, seed=i), {"seed": i}) for i in range(4)]
 print(len(run_grid(cells, Path(sys.argv[1]), "cpu")))
 """
@@ -276,4 +276,4 @@ def test_two_runners_share_a_folder(tmp_path):
     assert all("finished by another process" in errors for _, errors in outputs), outputs
     for i in range(4):  # and each cell ran once
         steps = [line["step"] for line in read_metrics(tmp_path / f"seed-{i}" / "metrics.jsonl")]
-        assert steps == sorted(steps) and steps.count(30) <= 3
+        assert steps == sorted(steps) and steps.count(15) <= 3

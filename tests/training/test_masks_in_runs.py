@@ -72,7 +72,7 @@ def a_recipe(scenes, **changes) -> Recipe:
 
 @pytest.mark.slow
 def test_a_run_learns_masks_and_is_saved_as_a_model_of_whole_images(scenes, tmp_path):
-    classifier = run_recipe(a_recipe(scenes, length=Span(120)), tmp_path / "run", "cpu")
+    classifier = run_recipe(a_recipe(scenes, length=Span(60)), tmp_path / "run", "cpu")
     assert classifier.preprocessing.is_native and classifier.labels == ("background", "object")
     measured = vitkit.evaluate(
         tmp_path / "run", scenes / "photos", masks=scenes / "masks", device="cpu"

@@ -28,7 +28,6 @@ from vitkit.training.data import readers_of
 from vitkit.training.state.checkpoints import Earlier, checkpoints, step_of
 
 WORKERS = 2
-KILLS = 2
 
 
 def run(recipe, run_dir):
@@ -63,9 +62,9 @@ def recipe(tiny, tmp_path_factory):
             optim=Optim("sgd", lr=0.05, warmup=Span(5)),
             batch=24,
             micro_batch=6,
-            length=Span(40),
+            length=Span(32),
             save_every=Span(8),
-            evaluate_every=Span(20),
+            evaluate_every=Span(32),
         )
 
 
@@ -92,22 +91,20 @@ def test_killed_at_any_moment_two_ranks_end_with_the_same_bits(recipe, undisturb
     assert read_json(undisturbed.run_dir / "data.json")["readers"] == 2 * WORKERS
     moments = random.Random()
     run_dir = tmp_path / "run"
-    kills = KILLS
-    while kills:
+    while True:
         seconds = moments.uniform(0.2, 0.9) * undisturbed.seconds
         codes = together(2, run_to_be_killed, recipe, run_dir, seconds)
-        if codes == [0, 0]:  # it was over before: begin another run
-            assert_same_run(run_dir, undisturbed.run_dir)
-            shutil.rmtree(run_dir)
-            continue
-        assert codes[1] == -signal.SIGKILL
-        kills -= 1
+        if codes != [0, 0]:
+            break
+        assert_same_run(run_dir, undisturbed.run_dir)  # it was over before: begin another run
+        shutil.rmtree(run_dir)
+    assert codes[1] == -signal.SIGKILL
     assert together(2, run, recipe, run_dir) == [0, 0]
     assert_same_run(run_dir, undisturbed.run_dir)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("ranks", "workers"), [(1, 0), (4, 1), (2, 3)])
+@pytest.mark.parametrize(("ranks", "workers"), [(1, 0), (4, 1)])
 def test_whoever_continues_goes_through_the_same_batches(
     recipe, undisturbed, tmp_path, ranks, workers
 ):

@@ -48,20 +48,14 @@ def imagenet_accuracy(model, images, capsys) -> float:
 
 
 @pytest.mark.slow
-def test_imagenet_accuracy_as_recorded(shared, tmp_path, capsys):
-    """Of every second of 500 photographs: of all it is 72.4 %."""
-    table = pq.read_table(shared("data/imagenet_val500.parquet"))
-    pq.write_table(table.take(list(range(0, 500, 2))), tmp_path / "images.parquet")
-    assert imagenet_accuracy(shared(WEIGHTS), tmp_path / "images.parquet", capsys) == 0.688
-
-
-@pytest.mark.slow
-def test_imagenet_accuracy_after_googles_format(written, shared, tmp_path, capsys):
-    """Of every fifth of these: it was 64 % before too."""
+def test_imagenet_accuracy_is_as_recorded_and_in_googles_format_too(
+    written, shared, tmp_path, capsys
+):
+    """Of every fifth of 500 photographs: of all it is 72.4 %."""
     table = pq.read_table(shared("data/imagenet_val500.parquet"))
     pq.write_table(table.take(list(range(0, 500, 5))), tmp_path / "images.parquet")
-    model = written("google", "m.npz")
-    assert imagenet_accuracy(model, tmp_path / "images.parquet", capsys) == 0.64
+    for model in (shared(WEIGHTS), written("google", "m.npz")):
+        assert imagenet_accuracy(model, tmp_path / "images.parquet", capsys) == 0.64
 
 
 @pytest.mark.slow  # the pixels alone: test_processors.py
