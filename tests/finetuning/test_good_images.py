@@ -6,6 +6,7 @@ import shutil
 from dataclasses import replace
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
 from margins import at_least, at_most
@@ -461,24 +462,23 @@ def test_an_exported_copy_is_kept_for_its_run(made):
 
 
 @pytest.mark.slow
-def test_an_exported_file_has_the_score_and_the_map(made, parts, tmp_path):
+def test_an_exported_file_has_the_score_and_the_map(shared, tmp_path):
     onnxruntime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
     pytest.importorskip("openvino")
-    test = tmp_path / "larger than the model reads"
-    for i in range(20):
-        kind, pixels = ("good", stripes(200 + i))
-        if i % 2:
-            kind, pixels = ("spot", stripes(200 + i, (40, 2 * i)))
-        file = test / kind / f"{i:02}.png"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(encoded(pixels.repeat(2, axis=0).repeat(2, axis=1), "PNG"))
+    weights = shared("weights/vit_tiny_patch16_224.augreg_in21k_ft_in1k.safetensors")
+    data = every(5, shared("data/defects_solar-train.parquet"), tmp_path / "learned.parquet")
+    test = every(3, shared("data/defects_solar-test.parquet"), tmp_path / "tested.parquet")
+    made = vitkit.finetune(
+        weights, data, image=(96, 96), workdir=tmp_path / "run", device="cpu", quiet=True
+    )
+    assert made.labels == ("good", "defective")
     path = tmp_path / "model.onnx"
     exported = vitkit.export(made, output=path, data=test, quiet=True)
     openvino = vitkit.export(made, output=path.with_suffix(".xml"), data=test, quiet=True)
     classifier = vitkit.load(made.run_dir, quiet=True)
     source = open_source(test)
-    images = classifier.batch([source.picture(i) for i in range(5, 15)])
+    images = classifier.batch([source.picture(i) for i in range(0, len(source), 2)])
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     logits, maps = session.run(["logits", "anomaly_map"], {"images": images.numpy()})
     expected = anomaly_map(classifier, images).numpy()
@@ -486,18 +486,18 @@ def test_an_exported_file_has_the_score_and_the_map(made, parts, tmp_path):
     threshold, scale = made.good.threshold.value, made.good.threshold.scale
     given = threshold + scale * (logits[:, 1] - logits[:, 0])
     at_most(np.abs(given - classifier.features(images)[:, 0].numpy()).max(), 1e-4)
-    at_most(np.abs(maps - expected).max(), 1e-3)  # good parts are alike: the map is steep
+    at_most(np.abs(maps - expected).max(), 1e-4)
     for agreement in (exported.agreement, openvino.agreement):
         at_most(agreement.scores, 1e-4)
-        at_most(agreement.maps, 1e-3)
+        at_most(agreement.maps, 1e-4)
     assert "anomaly scores differ by" in str(exported)
 
     # The file is measured as the model is
     of_model = vitkit.evaluate(made, test, quiet=True)
     of_file = vitkit.evaluate(path, test, quiet=True)
     assert of_file["auroc"] == pytest.approx(of_model["auroc"], abs=1e-3)
-    at_least(of_model["auroc"], 0.9)
-    learned = [vitkit.evaluate(each, parts, quiet=True)["in_memory"] for each in (made, path)]
+    at_least(of_model["auroc"], 0.7)
+    learned = [vitkit.evaluate(each, data, quiet=True)["in_memory"] for each in (made, path)]
     assert learned == [made.good.used] * 2  # what is in memory, the file knows as well
 
     # It says where images are defective, also if it prepares whole pictures itself
@@ -507,7 +507,7 @@ def test_an_exported_file_has_the_score_and_the_map(made, parts, tmp_path):
     for name, model in {"model": made, "file": path, "whole": whole}.items():
         regions = tmp_path / f"{name}.json"
         looks = tmp_path / name
-        vitkit.predict(model, test, regions=regions, attention=looks, quiet=True)
+        vitkit.predict(model, test, limit=20, regions=regions, attention=looks, quiet=True)
         given[name] = json.loads(regions.read_text())["annotations"]
         pictures = sorted(each.name for each in looks.iterdir())
         assert pictures == sorted(each.name for each in (tmp_path / "model").iterdir())
@@ -520,7 +520,14 @@ def test_an_exported_file_has_the_score_and_the_map(made, parts, tmp_path):
             at_most(abs(each["score"] - expected["score"]), 1e-3)
     masks = tmp_path / "model.json"
     areas = [vitkit.evaluate(each, test, masks=masks, quiet=True)["aupro"] for each in (made, path)]
-    at_most(abs(areas[0] - areas[1]), 0.05)  # of few images, pixels near the threshold count
+    at_most(abs(areas[0] - areas[1]), 2e-3)
+
+
+def every(step: int, path, new):
+    """A file with some of a file's images."""
+    table = pq.read_table(path)
+    pq.write_table(table.take(list(range(0, len(table), step))), new)
+    return new
 
 
 def test_images_are_turned_if_the_good_ones_are(pretrained, tmp_path):
