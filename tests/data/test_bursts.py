@@ -3,6 +3,7 @@ together is not taken for it."""
 
 import json
 import re
+from dataclasses import replace
 from datetime import datetime
 from types import SimpleNamespace
 
@@ -75,7 +76,7 @@ def things_of(source) -> list[str]:
     return [re.search(r"_(\d+)\.jpg", source.name(i))[1] for i in range(len(source))]
 
 
-def test_shots_of_one_thing_are_found_and_nothing_else(bursts, singles):
+def test_shots_of_one_thing_are_found_and_nothing_else(bursts, singles, monkeypatch):
     source = open_parts(str(bursts)).sources[""]
     things = np.array(things_of(source))
     groups = find_bursts(source).groups
@@ -83,10 +84,21 @@ def test_shots_of_one_thing_are_found_and_nothing_else(bursts, singles):
     together = groups[:, None] == groups
     assert not (together & ~same).any()
     assert together[same].mean() > 0.9
-    assert (find_bursts(source).groups == groups).all()  # from the cache
-
     alone = find_bursts(open_parts(str(singles)).sources[""]).groups
     assert len(np.unique(alone)) == len(alone)
+
+    # From the cache, by whatever names the classes go
+    def never(_):
+        raise AssertionError
+
+    monkeypatch.setattr("vitkit.data.sources.bursts._find", never)
+    renamed = replace(source, targets=1 - source.targets, labels=("y", "x"))
+    for same_images in (source, renamed):
+        assert (find_bursts(same_images).groups == groups).all()
+    with pytest.raises(AssertionError):
+        find_bursts(
+            replace(source, labels=(), targets=-np.ones(len(source), int), target_kind="none")
+        )
 
 
 def test_the_surest_burst_is_the_example(tmp_path):

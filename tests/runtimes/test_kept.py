@@ -208,7 +208,7 @@ def test_a_variable_of_the_environment_keeps_no_file(
     (run_dir / "model.onnx").unlink()
     keeping.keep(run_dir)
     assert (run_dir / "model.onnx").exists() is is_written
-    assert ("means nothing; give 0 or 1" in capsys.readouterr().err) is (value == "no")
+    assert ("only 0 means" in capsys.readouterr().err) is (value == "no")
 
 
 def test_a_run_that_ends_replaces_no_file_of_somebodys(run_dir, monkeypatch, capsys):

@@ -29,8 +29,8 @@ SMALL = 100
 GAP = 8  # pixels between a photograph and its map
 LINE = 32  # pixels of a line of text below a picture
 WIDEST = 6  # most pictures in a row
-INCHES = 1.5  # width of a picture
-CELL = 1.5  # inches of a side of a contact sheet's cell, without its text
+INCHES = 1.5  # width of a picture, and height of a contact sheet's cell without its text
+POINTS = 8  # size of the letters below a picture
 PADDING = 0.04  # inches around the picture of a cell
 LETTERS = 0.25  # inches of the lines of text above and below a picture
 MARGIN = 0.02  # share of a picture's width that is empty at its left and right
@@ -72,35 +72,36 @@ def contact_sheet(tiles: Sequence[Tile], path: Path | str, columns: int = 8) -> 
         raise BadData("no pictures to put on a contact sheet")
     columns = min(columns, len(tiles))
     rows = math.ceil(len(tiles) / columns)
-    height = CELL + LETTERS
+    height = INCHES + LETTERS
     if any(tile.note for tile in tiles):
         height += LETTERS
-    figure = Figure(figsize=(CELL * columns, height * rows), dpi=120)
+    figure = Figure(figsize=(INCHES * columns, height * rows), dpi=120)
     # One pair of axes in inches: a pair for each picture takes most of the time of a large sheet
     sheet = figure.add_axes((0, 0, 1, 1))
     sheet.axis("off")
-    sheet.set(xlim=(0, CELL * columns), ylim=(height * rows, 0), autoscale_on=False)
+    sheet.set(xlim=(0, INCHES * columns), ylim=(height * rows, 0), autoscale_on=False)
     for i, tile in enumerate(tiles):
         row, column = divmod(i, columns)
-        middle = CELL * (column + 0.5)
-        bottom = height * row + CELL - PADDING
+        middle = INCHES * (column + 0.5)
+        bottom = height * row + INCHES - PADDING
         # The longer side of a picture fills its cell
         down, across = tile.pixels.shape[:2]
-        inches = (CELL - 2 * PADDING) / max(down, across)
+        inches = (INCHES - 2 * PADDING) / max(down, across)
         left = middle - across * inches / 2
         extent = (left, left + across * inches, bottom, bottom - down * inches)
         interpolation = _interpolation(tile.pixels)
         sheet.imshow(tile.pixels, interpolation=interpolation, extent=extent, aspect="auto")
         lines = ((tile.caption, COLOURS[tile.right]), (tile.note, "black"))
         for j, (text, colour) in enumerate(lines):  # centred below the picture
+            fitting = _fitting(text, 72 * (INCHES - PADDING) / POINTS)
             sheet.annotate(
-                _shortened(text, 28),
+                fitting.replace("$", r"\$"),  # "$" would begin a formula
                 xy=(middle, bottom),
                 xytext=(0, -4 - 11 * j),
                 textcoords="offset points",
                 ha="center",
                 va="top",
-                fontsize=8,
+                fontsize=POINTS,
                 color=colour,
             )
     buffer = io.BytesIO()
@@ -115,6 +116,18 @@ def _shortened(text: str, longest: int) -> str:
     if len(text) > longest:
         text = f"{text[: longest - 3]}..."
     return text.replace("$", r"\$")  # "$" would begin a formula
+
+
+def _fitting(text: str, width: float, size: int = 100) -> str:
+    """Shorten text to a width in units of its letters' size, as DejaVu Sans draws it. size: of the letters in
+    pixels, as which they are measured."""
+    from matplotlib import get_data_path
+
+    text = " ".join(text.split())
+    font = ImageFont.truetype(Path(get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf", size)
+    while text and font.getlength(text) > width * size:
+        text = text.removesuffix("...")[:-1] + "..."
+    return text
 
 
 # Rows of images
@@ -225,8 +238,7 @@ def captioned(pixels: np.ndarray, caption: str) -> np.ndarray:
     page.paste(Image.fromarray(pixels), (0, 0))
     font = ImageFont.truetype(Path(get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf", LINE // 2)
     draw = ImageDraw.Draw(page)
-    while caption and draw.textlength(caption, font) > width - 2 * GAP:
-        caption = caption.removesuffix("...")[:-1] + "..."
+    caption = _fitting(caption, (width - 2 * GAP) / (LINE // 2), LINE // 2)
     draw.text((GAP, height + LINE // 2), caption, "black", font, anchor="lm")
     return np.asarray(page)
 

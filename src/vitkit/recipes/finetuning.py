@@ -137,7 +137,7 @@ def finetune(
     columns = columns or Columns()
     classifier = load_as(model, replace(hints, channels=None), quiet=True)
     check_pretrained(classifier, model)
-    splits = splits_at(data, columns, groups="none", typed=typed)  # a run looks for bursts
+    splits = splits_at(data, columns, typed=typed)
     is_for_colours = classifier.model.config.channels == COLOURS
     may_change = hints.channels is not None or is_for_colours
     if splits.train is not None and len(splits.train) and may_change:

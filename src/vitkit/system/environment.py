@@ -38,7 +38,7 @@ VARIABLES = (
     Variable("VITKIT_MATMUL", "library for float32 dense layers on the CPU: `torch` or `onednn`",
              "the faster one, measured once"),
     Variable(KEEP_ONNX_VARIABLE, "`0`: training does not export its model as ONNX at the end, which takes seconds",
-             "`1` on a CPU that computes in float32"),
+             "it does, where predictions would use the file"),
     Variable("VITKIT_TOKEN", "token that clients of `vitkit serve` must send",
              "no token is needed", secret=True),
     Variable("VITKIT_TEST_DEVICE", "device for vitkit's own tests of devices",

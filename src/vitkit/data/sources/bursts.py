@@ -16,6 +16,7 @@ import hashlib
 import re
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import PurePath
@@ -83,16 +84,19 @@ class Bursts(NamedTuple):
 
 
 def find_bursts(source: Source) -> Bursts:
-    """Find the bursts of a source. The result is cached under the names and sizes of the images."""
+    """Find the bursts of a source. The result is cached under the names and sizes of the images, and which of them
+    are of one class."""
     name = source.name(0) if len(source) else ""
-    key = f"{VERSION} {name} {fingerprint(source)}"
+    classes = _classes(source)
+    searched = replace(source, targets=classes, labels=(), target_kind="class")
+    key = f"{VERSION} {name} {fingerprint(searched)}"
     digest = hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()
     path = cache_dir() / "bursts" / f"{digest}.npy"
     with suppress(OSError, ValueError):
         found = np.array(open_memmap(path, mode="r"))  # open_memmap never unpickles
         if found.shape == (len(source) + 1,):
             return Bursts(found[:-1], int(found[-1]))
-    bursts = _find(source)
+    bursts = _find(searched)
     with suppress(OSError):  # without a cache, the search is repeated next time
         path.parent.mkdir(parents=True, exist_ok=True)
         with whole(path) as new, new.open("wb") as file:
@@ -100,16 +104,23 @@ def find_bursts(source: Source) -> Bursts:
     return bursts
 
 
+def _classes(source: Source) -> np.ndarray:
+    """The class of each image, int64 (N,), numbered as they come: the names of classes, and one class instead of
+    none, change nothing in the search."""
+    if source.target_kind != "class":
+        return np.zeros(len(source), dtype=np.int64)
+    _, firsts, classes = np.unique(source.target_array, return_index=True, return_inverse=True)
+    return np.argsort(np.argsort(firsts))[classes]
+
+
 def _find(source: Source) -> Bursts:
-    """Find the bursts by comparing images."""
+    """Find the bursts by comparing images of classes."""
     # Small grey images, and the time of each photograph
     thumbnails, times = _thumbnails(source)
     readable = np.flatnonzero(thumbnails.any((1, 2)))
     if len(readable) < 2:
         return Bursts(np.arange(len(source)), 0)
-    classes = np.zeros(len(source), dtype=np.int64)
-    if source.target_kind == "class":
-        classes = source.target_array
+    classes = source.target_array
     order = _order([source.name(i) for i in range(len(source))], times)
 
     # Pairs that may be similar, and distant pairs whose similarity is usual

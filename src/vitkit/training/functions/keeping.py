@@ -21,13 +21,11 @@ def keep(run_dir: Path) -> None:
     wanted = os.environ.get(KEEP_ONNX_VARIABLE) or "1"
     if not is_used or wanted == "0" or missing_packages(Export()) or is_kept(path):
         return
-    if wanted != "1":  # no error: the run is complete
-        say(
-            f"{KEEP_ONNX_VARIABLE} is {wanted!r} in the environment, and means nothing; give 0 or 1"
-        )
     if path.exists() and not was_kept(path):
         say_detail(f"{path} stays as it is, so predict and serve use PyTorch")
         return
+    if wanted != "1":  # no error: the run is complete
+        say(f"{KEEP_ONNX_VARIABLE} is {wanted!r}, and only 0 means that no model is exported")
     say(f"exporting the model to {path}, for answers without PyTorch")
     try:
         vitkit.export(str(run_dir), output=path, quiet=True)
