@@ -257,6 +257,12 @@ def test_a_grid_that_is_no_better_is_not_kept(scenes, tmp_path, monkeypatch):
     assert "36 of them were not better" in str(made) and "tokens=" not in str(made)
     assert made.classifier.preprocessing.patches == 64
 
+    # Where none fits, the same command asks no clock again
+    for decide in (lambda *_: 0, never):
+        monkeypatch.setattr(beginning, "larger_grid", decide)
+        make(scenes, tmp_path / "none")
+        assert json.loads((tmp_path / "none" / RECORD).read_text())["grid"] == {"patches": 0}
+
     # Without a choice: a grid that the caller gives, and no time
     monkeypatch.setattr(beginning, "larger_grid", never)
     for settings in ({"tokens": 100}, {"image": (32, 32)}, {"minutes": 0}):

@@ -163,15 +163,17 @@ def begin(job: Job, published: Classifier) -> Stage:
                     save_first(first, origin, job.run_dir)
 
     # The plan of the fine-tuning
-    tried = [each.reading._asdict() | {"miou": each.miou} for each in first.tried]
+    record: dict[str, Any] = {
+        "reading": first.best.reading._asdict() | {"rare": first.best.rare},
+        "tried": [each.reading._asdict() | {"miou": each.miou} for each in first.tried],
+    }
+    if decided.patches is not None:
+        record["grid"] = {"patches": decided.patches}
     stage = Stage(
         plan=planned,
         notes=read.notes,
         left_out=first.left_out,
-        record={
-            "reading": first.best.reading._asdict() | {"rare": first.best.rare},
-            "tried": tried,
-        },
+        record=record,
         grid=choice,
         origin=origin,
         tuning=Tuning(0),

@@ -207,9 +207,9 @@ def record(result: SegmentationResult, stage: Stage) -> dict[str, Any]:
         grid = {"grid": stage.grid.to_json()}
     return {
         **stage.plan,
+        **stage.record,
         **tuning,
         **grid,
-        **stage.record,
         "left_out": result.left_out.to_json(),
         "chosen": result.chosen,
         "held_out": {name: metric.to_json() for name, metric in result.held_out},
