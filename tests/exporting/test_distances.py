@@ -10,7 +10,7 @@ from margins import at_most
 from vitkit.data import Preprocessing
 from vitkit.exporting.agreement import Agreement
 from vitkit.exporting.bounds import wrong
-from vitkit.exporting.distances import classifier_with_map, differences
+from vitkit.exporting.distances import classifier_with_map, distances
 from vitkit.inspection import logits_and_patch_logits
 from vitkit.models import create, vit
 from vitkit.runtimes import Exported, FileRuntime, eager
@@ -53,23 +53,23 @@ def test_distances_differ_where_probabilities_do_not(classifier, tmp_path):
     same = file_with(classifier, tmp_path)
     assert classifier_with_map(eager(classifier, "cpu"), same) is not None
     assert classifier_with_map(same, same) is None
-    found = differences(classifier, same, images(), ())
+    found = distances(classifier, same, images(), ()).differences
     at_most(max(found), 1e-6)
 
     # Scores of 400 times the distance: all probabilities of these images are 1, of this file too
     nearer = file_with(classifier, tmp_path, lambda logits: logits * 0.8)
     logits, _ = logits_and_patch_logits(classifier, torch.from_numpy(images()))
     at_most(abs(logits.softmax(-1) - (0.8 * logits).softmax(-1)).max().item(), 1e-6)
-    found = differences(classifier, nearer, images(), ())
+    found = distances(classifier, nearer, images(), ()).differences
     assert found.scores > 0.01
     broken = file_with(classifier, tmp_path, lambda logits: logits * np.nan)
-    assert np.isnan(differences(classifier, broken, images(), ())).all()
+    assert np.isnan(distances(classifier, broken, images(), ()).differences).all()
 
 
 def test_a_map_that_is_too_low_is_noticed(classifier, tmp_path):
     """A saturated probability says only that a distance is large; one that is not says how large."""
     lower = file_with(classifier, tmp_path, lambda logits: logits * 0.01)
-    assert differences(classifier, lower, images(), ()).maps > 0.1
+    assert distances(classifier, lower, images(), ()).differences.maps > 0.1
 
 
 @pytest.mark.parametrize(

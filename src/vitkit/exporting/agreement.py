@@ -15,7 +15,7 @@ from vitkit.curation import different
 from vitkit.data import Source, parts_at, source_at
 from vitkit.evaluation import tango, tied_answers, wilson
 from vitkit.evaluation.metrics.ties import TIED
-from vitkit.exporting.distances import Differences, classifier_with_map, differences
+from vitkit.exporting.distances import Differences, classifier_with_map, distances
 from vitkit.prediction import Item, prepared_images, spread
 from vitkit.prediction.batches import pixels_of
 from vitkit.prediction.calibration import CALIBRATED, items_of_source, to_calibrate
@@ -276,17 +276,24 @@ def agree(model: Runtime, file: Runtime, trial: Trial, precision: Weights = "flo
             given.append(pixels_of_maps(file, images))
             pictures.append(model.preprocessing.image_of(images, 0).transpose(1, 2, 0))
             continue
+        takes_pictures = isinstance(file, FileRuntime) and file.exported.takes_pictures
         if remembers is not None:
             assert isinstance(file, FileRuntime)  # classifier_with_map has checked this
-            found = differences(remembers, file, images, readable)
-            apart = found if apart is None else apart.and_those(found)
-        logits, strangeness = logits_and_strangeness(model, images)
-        expected.append(activate_array(logits, model.activation))
-        if isinstance(file, FileRuntime) and file.exported.takes_pictures:
-            probabilities, files_strangeness = picture_answers(file, readable)
+            found = distances(remembers, file, images, readable)
+            apart = found.differences if apart is None else apart.and_those(found.differences)
+            logits, strangeness = found.logits, None
+            probabilities, files_strangeness = found.answers, None
+            if not takes_pictures:
+                probabilities = activate_array(probabilities, file.activation)
         else:
-            logits, files_strangeness = logits_and_strangeness(file, images)
-            probabilities = activate_array(logits, file.activation)
+            logits, strangeness = logits_and_strangeness(model, images)
+            if takes_pictures:
+                assert isinstance(file, FileRuntime)
+                probabilities, files_strangeness = picture_answers(file, readable)
+            else:
+                outputs, files_strangeness = logits_and_strangeness(file, images)
+                probabilities = activate_array(outputs, file.activation)
+        expected.append(activate_array(logits, model.activation))
         given.append(probabilities)
         if strangeness is not None and files_strangeness is not None:
             models_unknown.append(strangeness)

@@ -45,26 +45,39 @@ def classifier_with_map(model: Runtime, file: Runtime) -> Classifier | None:
     return None
 
 
-def differences(
+class Distances(NamedTuple):
+    """What a model and its file give for a batch."""
+
+    differences: Differences
+    logits: np.ndarray
+    """The model's, (B, 2)."""
+    answers: np.ndarray
+    """The file's first output: logits, or probabilities if it prepares pictures itself, (B, 2)."""
+
+
+def distances(
     classifier: Classifier, file: FileRuntime, images: np.ndarray, items: Sequence[Item]
-) -> Differences:
-    """The differences on prepared images, uint8 (B, 3, H, W), which were made of these items."""
-    logits, of_patches = logits_and_patch_logits(classifier, torch.from_numpy(images))
-    expected = _distance(classifier, _excess(logits.cpu().numpy()))  # (B,)
+) -> Distances:
+    """The distances in prepared images, uint8 (B, 3, H, W), which were made of these items."""
+    of_images, of_patches = logits_and_patch_logits(classifier, torch.from_numpy(images))
+    logits = of_images.cpu().numpy()
+    expected = _distance(classifier, _excess(logits))  # (B,)
     expected_map = _distance(classifier, _excess(of_patches.cpu().numpy()))  # (B, h, w)
     if file.exported.takes_pictures:  # one by one, because their sizes differ
         pictures = [pixels_of(item) for item in items]
         outputs = [file.outputs(each[None]) for each in pictures if each is not None]
-        given = np.concatenate([_logit(each[0][:, 1]) for each in outputs])
+        answers = np.concatenate([each[0] for each in outputs])
         maps = np.concatenate([each[-1] for each in outputs])
+        given = _logit(answers[:, 1])
     else:
-        logits_of_file, maps = file.outputs(images)
-        given = _excess(logits_of_file)
+        answers, maps = file.outputs(images)
+        given = _excess(answers)
     limits = _distance(classifier, _logit(np.array([NEAR_0, 1 - NEAR_1])))
-    return Differences(
+    apart = Differences(
         _largest(expected, _distance(classifier, given), limits),
         _largest(expected_map, _distance(classifier, _logit(maps)), limits),
     )
+    return Distances(apart, logits, answers)
 
 
 def _excess(logits: np.ndarray) -> np.ndarray:
