@@ -17,7 +17,7 @@ from vitkit.system.console.progress import bar
 MOST = 8_192  # largest number of patches in memory
 EVERY = 8
 """Every eighth patch in memory is compared first, which bounds the distance to the nearest."""
-EXACT = 32  # patches of an image whose distances to all patches are computed together
+EXACT = 16  # patches of an image whose distances to all patches are computed together
 LOOKED_AT = 16
 """Patches of two images that are compared first, at least: all others are compared only if these are alike."""
 COPIED = 1e-4  # largest distance of two patches of an image and its copy
