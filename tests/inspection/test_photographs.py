@@ -8,6 +8,7 @@ from pictures import photograph
 from vitkit.data import Preprocessing, open_image
 from vitkit.inspection import InspectedModel, darkened, over_image
 from vitkit.inspection.catalogue import occlusion_plate, rollout_plate
+from vitkit.inspection.photographs import LINE, captioned
 from vitkit.models import Tiling, create, vit
 from vitkit.weights import Classifier
 
@@ -82,3 +83,10 @@ def test_figures_of_overlapping_patches():
     subject = InspectedModel(classifier, images, ("one", "two"))
     assert rollout_plate(subject).arrays["rollout"].shape == (2, 5, 11)
     assert occlusion_plate(subject).arrays["deletion"].shape == (2, 15)
+
+
+@pytest.mark.parametrize("width", [1, 20, 400])
+def test_a_caption_of_a_picture_of_any_width_ends(width):
+    page = captioned(np.zeros((30, width, 3), np.uint8), "bees 98 % " * 20)
+    assert page.shape == (30 + LINE, width, 3) and (page[:30] == 0).all()
+    assert (page[30:, -1] == 255).all() or width < 400

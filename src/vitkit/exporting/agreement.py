@@ -263,6 +263,7 @@ def agree(model: Runtime, file: Runtime, trial: Trial, precision: Weights = "flo
     remembers = classifier_with_map(model, file)
     size = BATCH
     maps = isinstance(file, FileRuntime) and file.exported.segments
+    takes_pictures = isinstance(file, FileRuntime) and file.exported.takes_pictures
     if maps:  # of images of one size
         size = 1
     starts = range(0, len(items), size)
@@ -276,7 +277,6 @@ def agree(model: Runtime, file: Runtime, trial: Trial, precision: Weights = "flo
             given.append(pixels_of_maps(file, images))
             pictures.append(model.preprocessing.image_of(images, 0).transpose(1, 2, 0))
             continue
-        takes_pictures = isinstance(file, FileRuntime) and file.exported.takes_pictures
         if remembers is not None:
             assert isinstance(file, FileRuntime)  # classifier_with_map has checked this
             found = distances(remembers, file, images, readable)

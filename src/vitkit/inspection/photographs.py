@@ -93,9 +93,8 @@ def contact_sheet(tiles: Sequence[Tile], path: Path | str, columns: int = 8) -> 
         sheet.imshow(tile.pixels, interpolation=interpolation, extent=extent, aspect="auto")
         lines = ((tile.caption, COLOURS[tile.right]), (tile.note, "black"))
         for j, (text, colour) in enumerate(lines):  # centred below the picture
-            fitting = _fitting(text, 72 * (INCHES - PADDING) / POINTS)
             sheet.annotate(
-                fitting.replace("$", r"\$"),  # "$" would begin a formula
+                _below(text),
                 xy=(middle, bottom),
                 xytext=(0, -4 - 11 * j),
                 textcoords="offset points",
@@ -111,11 +110,10 @@ def contact_sheet(tiles: Sequence[Tile], path: Path | str, columns: int = 8) -> 
     return path
 
 
-def _shortened(text: str, longest: int) -> str:
-    """Shorten text to a number of characters, and escape it so that matplotlib draws it literally."""
-    if len(text) > longest:
-        text = f"{text[: longest - 3]}..."
-    return text.replace("$", r"\$")  # "$" would begin a formula
+def _below(text: str) -> str:
+    """As much of a text as fits below a picture, escaped so that matplotlib draws it literally."""
+    fitting = _fitting(text, 72 * (INCHES - PADDING) / POINTS)
+    return fitting.replace("$", r"\$")  # "$" would begin a formula
 
 
 def _fitting(text: str, width: float, size: int = 100) -> str:
@@ -125,8 +123,10 @@ def _fitting(text: str, width: float, size: int = 100) -> str:
 
     text = " ".join(text.split())
     font = ImageFont.truetype(Path(get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf", size)
-    while text and font.getlength(text) > width * size:
-        text = text.removesuffix("...")[:-1] + "..."
+    kept = text
+    while kept and font.getlength(text) > width * size:
+        kept = kept[:-1]
+        text = f"{kept}..."
     return text
 
 
@@ -311,9 +311,15 @@ def cells_beside(
         show_image(photograph, image)
         photograph.set_title("input", fontsize=9)
         if names:
-            name = _shortened(names[i], 24)
-            place = photograph.transAxes
-            photograph.text(0.5, -0.03, name, fontsize=8, ha="center", va="top", transform=place)
+            photograph.text(
+                0.5,
+                -0.03,
+                _below(names[i]),
+                fontsize=POINTS,
+                ha="center",
+                va="top",
+                transform=photograph.transAxes,
+            )
         for axes, title in zip(beside, titles, strict=True):
             axes.set_title(title, fontsize=9)
         cells.append(beside)
