@@ -25,7 +25,7 @@ device=cuda
 results=benchmarks/results/gpu
 subset=
 pieces=()
-all=(correctness run_step same_bits sharding step large forward attention loader cifar10 tiny_imagenet pretraining)
+all=(correctness run_step same_bits sharding step large variants forward attention loader cifar10 tiny_imagenet pretraining)
 while [ $# -gt 0 ]; do
     case $1 in
         --device) device=$2; shift 2 ;;
@@ -56,7 +56,7 @@ python=${PYTHON:-python}
 # Sizes: real ones on a GPU, toys on a CPU
 models=(Ti/16 S/16 B/16) large=(L/16) batch=256 micro_batch=64 batches=(1 32 256) seconds=3
 modes=(eager compiled) steps=() side=(--side 96 --steps 5000 --size gpu) rounds=3
-small=(--batch 512 --steps 30) tokens=()
+small=(--batch 512 --steps 30) tokens=() compiled=(--compiled)
 if [ -n "$subset" ]; then
     models=(B/16) seconds=2 modes=(compiled) rounds=1 small=(--batch 512 --steps 10)
 fi
@@ -64,7 +64,7 @@ if [ "$device" = cpu ]; then
     models=(mu/16) large=(mu/16) batch=2 micro_batch=1 batches=(1) seconds=0.1 modes=(eager)
     steps=(--length 3 --batch 8 --optim.warmup 1 --evaluate-every 3 --save-every 3 --data.workers 1)
     side=(--side 32 --steps 60 --size laptop --seeds 1) rounds=1
-    small=(--batch 8 --steps 1) tokens=(--tokens 65)
+    small=(--batch 8 --steps 1) tokens=(--tokens 65) compiled=()
 fi
 
 # The command of a piece, for as long as the piece may take
@@ -105,6 +105,11 @@ large() { # the same for the paper's large models
     limited "$python" benchmarks/step.py --device "$device" --models "${large[@]}" --batches "$((batch / 2))" \
         --precisions autocast --modes "${modes[@]: -1}" --seconds-per-row "$seconds" \
         --peers timm --output "$results/step-large.json"
+}
+
+variants() { # what may make a step faster: each change beside the step as it is
+    limited "$python" benchmarks/step_variants.py --device "$device" --models "${models[@]: -1}" --batch "$batch" \
+        --micro-batch "$batch" "${compiled[@]}" --seconds-per-row "$seconds" --output "$results/step-variants.json"
 }
 
 sharding() { # FSDP2 on one GPU: the same loss, and what it costs

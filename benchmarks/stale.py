@@ -82,6 +82,7 @@ MEASURED = {
     "pretraining": ("objectives", "training", "models", *_LOADING),
     "proportions": ("models", "data/images"),
     "remote_data": ("curation/packing.py", "data/formats", "data/sources", "data/loading"),
+    "residual": _STEP,
     "review": ("evaluation/reports/label_noise.py", *_CLOSED_FORM),
     "run_step": ("training/footprint.py", "training/planning.py", *_STEP),
     "runtimes": ("exporting", "runtimes", "models"),
@@ -92,6 +93,7 @@ MEASURED = {
     "small": _LOADING,
     "soak": ("apps/serve", "prediction", "system"),
     "step": _STEP,
+    "step_variants": _STEP,
     "teaching": ("evaluation/probes",),
     "unknown": ("weights/unknown.py", *_CLOSED_FORM),
 }

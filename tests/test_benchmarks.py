@@ -121,6 +121,19 @@ def test_exported_graphs_are_timed_beside_the_peers(side_by_side, run, tmp_path,
 
 
 @pytest.mark.slow
+def test_changes_of_a_step_compute_the_same(side_by_side, run, capsys):
+    """The script itself stops where losses or gradients differ. Nothing is compiled here."""
+    import step_variants
+
+    words = "--models mu/16 --batch 2 --micro-batch 2 --seconds-per-row 0"
+    (row,) = run("step_variants", words, step_variants.main)["results"]
+    measured = set(row["speed"])
+    assert measured >= {"as it is", "bfloat16 stream", "separate q, k, v", "patches by product"}
+    assert row["differences"]["as it is"] == [0, 0] != row["differences"]["separate q, k, v"]
+    assert "CUDA graphs: left out" in capsys.readouterr().out
+
+
+@pytest.mark.slow
 def test_the_profile_of_a_step_leaves_nothing_out(side_by_side, run, capsys):
     result = run("step", "--profile --models digits --steps 1")
     (row,) = result["results"]
@@ -184,6 +197,21 @@ def test_pretraining_gives_the_mean_of_seeds():
     rows = [{"from": "scratch", "test/top1": accuracy} for accuracy in (0.5, 0.52)]
     last_line = pretraining.table(rows).splitlines()[-1]
     assert last_line == "| scratch | 50.00, 52.00 | 51.00 | 1.41 |"
+
+
+@pytest.mark.slow
+def test_streams_in_both_types_train_the_same_model(monkeypatch, tmp_path, capsys, run):
+    import residual
+
+    model = replace(residual.RECIPE.model, width=24, depth=1, mlp=24, patch=8, heads=2)
+    monkeypatch.setattr(residual, "RECIPE", replace(residual.RECIPE, model=model))
+    words = f"--data digits --steps 20 --seeds 1 --workdir {tmp_path / 'runs'}"
+    plain, changed = run("residual", words, residual.main)["runs"]
+    assert (plain["residual"], changed["residual"]) == ("float32", "bfloat16")
+    for ours, theirs in zip(plain["curve"], changed["curve"], strict=True):
+        assert ours["step"] == theirs["step"]
+        at_most([abs(ours["loss"] - theirs["loss"])], 0.05)
+    assert "| difference | |" in capsys.readouterr().out
 
 
 def test_sharding_is_compared_with_none(side_by_side, run):

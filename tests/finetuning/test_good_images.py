@@ -470,7 +470,7 @@ def test_an_exported_file_has_the_score_and_the_map(shared, tmp_path):
     data = every(5, shared("data/defects_solar-train.parquet"), tmp_path / "learned.parquet")
     test = every(3, shared("data/defects_solar-test.parquet"), tmp_path / "tested.parquet")
     made = vitkit.finetune(
-        weights, data, image=(96, 96), workdir=tmp_path / "run", device="cpu", quiet=True
+        weights, data, image=(96, 96), workdir=tmp_path / "run", precision="float32", quiet=True
     )
     assert made.labels == ("good", "defective")
     path = tmp_path / "model.onnx"
@@ -507,7 +507,15 @@ def test_an_exported_file_has_the_score_and_the_map(shared, tmp_path):
     for name, model in {"model": made, "file": path, "whole": whole}.items():
         regions = tmp_path / f"{name}.json"
         looks = tmp_path / name
-        vitkit.predict(model, test, limit=20, regions=regions, attention=looks, quiet=True)
+        vitkit.predict(
+            model,
+            test,
+            limit=20,
+            regions=regions,
+            attention=looks,
+            precision="float32",  # exported files compute in it
+            quiet=True,
+        )
         given[name] = json.loads(regions.read_text())["annotations"]
         pictures = sorted(each.name for each in looks.iterdir())
         assert pictures == sorted(each.name for each in (tmp_path / "model").iterdir())
