@@ -25,7 +25,7 @@ device=cuda
 results=benchmarks/results/gpu
 subset=
 pieces=()
-all=(correctness run_step same_bits sharding step large variants forward attention loader cifar10 tiny_imagenet pretraining)
+all=(correctness run_step same_bits sharding step large variants graphs forward attention loader cifar10 tiny_imagenet pretraining)
 while [ $# -gt 0 ]; do
     case $1 in
         --device) device=$2; shift 2 ;;
@@ -110,6 +110,12 @@ large() { # the same for the paper's large models
 variants() { # what may make a step faster: each change beside the step as it is
     limited "$python" benchmarks/step_variants.py --device "$device" --models "${models[@]: -1}" --batch "$batch" \
         --micro-batch "$batch" "${compiled[@]}" --seconds-per-row "$seconds" --output "$results/step-variants.json"
+}
+
+graphs() { # CUDA graphs, which should help small models the most
+    limited "$python" benchmarks/step_variants.py --device "$device" --models "${models[@]}" --batch "$batch" \
+        --micro-batch "$batch" "${compiled[@]}" --variants "CUDA graphs" --seconds-per-row "$seconds" \
+        --output "$results/step-graphs.json"
 }
 
 sharding() { # FSDP2 on one GPU: the same loss, and what it costs
