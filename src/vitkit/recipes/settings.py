@@ -158,8 +158,9 @@ class Recipe:
     CPU or GPU has instructions for it."""
     residual: Literal["float32", "bfloat16"] = "float32"
     """Arithmetic of the residual stream, the states between the layers (Equations 1 to 3), with precision
-    bfloat16. bfloat16 is faster on a GPU, and with `recompute` needs less memory; LayerNorms are computed in
-    float32 in any case. In evaluation and prediction after the run the stream is float32."""
+    bfloat16. bfloat16 is faster on a GPU, and with `recompute` needs less memory, but a model learned a little
+    less from the same steps (docs/scaling.md). LayerNorms are computed in float32 in any case. In evaluation and
+    prediction after the run the stream is float32."""
     compile: bool = False
     """Run the model through torch.compile."""
     recompute: bool = False

@@ -180,7 +180,10 @@ def advice(recipe: Recipe, machine: Machine, counted: "Count") -> str:
         and recipe.residual == "float32"
         and isinstance(recipe.model, ViTConfig)
     ):
-        sentence += " `residual=bfloat16` makes steps faster: on an H200, 1.06 times in supervised training of L/16 and B/16."
+        sentence += (
+            " `residual=bfloat16` makes steps faster (on an H200, 1.06 times in supervised training of L/16 and "
+            "B/16), but a model learned a little less from the same steps (docs/scaling.md)."
+        )
     return sentence
 
 
