@@ -95,7 +95,7 @@ def several(
 ) -> list[Metric]:
     """map, the mean over classes of the average precision; macro_f1, the mean over classes of F1; micro_f1,
     F1 over all pairs of an image and a class; with intervals. NaN if no image has a class, or a score
-    is not finite. Means are over the classes that any image has.
+    is not finite. Means are over the classes that any image has; the pairs are those of all classes.
 
     scores: score of each class for each image, (N, K).
     yes: whether each class is predicted as present, (N, K).
@@ -103,14 +103,9 @@ def several(
         whose target is unknown.
     groups, fewer: as for `with_intervals`.
     """
-    present = (targets > 0).any(0)  # (K,)
-    if not present.any() or not scores.isfinite().all():
+    if not (targets > 0).any() or not scores.isfinite().all():
         return [Metric(name, math.nan, unit) for name, unit in FIGURES.items()]
-    figures = _figures(
-        scores[:, present].double().numpy(),
-        yes[:, present].double().numpy(),
-        targets[:, present].double().numpy(),
-    )
+    figures = _figures(scores.double().numpy(), yes.double().numpy(), targets.double().numpy())
     return with_intervals(FIGURES, figures, len(targets), groups=groups, fewer=fewer)
 
 
