@@ -5,11 +5,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
+from vitkit.data import Preprocessing
 from vitkit.exporting import Agreement, exporting, sample_trial
-from vitkit.exporting.agreement import compared
+from vitkit.exporting.agreement import agree, compared
 from vitkit.exporting.bounds import conclusion, images_needed, keeps_accuracy, wrong
-from vitkit.runtimes import Export
+from vitkit.models import create, vit
+from vitkit.runtimes import Export, eager
+from vitkit.weights import Classifier
 
 
 def agreement(images, lost=0, won=0, labelled=True):
@@ -106,6 +110,27 @@ def test_who_is_right_where_they_differ():
     found = compared(expected, given, truths, ("a", "b", "c"), "data")
     assert (found.labelled, found.lost, found.won) == (4, 1, 1)
     assert found.accuracy == found.models_accuracy == 0.75
+
+
+def test_numbers_are_compared_as_numbers():
+    """No class of a regression could be the same, and `agreement=0` accepts anything here too."""
+    expected = np.array([[10.0], [30.0]])
+    found = compared(expected, np.array([[10.5], [27.5]]), [None] * 2, ("age",), "people")
+    found = replace(found, of_numbers=True)
+    assert str(found).startswith("outputs for 2 images differ by 2.5 at most, 1.5 in the mean")
+    assert "vary by 10 (standard deviation)" in str(found) and "class" not in str(found)
+    assert wrong(found, "int8", "none", 0.9) == ""
+    assert "differ by 2.5, and 0.03 is accepted" in wrong(found, "float32", "none", 0.99)
+    assert wrong(found, "float32", "none", 0) == ""
+    assert wrong(replace(found, largest=np.nan), "int8", "none", 0.9) != ""
+
+
+def test_a_regressions_answers_are_numbers():
+    model = create(vit("mu/8", image=(16, 16), classes=1), seed=0)
+    torch.nn.init.normal_(model.head.weight, generator=torch.Generator().manual_seed(0))
+    classifier = Classifier(model, Preprocessing(size=(16, 16)), ("age",), activation="none")
+    found = agree(eager(classifier, "cpu"), eager(classifier, "cpu"), sample_trial())
+    assert found.of_numbers and found.largest == 0 < found.spread
 
 
 @pytest.mark.parametrize(

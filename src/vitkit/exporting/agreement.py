@@ -167,6 +167,10 @@ class Agreement:
     """Whether the file resizes pictures itself, so that their levels may differ by one."""
     unit: str = "image"
     """What has a class: an image, or a pixel, of which `images` are compared then."""
+    of_numbers: bool = False
+    """Whether the outputs are numbers, such as those of a regression or features, of which none is the answer."""
+    spread: float = 0.0
+    """Standard deviation of the model's outputs over the images, of the output that varies most."""
 
     @property
     def farthest(self) -> float:
@@ -216,6 +220,12 @@ class Agreement:
 
     def __str__(self) -> str:
         """All figures in a sentence."""
+        if self.of_numbers:
+            return (
+                f"outputs for {self.images_text()} differ by {self.largest:.2g} at most, {self.mean:.2g} in the "
+                f"mean; those of the model vary by {self.spread:.2g} (standard deviation) from image to image, and "
+                f"the largest is {self.scale:.3g}"
+            )
         low, high = self.interval_of_same
         text = (
             f"{self.same:.1%} of {self.images_text()} have the same class, {100 * low:.1f} to {high:.1%} "
@@ -315,7 +325,9 @@ def agree(model: Runtime, file: Runtime, trial: Trial, precision: Weights = "flo
     photographs = trial.photographs
     if photographs is None:
         photographs = different(pictures)
-    agreement = replace(agreement, photographs=photographs)
+    agreement = replace(
+        agreement, photographs=photographs, of_numbers=model.activation == "none" and not maps
+    )
     if apart is not None:
         assert isinstance(file, FileRuntime)
         resizes = file.exported.takes_pictures
@@ -404,6 +416,7 @@ def compared(
         largest=float(difference.max()),
         mean=float(difference.mean()),
         scale=float(np.abs(expected).max()),
+        spread=float(expected.std(0).max()),
         cost=float(costs.mean()),
         accuracy=accuracy,
         models_accuracy=models_accuracy,

@@ -36,11 +36,11 @@ MOST = 10_000_000  # largest number of images that a message suggests
 def wrong(agreement: Agreement, precision: str, activation: Activation, least: float) -> str:
     """A sentence about violated bounds; "" if there are none."""
     if activation == "none":
-        share = LARGEST_SHARE[precision]
-        if agreement.largest > share * agreement.scale:
+        most = LARGEST_SHARE[precision] * agreement.scale
+        if least > 0 and not agreement.largest <= most:
             return (
-                f"its outputs differ by {agreement.largest:.3g}, and {share * agreement.scale:.3g} is "
-                "accepted"
+                f"its outputs differ by {agreement.largest:.3g}, and {most:.3g} is accepted (`agreement=0` "
+                "accepts anything)"
             )
         return ""
     if not agreement.same >= least:

@@ -59,7 +59,7 @@ def _cells(implementation: Implementation, speed: RuntimeSpeed) -> list[str]:
     if speed.megabytes is not None:
         cells[-1] = f"{speed.megabytes:.0f}"
     agreement = implementation.agreement
-    if agreement is None:
+    if agreement is None or agreement.of_numbers:
         return [*cells, "", "", ""]
     accuracy = ""
     if agreement.accuracy is not None:
