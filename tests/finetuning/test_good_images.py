@@ -74,9 +74,12 @@ def made(pretrained, parts, tmp_path_factory):
     return vitkit.finetune(pretrained, parts, normal="good", workdir=run, device="cpu", quiet=True)
 
 
-def test_a_folder_of_one_class_becomes_a_model_of_good_images(made, parts, pretrained, tmp_path):
+def test_a_folder_of_one_class_becomes_a_model_of_good_images(
+    made, parts, pretrained, tmp_path, capsys
+):
     run = tmp_path / "alone"
-    alone = vitkit.finetune(pretrained, parts / "good", workdir=run, device="cpu", quiet=True)
+    alone = vitkit.finetune(pretrained, parts / "good", workdir=run, device="cpu")
+    assert "are of one kind, good: the model learns what these look like" in capsys.readouterr().err
     assert alone.labels == ("good", "unlike") and alone.metric is None
     assert made.labels == ("good", "spot")
     one = vitkit.load(made.run_dir, quiet=True).model.state_dict()

@@ -365,6 +365,14 @@ def finetune(
         )
 
     if good:
+        if not normal:
+            say(
+                printable(
+                    f"all images to learn from are of one kind, {good}: the model learns what these look like, and "
+                    "finds others that are unlike them. A classifier needs a folder for each class, such as cats/ "
+                    "and dogs/"
+                )
+            )
         unused = [name for name in sorted(dotted(of_recipe)) if not name.startswith(OF_GOOD_IMAGES)]
         given = {
             "length": length is not None, "evaluators": evaluators,
