@@ -445,6 +445,15 @@ def test_what_a_folder_holds_is_said(folder):
     assert "left out:" in text and "broken.png" in text
 
 
+def test_a_class_that_is_not_measured_is_named(pretrained, folder, tmp_path, capsys):
+    """One of two images of a class is set aside to test on, and the other one cannot be left out."""
+    photos = folder({f"cat/{i}.png": 40 + i for i in range(30)} | {"dog/0.png": 9, "dog/1.png": 8})
+    settings = {"minutes": 1e-4, "workdir": tmp_path / "run", "device": "cpu"}
+    made = vitkit.finetune(pretrained, photos, **settings)
+    assert ", without dog, of which nothing would be left to learn from" in capsys.readouterr().err
+    assert "none of the held-out images is of dog, so their figures are of the other" in str(made)
+
+
 @pytest.mark.slow
 def test_what_belongs_together_is_left_out_together(pretrained, tmp_path):
     # Twelve things of each of two classes that mean nothing, each photographed six times

@@ -23,7 +23,7 @@ from vitkit.finetuning.folder import Photographs, look_alikes
 from vitkit.finetuning.head_inputs import FittedHead
 from vitkit.finetuning.plan import RunInputs, features_of, with_origin
 from vitkit.models import OF_THE_PAPER
-from vitkit.system.console.text import counted
+from vitkit.system.console.text import counted, some
 from vitkit.system.processes.ranks import from_rank_0
 from vitkit.training.state.checkpoints import MODEL
 from vitkit.weights import Classifier, save
@@ -158,6 +158,8 @@ def left_out_sentences(
     groups = source.groups
     if asked.balanced:
         how_good = f"in cross-validation it has a {BALANCED} of {metric.text()}"
+        if alone := _of_one_observation(learned.y, groups, asked.labels):
+            how_good += f", without {some(alone)}, of which nothing would be left to learn from"
     elif asked.kind == "class":
         how_good = f"in cross-validation {metric.text()} of the images are classified correctly"
     else:
@@ -175,6 +177,17 @@ def left_out_sentences(
         alike = look_alikes(learned.x, groups=groups)
         sentences += _about_alike("to learn from", alike, source, source, "this is too good")
     return sentences
+
+
+def _of_one_observation(
+    y: np.ndarray, groups: np.ndarray | None, labels: tuple[str, ...]
+) -> list[str]:
+    """The classes of which all images are of one group, so that none can be left out and the class be known."""
+    if groups is None:
+        groups = np.arange(len(y))
+    pairs = np.unique(np.stack([y, groups]), axis=1)  # (2, pairs of a class and a group)
+    counts = np.bincount(pairs[0], minlength=len(labels))
+    return [labels[k] for k in np.flatnonzero(counts == 1)]
 
 
 def _about_alike(

@@ -24,7 +24,7 @@ from vitkit.models import ViTConfig
 from vitkit.recipes import Recipe
 from vitkit.recipes.table_4 import few_pixels
 from vitkit.system.console.messages import say
-from vitkit.system.console.text import counted, printable
+from vitkit.system.console.text import counted, printable, some
 from vitkit.system.errors import Interrupted
 from vitkit.system.functions.results import Result, Rows
 from vitkit.system.functions.steps import DATA, IMAGES, step
@@ -272,6 +272,11 @@ def _candidates(reached: FolderResult) -> Iterator[str | Table]:
             row.append("kept" if each.name == reached.chosen else "")
         table.add_row(*row)
     yield table
+    if is_balanced:
+        present = set(np.unique(held_out.target_array).tolist())
+        missing = [label for k, label in enumerate(held_out.labels) if k not in present]
+        if missing:
+            yield f"none of the held-out images is of {some(missing)}, so their figures are of the other classes"
     if len(reached.candidates) > 1:
         yield _why(reached, held_out.groups)
     if reached.chosen != CLOSED_FORM and not reached.test:
