@@ -6,8 +6,9 @@ import torch
 from pictures import photograph
 
 from vitkit.data import Preprocessing, open_image
-from vitkit.inspection import InspectedModel, darkened, over_image
+from vitkit.inspection import InspectedModel, Tile, contact_sheet, darkened, over_image
 from vitkit.inspection.catalogue import occlusion_plate, rollout_plate
+from vitkit.inspection.fonts import BOX, drawable
 from vitkit.inspection.photographs import LINE, captioned
 from vitkit.models import Tiling, create, vit
 from vitkit.weights import Classifier
@@ -90,3 +91,13 @@ def test_a_caption_of_a_picture_of_any_width_ends(width):
     page = captioned(np.zeros((30, width, 3), np.uint8), "bees 98 % " * 20)
     assert page.shape == (30 + LINE, width, 3) and (page[:30] == 0).all()
     assert (page[30:, -1] == 255).all() or width < 400
+
+
+def test_names_are_drawn_in_a_font_that_has_their_letters(tmp_path):
+    """DejaVu Sans has European and Arabic letters; of others it depends on the machine."""
+    line = drawable("Grüne  Ameise\u200d αβγ\nя")
+    assert line.text == "Grüne Ameise αβγ я" and line.font.name == "DejaVuSans.ttf"
+    missing = chr(0x10FFFD)  # for private use: no font has it
+    assert drawable(f"ant {missing}\ufe0f 98 %").text == f"ant {BOX} 98 %"
+    pixels = np.zeros((30, 40, 3), np.uint8)
+    contact_sheet([Tile(pixels, f"蚂蚁 {missing} $x$")], tmp_path / "sheet.png")  # no warning

@@ -15,6 +15,7 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
+from vitkit.inspection.fonts import Line, drawable
 from vitkit.inspection.plots import LIGHT, Theme, themed
 from vitkit.models import Tiling
 from vitkit.system.errors import BadData
@@ -93,13 +94,15 @@ def contact_sheet(tiles: Sequence[Tile], path: Path | str, columns: int = 8) -> 
         sheet.imshow(tile.pixels, interpolation=interpolation, extent=extent, aspect="auto")
         lines = ((tile.caption, COLOURS[tile.right]), (tile.note, "black"))
         for j, (text, colour) in enumerate(lines):  # centred below the picture
+            line = _below(text)
             sheet.annotate(
-                _below(text),
+                line.text,
                 xy=(middle, bottom),
                 xytext=(0, -4 - 11 * j),
                 textcoords="offset points",
                 ha="center",
                 va="top",
+                font=line.font,
                 fontsize=POINTS,
                 color=colour,
             )
@@ -110,24 +113,22 @@ def contact_sheet(tiles: Sequence[Tile], path: Path | str, columns: int = 8) -> 
     return path
 
 
-def _below(text: str) -> str:
+def _below(text: str) -> Line:
     """As much of a text as fits below a picture, escaped so that matplotlib draws it literally."""
     fitting = _fitting(text, 72 * (INCHES - PADDING) / POINTS)
-    return fitting.replace("$", r"\$")  # "$" would begin a formula
+    return fitting._replace(text=fitting.text.replace("$", r"\$"))  # "$" would begin a formula
 
 
-def _fitting(text: str, width: float, size: int = 100) -> str:
-    """Shorten text to a width in units of its letters' size, as DejaVu Sans draws it. size: of the letters in
-    pixels, as which they are measured."""
-    from matplotlib import get_data_path
-
-    text = " ".join(text.split())
-    font = ImageFont.truetype(Path(get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf", size)
+def _fitting(caption: str, width: float, size: int = 100) -> Line:
+    """Shorten a text to a width in units of its letters' size. size: of the letters in pixels, as which they are
+    measured."""
+    text, file = drawable(caption)
+    font = ImageFont.truetype(file, size)
     kept = text
     while kept and font.getlength(text) > width * size:
         kept = kept[:-1]
         text = f"{kept}..."
-    return text
+    return Line(text, file)
 
 
 # Rows of images
@@ -231,15 +232,13 @@ def enlarged(pixels: np.ndarray, least: int) -> np.ndarray:
 
 def captioned(pixels: np.ndarray, caption: str) -> np.ndarray:
     """A picture with a line of text below it, black on white: uint8 (H, W, 3) -> (H + LINE, W, 3)."""
-    from matplotlib import get_data_path
-
     height, width = pixels.shape[:2]
     page = Image.new("RGB", (width, height + LINE), "white")
     page.paste(Image.fromarray(pixels), (0, 0))
-    font = ImageFont.truetype(Path(get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf", LINE // 2)
+    text, file = _fitting(caption, (width - 2 * GAP) / (LINE // 2), LINE // 2)
+    font = ImageFont.truetype(file, LINE // 2)
     draw = ImageDraw.Draw(page)
-    caption = _fitting(caption, (width - 2 * GAP) / (LINE // 2), LINE // 2)
-    draw.text((GAP, height + LINE // 2), caption, "black", font, anchor="lm")
+    draw.text((GAP, height + LINE // 2), text, "black", font, anchor="lm")
     return np.asarray(page)
 
 
@@ -311,10 +310,12 @@ def cells_beside(
         show_image(photograph, image)
         photograph.set_title("input", fontsize=9)
         if names:
+            name = _below(names[i])
             photograph.text(
                 0.5,
                 -0.03,
-                _below(names[i]),
+                name.text,
+                font=name.font,
                 fontsize=POINTS,
                 ha="center",
                 va="top",
