@@ -115,6 +115,7 @@ def test_what_labels_are(values, asked, kind, expected):
 
 @pytest.mark.parametrize(("values", "note"), [
     (["0.31", "0.5", "n/a"], "classes are called 0.31, 0.5: if these are numbers to predict, set"),
+    (["1,5", "2,0", "n/a"], "numbers to predict, write them with a decimal point, as 1.5"),
     (["a;b", "c"], "classes are called a;b: if these are several classes each, set"),
     ([20, 35], "(if they are numbers to predict: `data.columns.target='number'`)"),
     (["1.0", "cat"], None),

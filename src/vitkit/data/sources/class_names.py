@@ -1,5 +1,6 @@
 """Names of classes: Unicode normalisation, and notes on names that may have another meaning."""
 
+import re
 import unicodedata
 from collections import Counter
 
@@ -10,6 +11,7 @@ from vitkit.system.console.text import some
 
 # Possible separators of the classes of one image
 POSSIBLE_SEPARATORS = (COMMA, "/", "+", "&", " ", "_")
+_DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")  # as spreadsheets write numbers in many languages
 
 
 def notes_on(values: np.ndarray, are_several: bool = False) -> list[str]:
@@ -26,6 +28,13 @@ def notes_on(values: np.ndarray, are_several: bool = False) -> list[str]:
         notes.append(
             f"classes are called {some(fractions, 10)}: if these are numbers to predict, set "
             "`data.columns.target='number'`, and correct the labels that are not numbers"
+        )
+    with_commas = [name for name in names if _DECIMAL_COMMA.fullmatch(name.strip())]
+    if with_commas and len(with_commas) > len(names) / 2:
+        first = with_commas[0]
+        notes.append(
+            f"classes are called {some(list(map(repr, with_commas)), 3)}: if these are numbers to predict, write them "
+            f"with a decimal point, as {first.strip().replace(',', '.')}"
         )
     joined = []
     for name in names:
