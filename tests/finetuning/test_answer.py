@@ -445,6 +445,17 @@ def test_what_a_folder_holds_is_said(folder):
     assert "left out:" in text and "broken.png" in text
 
 
+@pytest.mark.parametrize("settings", [{}, {"masks": "photos"}])
+def test_a_run_is_not_written_among_its_images(pretrained, folder, settings):
+    photos = folder({f"{label}/{i}.png": 20 for label in ("cat", "dog") for i in range(2)})
+    for data in (photos, f"{photos}/"):
+        with pytest.raises(Occupied, match="the folder of the images; choose another"):
+            vitkit.finetune(pretrained, data, workdir=photos, **settings)
+    with pytest.raises(Occupied, match="the folder of the images; choose another"):
+        vitkit.train("scratch", photos, workdir=photos)
+    assert {path.name for path in photos.iterdir()} == {"cat", "dog"}
+
+
 def test_a_class_that_is_not_measured_is_named(pretrained, folder, tmp_path, capsys):
     """One of two images of a class is set aside to test on, and the other one cannot be left out."""
     photos = folder({f"cat/{i}.png": 40 + i for i in range(30)} | {"dog/0.png": 9, "dog/1.png": 8})

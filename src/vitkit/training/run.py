@@ -268,6 +268,16 @@ def default_run_dir(data: str, kind: str) -> Path:
     return folder
 
 
+def check_apart(workdir: Path | None, data: str) -> None:
+    """Raises Occupied if a run was given the folder of its images as its directory."""
+    if workdir is None or not data or is_address(data) or not Path(data).is_dir():
+        return
+    if workdir.is_dir() and workdir.samefile(data):
+        raise Occupied(
+            f"`workdir` is {workdir}, the folder of the images; choose another one for the model"
+        )
+
+
 def tidied(data: str) -> str:
     """Normalise the path of a data set, removing "./" and a trailing slash, so that `photos/`, as a shell
     completes it, continues a run on `photos`."""

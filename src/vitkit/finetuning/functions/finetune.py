@@ -37,6 +37,7 @@ from vitkit.system.processes.watchdog import PATIENCE
 from vitkit.system.span import Span
 from vitkit.system.storage.files import nearest
 from vitkit.training import (
+    check_apart,
     counting_as_typed,
     default_run_dir,
     dotted,
@@ -282,6 +283,9 @@ def finetune(
         BadData: If no classifier can be made of the images.
         Interrupted: If the run was asked to stop, and has saved itself.
     """
+    images = data or model
+    if isinstance(images, str):
+        check_apart(workdir, images)
     if masks and not normal:
         given = {
             "preset": preset != "quick", "like": like != "paper", "portable": portable, "select": select,

@@ -29,7 +29,7 @@ from vitkit.training.grids.transfer_protocol import Transfer, transfer
 from vitkit.training.loop import run_recipe
 from vitkit.training.record.history import Recorded, read_run
 from vitkit.training.reports.report import report as report_of_run
-from vitkit.training.run import default_run_dir, tidied
+from vitkit.training.run import check_apart, default_run_dir, tidied
 from vitkit.weights import Classifier, MadeModel, load
 
 if TYPE_CHECKING:
@@ -204,6 +204,7 @@ def train(
     values = regularisation(regularise, weight_decays, dropouts, label_smoothings)
     images = tidied(recipe.data.source)
     recipe = replace(recipe, data=replace(recipe.data, source=images))
+    check_apart(workdir, images)
     run_dir = workdir or default_run_dir(images, recipe.name)
     page = run_dir / "report.html"
     with process_group(device, patience):
