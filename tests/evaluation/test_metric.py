@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from margins import at_least
 
 from vitkit.evaluation import COUNT, NATS, SHARE, Metric, Unit, wilson
 from vitkit.evaluation.metrics.metric import (
@@ -71,6 +72,20 @@ def test_percentiles_hold_the_middle_95_percent():
     assert interval_of(np.linspace(0.2, 0.3, 101), 10**9) == pytest.approx((0.2025, 0.2975))
 
 
+@pytest.mark.parametrize("units", [2, 3, 4, 5])
+def test_an_interval_of_very_few_holds_the_mean(units):
+    """Of two units, resampled means are the two and their middle: no percentiles of them are 95 % of anything."""
+    random = np.random.default_rng(units)
+    held = 0
+    for _ in range(300):
+        seen = random.beta(8, 2, units)
+        means = seen[random.integers(0, units, (500, units))].mean(1)
+        low, high = interval_of(means, units, SHARE)
+        assert 0 <= low < high <= 1
+        held += low <= 0.8 <= high
+    at_least(held / 300, 0.86)
+
+
 def test_turned_percentiles_are_as_far_on_the_other_side_and_never_below_0():
     values = np.arange(1001.0)
     assert basic_percentiles(600, values, 10**9) == pytest.approx((225, 1175))
@@ -85,7 +100,7 @@ def test_a_mean_has_the_interval_that_theory_gives_it():
     def figures(rows):
         return np.array([numbers[rows].mean(), numbers[rows].max()])
 
-    units = {"mean": SHARE, "most": SHARE}
+    units = {"mean": UNITS["number"], "most": UNITS["number"]}
     mean, most = with_intervals(units, figures, len(numbers))
     assert (mean.value, most.value) == (numbers.mean(), numbers.max())
     assert len(resampled(figures, len(numbers))) == 1000

@@ -191,7 +191,7 @@ def calibration_interval(
     _, high = percentiles(others, independent)
     if error <= perfect_error(confidence, groups):
         low = 0.0
-    return min(low, error), max(high, error)
+    return min(low, error), min(max(high, error), 1.0)
 
 
 def perfect_error(confidence: np.ndarray, groups: np.ndarray | None = None) -> float:

@@ -141,7 +141,10 @@ def classification(given: Answers) -> list[Metric]:
         values = figures(np.arange(len(given))).tolist()
         independent = group_count(len(given), given.groups)
         others = resampled(figures, len(given), groups=given.groups)
-        intervals = [interval_of(column, independent) for column in others.T]
+        intervals = [
+            interval_of(column, independent, unit)
+            for column, unit in zip(others.T, RESAMPLED.values(), strict=True)
+        ]
         intervals[0] = balanced(given).interval
         if intervals[2] is not None:
             intervals[2] = calibration_interval(

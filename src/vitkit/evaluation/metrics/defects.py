@@ -256,7 +256,7 @@ def detection(
         draws = draws[np.isfinite(draws)]  # of few images of a kind, some draws have none
         interval = None
         if len(draws):
-            interval = interval_of(draws, group_count(len(excess), groups))
+            interval = interval_of(draws, group_count(len(excess), groups), SHARE)
         metrics.append(Metric("auroc", auroc(excess, is_bad), SHARE, interval))
     for name, of_kind, is_wrong in (
         ("false_alarms", ~is_bad & is_new, excess > 0),

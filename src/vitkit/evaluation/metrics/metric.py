@@ -384,7 +384,10 @@ def with_intervals(
     if finite:
         independent = group_count(count, groups)
         columns = resampled(figures, count, groups=groups).T
-        intervals = [interval_of(column, independent) for column in columns]
+        intervals = [
+            interval_of(column, independent, unit)
+            for column, unit in zip(columns, units.values(), strict=True)
+        ]
         if fewer > 1:
             known = zip(units.values(), values, intervals, strict=True)
             intervals = [widened(*each, math.sqrt(fewer)) for each in known]
@@ -394,13 +397,23 @@ def with_intervals(
     return metrics
 
 
-def interval_of(values: np.ndarray, units: int) -> tuple[float, float] | None:
-    """The interval of R resampled values; `units` is the number of independent images or groups. None if all
-    values are equal, as for a single image or if every answer is right: then they say nothing about other images.
-    None also if any value is not finite, such as the R² of equal targets."""
+def interval_of(
+    values: np.ndarray, units: int, unit: Unit | None = None
+) -> tuple[float, float] | None:
+    """The interval of R resampled values, within what is possible in their unit; `units` is the number of
+    independent images or groups. None if all values are equal, as for a single image or if every answer is right:
+    then they say nothing about other images. None also if any value is not finite, such as the R² of equal
+    targets."""
     if not np.isfinite(values).all() or np.ptp(values) < SAME:
         return None
-    return percentiles(values, units)
+    low, high = percentiles(values, units)
+    if unit in (NATS, SQUARED_ERROR, ERROR):
+        low = max(low, 0.0)
+    elif unit == SHARE:
+        low, high = max(low, 0.0), min(high, 1.0)
+    elif unit == CORRELATION:  # R², which is one here, has no lower bound
+        high = min(high, 1.0)
+    return low, high
 
 
 def widened(
@@ -424,15 +437,24 @@ def widened(
     return low, high
 
 
+FEW = 5  # independent images or groups
+
+
 def percentiles(values: np.ndarray, units: int) -> tuple[float, float]:
     """The 95 % interval of R resampled values; `units` is the number of independent images or groups.
 
     With many units it is the central 95 % of the values. Resampling few units gives values that vary too
     little, so the interval is widened (Hesterberg 2015, "What teachers should know about the bootstrap",
-    the expanded percentile interval).
+    the expanded percentile interval). No percentiles would be far enough apart of fewer than FEW units, as no
+    value lies outside of theirs: Student's interval for a mean holds it in 90 to 96 % of cases there, and
+    percentiles in 47 to 88 %.
     """
     from scipy.special import ndtr
 
+    if 1 < units < FEW:
+        half = student(units) * float(values.std()) * math.sqrt(units / (units - 1))
+        middle = float(values.mean())
+        return middle - half, middle + half
     outside = float(ndtr(-math.sqrt(units / max(units - 1, 1)) * student(units)))
     low, high = np.quantile(values, (outside, 1 - outside))
     return float(low), float(high)

@@ -65,7 +65,7 @@ def overlap(
     draws = draws[np.isfinite(draws)]  # of few images, some draws have no region
     interval = None
     if len(draws):
-        interval = interval_of(draws, group_count(len(known), groups))
+        interval = interval_of(draws, group_count(len(known), groups), SHARE)
     return Metric("aupro", value, SHARE, interval)
 
 
