@@ -92,7 +92,7 @@ def with_labels(
     `new_head`, the model gets a new head of zeros. Raises VitkitError if the names are not a list, or if
     most of the model's own classes are among them although their number differs.
     """
-    labels = _checked_names(labels)
+    labels = checked_names(labels)
     classes = classifier.model.config.classes
     if new_head or not classes:
         return adopt(classifier, labels=labels, new_head=True)
@@ -113,7 +113,7 @@ def with_labels(
     return adopt(classifier, labels=labels, new_head=True)
 
 
-def _checked_names(labels: Sequence[str]) -> tuple[str, ...]:
+def checked_names(labels: Sequence[str]) -> tuple[str, ...]:
     """A user's names of classes. Raises VitkitError unless they are a list of unique names."""
     check_labels(labels)
     if not isinstance(labels, Iterable):

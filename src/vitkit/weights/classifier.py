@@ -28,7 +28,7 @@ from vitkit.models import (
 )
 from vitkit.models.construction import blueprint
 from vitkit.system.console.text import printable_name, some
-from vitkit.system.errors import BadSettings, BadWeights, Unsupported
+from vitkit.system.errors import BadSettings, BadWeights, Unsupported, WrongArgument
 from vitkit.system.storage.private import public
 from vitkit.weights.licenses import License, license_to_json
 from vitkit.weights.origins import checked_origin
@@ -321,6 +321,16 @@ def check_labels(labels: Iterable[str]) -> None:
     if isinstance(labels, str):
         raise BadSettings(
             f"labels is {labels!r}, one string; give a list of names, one for each class"
+        )
+
+
+def check_preprocessing(preprocessing: object) -> None:
+    """Raise VitkitError for anything but a Preprocessing."""
+    if not isinstance(preprocessing, Preprocessing):
+        kind = type(preprocessing).__name__
+        raise WrongArgument(
+            f"preprocessing is of type {kind}; give a vitkit.Preprocessing, such as "
+            "vitkit.Preprocessing(size=(224, 224))"
         )
 
 
