@@ -1,5 +1,6 @@
 """From pictures to probabilities: three steps, the same ones for every room."""
 
+import importlib.util
 import json
 from copy import deepcopy
 from dataclasses import replace
@@ -13,8 +14,8 @@ from PIL import Image
 
 from vitkit.data import Preprocessing, open_image
 from vitkit.models import create, vit
-from vitkit.system.errors import BadImage
-from vitkit.weights import Classifier, License, adopt, imagenet_labels, load, save
+from vitkit.system.errors import BadImage, Unsupported
+from vitkit.weights import Classifier, License, adopt, format_of, imagenet_labels, load, save
 from vitkit.weights.proof import convert_weights
 
 ACTIVATIONS = {
@@ -112,6 +113,41 @@ def test_the_activation_is_saved_for_transformers_too(classifier, activation, tm
     assert load(tmp_path / "model", quiet=True).activation == activation
     edit(tmp_path / "model", vitkit=None)  # as Transformers writes it
     assert load(tmp_path / "model", quiet=True).activation == activation
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_a_model_of_one_output_opens_in_transformers_too(classifier, activation, tmp_path):
+    """Transformers refuses a single class whose problem is single_label_classification."""
+    single = replace(classifier.model.config, classes=1)
+    model = create(single, seed=0)
+    torch.nn.init.normal_(model.head.weight)
+    one = Classifier(model.eval(), classifier.preprocessing, ("yes",), activation=activation)
+    save(one, tmp_path / "model")
+    assert load(tmp_path / "model", quiet=True).activation == activation
+    if importlib.util.find_spec("transformers"):
+        proof = convert_weights(one, tmp_path / "converted", "huggingface")
+        assert proof.library and proof.largest < 1e-4
+
+
+def test_a_head_without_names_has_numbers_in_transformers(classifier, tmp_path):
+    """Without them it would open the model without its head."""
+    save(replace(classifier, labels=()), tmp_path / "model")
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    assert config["id2label"] == {"0": "0", "1": "1", "2": "2", "3": "3"}
+
+
+def test_what_another_library_refuses_is_not_written(classifier, tmp_path, monkeypatch):
+    def refuses(classifier, path):
+        raise ValueError("no such model")
+
+    format = format_of("huggingface", classifier.model.config)
+    broken = replace(format, open_elsewhere=refuses)
+    monkeypatch.setattr("vitkit.weights.proof.format_of", lambda *given: broken)
+    with pytest.raises(
+        Unsupported, match="transformers refuses the model .ValueError: no such model"
+    ):
+        convert_weights(classifier, tmp_path / "converted", "huggingface")
+    assert not (tmp_path / "converted").exists()
 
 
 def test_a_problem_that_nobody_knows_is_taken_as_softmax_and_said(classifier, tmp_path, capsys):
