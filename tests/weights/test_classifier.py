@@ -14,7 +14,7 @@ from PIL import Image
 
 from vitkit.data import Preprocessing, open_image
 from vitkit.models import create, vit
-from vitkit.system.errors import BadImage, Unsupported
+from vitkit.system.errors import BadImage, BadSettings, Unsupported
 from vitkit.weights import Classifier, License, adopt, format_of, imagenet_labels, load, save
 from vitkit.weights.proof import convert_weights
 
@@ -210,6 +210,37 @@ def test_labels_that_do_not_fit_the_head_are_refused(classifier, tmp_path):
         adopt(classifier, labels="abc")
     save(replace(classifier, labels=()), tmp_path / "model")
     assert load(tmp_path / "model", quiet=True).labels == ("0", "1", "2", "3")
+
+
+def test_labels_are_copied_to_a_tuple_of_strings(classifier):
+    names = ["w", "x", "y", "z"]
+    for given in (names, np.array(names), (name for name in names)):
+        copied = replace(classifier, labels=given)
+        assert copied.labels == ("w", "x", "y", "z")
+        assert {type(label) for label in copied.labels} == {str}
+    copied = replace(classifier, labels=names)
+    names[0] = "other"
+    names.append("fifth")
+    assert copied.labels == ("w", "x", "y", "z")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"labels": (1, 2, 3, 4)}, "labels holds 1, which is not a string"),
+        ({"labels": np.arange(4)}, "labels holds .*0.*, which is not a string"),
+        ({"labels": {"a": 0, "b": 1, "c": 2, "d": 3}}, "labels is a dict; give a list of names"),
+        ({"labels": set("abcd")}, "labels is a set; give a list of names"),
+        ({"labels": None}, "labels is None; give a list of names"),
+        ({"preprocessing": None}, "preprocessing is of type NoneType"),
+        ({"preprocessing": {"size": 16}}, "preprocessing is of type dict"),
+        ({"model": "B/16"}, "the model is of type str; give a network"),
+        ({"model": None}, "the model is of type NoneType; give a network"),
+    ],
+)
+def test_wrong_parts_of_a_classifier_are_refused(classifier, wrong, sentence):
+    with pytest.raises(BadSettings, match=sentence):
+        replace(classifier, **wrong)
 
 
 def test_a_described_string_of_labels_is_refused(classifier, tmp_path):
