@@ -15,6 +15,7 @@ from PIL import Image
 from vitkit.data import Preprocessing, open_image
 from vitkit.models import create, vit
 from vitkit.system.errors import BadImage, BadSettings, Unsupported
+from vitkit.system.machine import autocast
 from vitkit.weights import Classifier, License, adopt, format_of, imagenet_labels, load, save
 from vitkit.weights.proof import convert_weights
 
@@ -94,6 +95,28 @@ def test_features_are_what_the_head_reads(classifier, images):
 def test_logits_are_float32_whatever_computes_them(classifier, images):
     with torch.autocast("cpu", torch.bfloat16):
         assert classifier.logits(images).dtype == torch.float32
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+def test_a_converted_model_answers_in_float32(classifier, images, dtype):
+    expected = classifier.logits(images)
+    classifier.model.to(dtype)
+    logits = classifier.logits(images)
+    assert logits.dtype == torch.float32
+    torch.testing.assert_close(logits, expected, atol=0.2, rtol=0)
+    assert classifier.features(images).dtype == torch.float32
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_the_default_type_of_pytorch_does_not_matter(classifier, images, precision):
+    expected = classifier.logits(images)
+    torch.set_default_dtype(torch.float64)
+    try:
+        with autocast(torch.device("cpu"), precision):
+            logits = classifier.logits(images)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    torch.testing.assert_close(logits, expected, atol=0.2, rtol=0)
 
 
 def test_probabilities_follow_the_activation(classifier, images):
