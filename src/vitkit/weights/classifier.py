@@ -29,6 +29,7 @@ from vitkit.models import (
 from vitkit.models.construction import blueprint
 from vitkit.system.console.text import printable_name, some
 from vitkit.system.errors import BadSettings, BadWeights, Unsupported, WrongArgument
+from vitkit.system.machine import check_device
 from vitkit.system.storage.private import public
 from vitkit.weights.licenses import License, license_to_json
 from vitkit.weights.origins import checked_origin
@@ -124,7 +125,9 @@ class Classifier:
         return next(self.model.parameters()).device
 
     def to(self, device: torch.device | str) -> "Classifier":
-        """The classifier with its model on a device. Like nn.Module.to, this moves the model itself."""
+        """The classifier with its model on a device. Like nn.Module.to, this moves the model itself. Raises
+        VitkitError for a device that this machine does not have."""
+        check_device(device)
         return replace(self, model=self.model.to(device))
 
     def for_inference(self) -> "Classifier":

@@ -120,8 +120,8 @@ class Overrides(Messages, total=False):
     across. Default: the model's own, which for published models is the patch size."""
     channels: int | None
     """Channels of the images, if they are not red, green and blue: 1 for grey, 4 with opacity, 12
-    for 12 bands. Weights for colours are adapted: summed for grey, repeated for more channels.
-    Default: the model's own."""
+    for 12 bands. Weights for colours are adapted: summed for grey, zeros for a fourth channel,
+    repeated for other numbers. Default: the model's own."""
     heads: int | None
     """Number of attention heads, if the file does not say it. Default: that of the published model
     of the same width."""

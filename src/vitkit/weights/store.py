@@ -28,6 +28,7 @@ from vitkit.system.console.text import printable, printable_name
 from vitkit.system.errors import BadSettings, BadWeights, VitkitError
 from vitkit.system.functions.results import ModelResult
 from vitkit.system.functions.values import read_value
+from vitkit.system.machine import check_device
 from vitkit.weights.adoption import (
     adopt,
     checked_names,
@@ -457,6 +458,7 @@ def create(
         )
     if weights is None:
         return models.create(model, device, seed, **changes)
+    check_device(device)
     if seed is not None:
         raise BadSettings("seed is for initial weights; leave it out, or leave out weights")
 
@@ -464,7 +466,7 @@ def create(
     if isinstance(model, str):
         wanted = named(model, **changes)
         asked = set(changes)
-    elif changes:
+    elif changes or not isinstance(model, ModelConfig):
         return models.create(model, **changes)  # raises an error
     else:
         wanted = model
