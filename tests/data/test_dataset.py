@@ -26,7 +26,7 @@ from vitkit.data import (
     open_splits,
     train_batches,
 )
-from vitkit.system.errors import BadImage
+from vitkit.system.errors import BadImage, BadSettings
 
 PIXELS = photograph(12, 16, 3)
 GREY = PIXELS[..., 0]
@@ -306,3 +306,18 @@ def test_it_trains_evaluates_and_predicts(mine, tmp_path, vitkit):
     (tmp_path / "mine.py").write_text(SCRIPT.replace("integers(0, 100", "integers(0, 90"))
     error = vitkit(*run, code=1).replace("\n", " ")
     assert "'mine.py:squares' has changed since this run began" in error
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"target": "clas"}, "target is 'clas'; it is one of auto, class"),
+        ({"labels": "ab"}, "labels is 'ab'; give a list of names"),
+        ({"labels": 2}, "labels is 2; give a list of names"),
+    ],
+)
+def test_wrong_settings_of_a_dataset_are_refused(wrong, sentence):
+    items = [(photograph(9, 9), 0), (photograph(9, 9), 1)]
+    with pytest.raises(BadSettings, match=sentence):
+        from_dataset(items, **wrong)
+    assert from_dataset(items, labels=np.array(["a", "b"])).labels == ("a", "b")

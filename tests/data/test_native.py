@@ -98,7 +98,9 @@ def test_images_of_one_size_are_an_ordinary_batch(classifier):
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_evaluation_batches_hold_every_image_once(classifier, workers):
-    source = from_dataset([(image, i % 3) for i, image in enumerate(pictures())], labels="abc")
+    source = from_dataset(
+        [(image, i % 3) for i, image in enumerate(pictures())], labels=tuple("abc")
+    )
     batches = list(eval_batches(source, NATIVE, 4, workers))
     assert [len(batch.images) for batch in batches] == [4, 4]
     assert torch.cat([batch.indices[batch.real] for batch in batches]).tolist() == list(range(7))

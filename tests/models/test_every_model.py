@@ -26,6 +26,7 @@ from vitkit.models import (
 from vitkit.objectives import Supervised
 from vitkit.recipes import Optim
 from vitkit.recipes.optim import parameter_groups
+from vitkit.system.errors import BadSettings
 
 every_model = pytest.mark.parametrize("config", FAMILY.values(), ids=FAMILY.keys())
 
@@ -274,3 +275,25 @@ class TestOtherTools:
             block.attention.qkv.register_forward_hook(lambda *call: shapes.append(call[2].shape))
         model(batch_for(model.config))
         assert shapes == [(2, 25, 96)] * 2
+
+
+@every_model
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+@torch.no_grad()
+def test_a_converted_model_computes_in_its_type(config, dtype):
+    """Images are float32 as their preprocessing makes them."""
+    model = random_model(config)
+    images = batch_for(config)
+    expected = model(images)
+    converted = model.to(dtype)
+    logits = converted(images)
+    assert logits.dtype == dtype
+    scale = float(expected.abs().max())
+    tolerance = 1e-4 if dtype == torch.float64 else 0.1
+    assert float((logits - expected).abs().max()) < tolerance * max(scale, 1)
+    with torch.autocast("cpu", torch.bfloat16):
+        if dtype == torch.bfloat16:
+            assert converted(images).dtype == torch.bfloat16
+        else:
+            with pytest.raises(BadSettings, match=f"weights are {str(dtype)[6:]}, .*model.float"):
+                converted(images)

@@ -20,6 +20,7 @@ import vitkit
 from vitkit.cli.spelling import as_command
 from vitkit.cli.table import COMMANDS
 from vitkit.system.console.messages import Progress, heard_by, progress_of, say
+from vitkit.system.functions.override import override_all
 from vitkit.system.functions.parameters import parameters
 from vitkit.system.functions.public import alone, public
 from vitkit.system.functions.results import ModelResult, Rows
@@ -277,3 +278,55 @@ def test_a_program_is_told_every_step_of_a_run(tmp_path):
     )  # fmt: skip
     steps = [each for each in told if isinstance(each, Progress) and each.stage == "training"]
     assert [(each.done, each.total) for each in steps] == [(1, 3), (2, 3), (3, 3)]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part whose fields must go together."""
+
+    width: int = 6
+    heads: int = 3
+
+    def __post_init__(self):
+        if self.width % self.heads:
+            raise vitkit.BadSettings(f"{self.width} is not divisible by {self.heads}")
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A value with a part."""
+
+    part: Part = Part()
+    least: int = 0
+    most: int = 5
+
+    def __post_init__(self):
+        if self.least > self.most:
+            raise vitkit.BadSettings(f"{self.least} is more than {self.most}")
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"part__width": 8, "part__heads": 4}, Whole(Part(8, 4))),
+        ({"part.width": 8, "least": 7, "part.heads": 4, "most": 9}, Whole(Part(8, 4), 7, 9)),
+        ({"part__heads": 5, "part": Part(10, 2)}, Whole(Part(10, 5))),
+    ],
+)
+def test_the_order_of_settings_does_not_matter(settings, expected):
+    for items in (list(settings.items()), list(settings.items())[::-1]):
+        assert override_all("train", Whole(), dict(items)) == expected
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"part__width": 8}, "8 is not divisible by 3"),
+        ({"part__widht": 8}, "vitkit.train has no setting 'part__widht'; did you mean part__width"),
+        ({"most__width": 8}, "vitkit.train has no setting 'most__width'"),
+        ({"part__width": "8"}, "part__width is '8'; it takes a whole number"),
+    ],
+)
+def test_wrong_settings_of_a_part_are_refused(settings, sentence):
+    with pytest.raises(vitkit.BadSettings, match=sentence):
+        override_all("train", Whole(), settings)

@@ -1,5 +1,6 @@
 """From pictures to probabilities: three steps, the same ones for every room."""
 
+import importlib.util
 import json
 from copy import deepcopy
 from dataclasses import replace
@@ -13,8 +14,9 @@ from PIL import Image
 
 from vitkit.data import Preprocessing, open_image
 from vitkit.models import create, vit
-from vitkit.system.errors import BadImage
-from vitkit.weights import Classifier, License, adopt, imagenet_labels, load, save
+from vitkit.system.errors import BadImage, BadSettings, Unsupported
+from vitkit.system.machine import autocast
+from vitkit.weights import Classifier, License, adopt, format_of, imagenet_labels, load, save
 from vitkit.weights.proof import convert_weights
 
 ACTIVATIONS = {
@@ -95,6 +97,28 @@ def test_logits_are_float32_whatever_computes_them(classifier, images):
         assert classifier.logits(images).dtype == torch.float32
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+def test_a_converted_model_answers_in_float32(classifier, images, dtype):
+    expected = classifier.logits(images)
+    classifier.model.to(dtype)
+    logits = classifier.logits(images)
+    assert logits.dtype == torch.float32
+    torch.testing.assert_close(logits, expected, atol=0.2, rtol=0)
+    assert classifier.features(images).dtype == torch.float32
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_the_default_type_of_pytorch_does_not_matter(classifier, images, precision):
+    expected = classifier.logits(images)
+    torch.set_default_dtype(torch.float64)
+    try:
+        with autocast(torch.device("cpu"), precision):
+            logits = classifier.logits(images)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    torch.testing.assert_close(logits, expected, atol=0.2, rtol=0)
+
+
 def test_probabilities_follow_the_activation(classifier, images):
     logits = classifier.logits(images)
     assert torch.equal(classifier.probabilities(logits), logits.softmax(-1))
@@ -112,6 +136,41 @@ def test_the_activation_is_saved_for_transformers_too(classifier, activation, tm
     assert load(tmp_path / "model", quiet=True).activation == activation
     edit(tmp_path / "model", vitkit=None)  # as Transformers writes it
     assert load(tmp_path / "model", quiet=True).activation == activation
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_a_model_of_one_output_opens_in_transformers_too(classifier, activation, tmp_path):
+    """Transformers refuses a single class whose problem is single_label_classification."""
+    single = replace(classifier.model.config, classes=1)
+    model = create(single, seed=0)
+    torch.nn.init.normal_(model.head.weight)
+    one = Classifier(model.eval(), classifier.preprocessing, ("yes",), activation=activation)
+    save(one, tmp_path / "model")
+    assert load(tmp_path / "model", quiet=True).activation == activation
+    if importlib.util.find_spec("transformers"):
+        proof = convert_weights(one, tmp_path / "converted", "huggingface")
+        assert proof.library and proof.largest < 1e-4
+
+
+def test_a_head_without_names_has_numbers_in_transformers(classifier, tmp_path):
+    """Without them it would open the model without its head."""
+    save(replace(classifier, labels=()), tmp_path / "model")
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    assert config["id2label"] == {"0": "0", "1": "1", "2": "2", "3": "3"}
+
+
+def test_what_another_library_refuses_is_not_written(classifier, tmp_path, monkeypatch):
+    def refuses(classifier, path):
+        raise ValueError("no such model")
+
+    format = format_of("huggingface", classifier.model.config)
+    broken = replace(format, open_elsewhere=refuses)
+    monkeypatch.setattr("vitkit.weights.proof.format_of", lambda *given: broken)
+    with pytest.raises(
+        Unsupported, match="transformers refuses the model .ValueError: no such model"
+    ):
+        convert_weights(classifier, tmp_path / "converted", "huggingface")
+    assert not (tmp_path / "converted").exists()
 
 
 def test_a_problem_that_nobody_knows_is_taken_as_softmax_and_said(classifier, tmp_path, capsys):
@@ -174,6 +233,37 @@ def test_labels_that_do_not_fit_the_head_are_refused(classifier, tmp_path):
         adopt(classifier, labels="abc")
     save(replace(classifier, labels=()), tmp_path / "model")
     assert load(tmp_path / "model", quiet=True).labels == ("0", "1", "2", "3")
+
+
+def test_labels_are_copied_to_a_tuple_of_strings(classifier):
+    names = ["w", "x", "y", "z"]
+    for given in (names, np.array(names), (name for name in names)):
+        copied = replace(classifier, labels=given)
+        assert copied.labels == ("w", "x", "y", "z")
+        assert {type(label) for label in copied.labels} == {str}
+    copied = replace(classifier, labels=names)
+    names[0] = "other"
+    names.append("fifth")
+    assert copied.labels == ("w", "x", "y", "z")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"labels": (1, 2, 3, 4)}, "labels holds 1, which is not a string"),
+        ({"labels": np.arange(4)}, "labels holds .*0.*, which is not a string"),
+        ({"labels": {"a": 0, "b": 1, "c": 2, "d": 3}}, "labels is a dict; give a list of names"),
+        ({"labels": set("abcd")}, "labels is a set; give a list of names"),
+        ({"labels": None}, "labels is None; give a list of names"),
+        ({"preprocessing": None}, "preprocessing is of type NoneType"),
+        ({"preprocessing": {"size": 16}}, "preprocessing is of type dict"),
+        ({"model": "B/16"}, "the model is of type str; give a network"),
+        ({"model": None}, "the model is of type NoneType; give a network"),
+    ],
+)
+def test_wrong_parts_of_a_classifier_are_refused(classifier, wrong, sentence):
+    with pytest.raises(BadSettings, match=sentence):
+        replace(classifier, **wrong)
 
 
 def test_a_described_string_of_labels_is_refused(classifier, tmp_path):

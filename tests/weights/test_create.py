@@ -10,6 +10,7 @@ from safetensors.torch import save_file
 
 import vitkit
 from vitkit.models import vit
+from vitkit.system.errors import BadSettings, WrongArgument
 from vitkit.weights import create, format_of, load, save
 from vitkit.weights.destination import tensors_in
 
@@ -151,3 +152,34 @@ def test_channels_are_adapted_as_fine_tuning_does(published, capsys):
     bands = create(replace(CONFIG, channels=5), weights=published, quiet=True)
     kernel = colours.model.stem.project.weight
     torch.testing.assert_close(bands.stem.project.weight[:, 3], kernel[:, 0] * 3 / 5)
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda: create("mu/8", device="gpu"), "no device 'gpu' on this machine; there is"),
+        (lambda: create("mu/8", device="gpu", weights="nowhere"), "no device 'gpu'"),
+        (lambda: create("mu/8", seed="x"), "seed is 'x'; it takes a whole number"),
+        (lambda: create("mu/8", seed=2**70), "it is a whole number of at most 64 bits"),
+        (lambda: create("mu/8", quiet="no"), "quiet is 'no'; it takes True or False"),
+        (lambda: create(5, weights="nowhere"), "model is of type int; give a name"),
+        (lambda: vit(5), "name is 5; give the name of a model"),
+    ],
+)
+def test_values_that_no_model_has_are_refused(call, sentence):
+    with pytest.raises(BadSettings, match=sentence):
+        call()
+
+
+def test_a_network_can_have_shapes_alone():
+    assert next(create("mu/8", device="meta").parameters()).is_meta
+
+
+def test_paths_devices_and_networks_that_are_none_are_refused(random_classifier, tmp_path):
+    classifier = random_classifier(vit("mu/8", image=(32, 32), classes=3))
+    with pytest.raises(WrongArgument, match="path is 3; it takes a path"):
+        save(classifier, 3)
+    with pytest.raises(BadSettings, match="no device 'gpu'"):
+        classifier.to("gpu")
+    with pytest.raises(WrongArgument, match="model is of type VisionTransformer; it is a name"):
+        vitkit.convert(classifier.model, tmp_path / "there", to="timm")

@@ -1,12 +1,15 @@
 """What the user says of a file that does not say it: every hint has its effect, and is told."""
 
+import re
 from dataclasses import fields
 
 import pytest
 import torch
 from safetensors.torch import save_file
 
+import vitkit
 from vitkit.models import vit
+from vitkit.system.errors import BadSettings
 from vitkit.system.functions.parameters import docstrings
 from vitkit.system.functions.types import Messages
 from vitkit.weights import STATISTICS, Hints, Overrides, format_of, load, load_as, load_for, save
@@ -227,3 +230,57 @@ def test_overrides_are_the_hints():
     names = {field.name for field in fields(Hints)}
     assert names == Overrides.__annotations__.keys() - Messages.__annotations__.keys()
     assert names <= docstrings(Overrides).keys()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"crop": "center"}, "crop is 'center'; it is one of centre, whole, native"),
+        ({"statistics": "ImageNet"}, "statistics is 'ImageNet'; it is one of"),
+        ({"interpolation": "cubic"}, "interpolation is 'cubic'; it is one of"),
+        ({"pool": "mean"}, "pool is 'mean'; it is one of"),
+        ({"heads": "3"}, "heads is '3'; it takes a whole number"),
+        ({"heads": 3.0}, "heads is 3.0; it takes a whole number"),
+        ({"tokens": "3"}, "tokens is '3'; it takes a whole number"),
+        ({"image": "32"}, "image is '32'; it takes a whole number"),
+        ({"part": 3}, "part is 3; it takes text"),
+        ({"resize": -1}, "`resize` is -1"),
+        ({"quiet": "no"}, "quiet is 'no'; it takes True or False"),
+    ],
+)
+def test_functions_refuse_a_wrong_override_by_one_sentence_before_anything_is_read(wrong, sentence):
+    for function in (
+        lambda **settings: vitkit.load("nowhere", **settings),
+        lambda **settings: vitkit.predict("nowhere", "nowhere.png", **settings),
+        lambda **settings: vitkit.convert("nowhere", "there", to="timm", **settings),
+        lambda **settings: vitkit.evaluate("nowhere", "nowhere", **settings),
+        lambda **settings: vitkit.probe("nowhere", "nowhere", **settings),
+    ):
+        with pytest.raises(BadSettings, match=f"^{re.escape(sentence)}"):
+            function(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"preprocessing": {"size": 32}}, "preprocessing is of type dict"),
+        ({"labels": "abc"}, "labels is 'abc', one string"),
+        ({"labels": [1, 2, 3]}, "labels holds 1, which is not a string"),
+        ({"new_head": "yes"}, "new_head is 'yes'; it takes True or False"),
+        ({"new_head": True}, "new_head is for other classes"),
+    ],
+)
+def test_load_refuses_wrong_values_before_anything_is_read(wrong, sentence):
+    with pytest.raises(BadSettings, match=sentence):
+        load("nowhere", **wrong)
+
+
+def test_overrides_of_a_loaded_model_are_refused(random_classifier, tmp_path):
+    classifier = random_classifier(SMALL)
+    for function in (
+        lambda **settings: vitkit.convert(classifier, tmp_path / "there", to="timm", **settings),
+        lambda **settings: vitkit.show(classifier, **settings),
+        lambda **settings: vitkit.probe(classifier, "digits", **settings),
+    ):
+        with pytest.raises(BadSettings, match="already loaded"):
+            function(crop="whole")

@@ -34,10 +34,10 @@ from vitkit.weights import (
     Hints,
     ModelLike,
     Overrides,
+    classifier_of,
     find_published,
     hints_of,
     license_to_json,
-    load_as,
     no_answer,
 )
 from vitkit.weights.hints import CREATE
@@ -132,10 +132,7 @@ def show(
     config = _architecture(model, hints)
     classifier = None
     if config is None:
-        loaded = model
-        if not isinstance(loaded, Classifier):
-            loaded = load_as(loaded, hints, quiet=json)
-        classifier = loaded
+        classifier = classifier_of(model, hints, quiet=json)
         config = classifier.model.config
     if draw:
         write_architecture(draw, config)

@@ -22,6 +22,8 @@ from vitkit.models.tiling import Grid
 from vitkit.models.vision_transformer import VisionTransformer
 from vitkit.models.zoo import ModelConfig, named
 from vitkit.system.errors import BadSettings, BadWeights, Unsupported, WrongArgument
+from vitkit.system.functions.values import read_value
+from vitkit.system.machine import check_device
 
 Model = VisionTransformer | ResNet | LeNet
 MODELS = {ViTConfig: VisionTransformer, ResNetConfig: ResNet, LeNetConfig: LeNet}
@@ -30,6 +32,9 @@ KINDS: dict[str, type[ViTConfig] | type[ResNetConfig] | type[LeNetConfig]] = {
 }
 # Layers whose weight is a kernel, the part that weight decay applies to if it excludes other parameters.
 KERNEL_LAYERS = (nn.Linear, nn.Conv2d, Conv)
+# The seeds that PyTorch's generators accept
+LEAST_SEED = -(2**63)
+LARGEST_SEED = 2**64 - 1
 AnyModel = TypeVar("AnyModel", bound=Model)
 
 
@@ -42,8 +47,12 @@ def create(
     """A model with the official initial weights: `create("B/16", classes=10)` or `create(config)`.
 
     `seed` makes the weights reproducible on every device and does not change torch's own generator.
-    Raises VitkitError for an unknown name or setting, WrongArgument for another type.
+    Raises VitkitError for an unknown name, setting or device, WrongArgument for another type.
     """
+    check_device(device)
+    seed = read_value("seed", int | None, seed)
+    if seed is not None and not LEAST_SEED <= seed <= LARGEST_SEED:
+        raise BadSettings(f"seed is {seed}; it is a whole number of at most 64 bits")
     if isinstance(model, str):
         config = named(model, **changes)
     elif changes:

@@ -1,4 +1,5 @@
-"""Parts that the models share: the dense layer, the initialisation of layers, and the check of images.
+"""Parts that the models share: the dense layer, the initialisation of layers, and the check and the
+type of images.
 
 A dense layer computes x Wᵀ + b by the fastest method on this machine. In float32 on a CPU this is
 PyTorch or oneDNN, whichever system/matmul.py measured to be faster. On other devices, in other dtypes
@@ -189,3 +190,33 @@ def check_images(images: Tensor, channels: int) -> None:
             f"images must be floating point, normalised, of shape (batch, {channels}, height, "
             f"width); these are {images.dtype} of shape {tuple(images.shape)}"
         )
+
+
+def in_type_of_weights(images: Tensor, layer: nn.Module) -> Tensor:
+    """Images in the floating type of the weights of the model's first layer, so that a model computes in the
+    type that it was converted to.
+
+    Under autocast, which chooses the type of each operation, images are unchanged unless they are float64,
+    which autocast ignores. Raises VitkitError for weights that autocast cannot combine with its own type,
+    such as float16 with bfloat16.
+    """
+    weights = next(layer.parameters()).dtype
+    if images.dtype == weights == torch.float32:  # nearly always
+        return images
+    device = images.device.type
+    if not torch.is_autocast_enabled(device):
+        return images.to(weights)
+    chosen = torch.get_autocast_dtype(device)
+    if weights not in (torch.float32, chosen):
+        raise BadSettings(
+            f"the model's weights are {_name_of(weights)}, which do not go together with computing in "
+            f"{_name_of(chosen)}; convert them by model.float(), or compute with precision='float32'"
+        )
+    if images.dtype == torch.float64:  # if that is PyTorch's default type
+        return images.to(weights)
+    return images
+
+
+def _name_of(dtype: torch.dtype) -> str:
+    """The name of a type in messages: "float16"."""
+    return str(dtype).removeprefix("torch.")

@@ -29,6 +29,7 @@ from vitkit.models.layers import (
     Dense,
     build_norm,
     check_images,
+    in_type_of_weights,
     init_children,
     init_head,
     lecun_normal_,
@@ -171,6 +172,7 @@ class VisionTransformer(nn.Module):
         be cut into patches.
         """
         check_images(images, self.config.channels)
+        images = in_type_of_weights(images, self.stem)
         x = self.stem(images)  # (B, D, h, w)
         return x.flatten(2).mT  # (B, N, D)
 

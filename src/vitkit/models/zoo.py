@@ -9,7 +9,7 @@ from vitkit.models.ancestors.backbone import DIALECTS, UNITS, Backbone, ResNetCo
 from vitkit.models.ancestors.lenet import LeNetConfig
 from vitkit.models.config import ViTConfig
 from vitkit.models.tiling import Grid, as_pair
-from vitkit.system.errors import BadSettings
+from vitkit.system.errors import BadSettings, WrongArgument
 
 ModelConfig = ViTConfig | ResNetConfig | LeNetConfig
 AnyConfig = TypeVar("AnyConfig", ViTConfig, ResNetConfig, LeNetConfig)
@@ -101,6 +101,8 @@ def vit(name: str, **changes) -> ViTConfig:
     The default image is 224 x 224, or the next smaller size that whole patches cover. Raises VitkitError
     for a name that does not exist.
     """
+    if not isinstance(name, str):
+        raise WrongArgument(f"name is {name!r}; give the name of a model, such as 'B/16'")
     match = VIT_NAME.fullmatch(short_name(name))
     if not match or match["size"] not in SIZES:
         raise BadSettings(no_such_model(name))

@@ -83,6 +83,44 @@ def _quota(control_group: Path) -> int | None:
     return max(1, int(quota) // int(period))
 
 
+def _devices() -> list[str]:
+    """The kinds of devices of this machine, the best first."""
+    import torch
+
+    devices = ["cpu"]
+    if torch.backends.mps.is_available():
+        devices.insert(0, "mps")
+    if torch.cuda.is_available():
+        devices.insert(0, "cuda")
+    return devices
+
+
+def check_device(name: "str | torch.device") -> None:
+    """Raise VitkitError, with the available devices, for one to which a model cannot be moved on this machine.
+    It can be moved to "meta", PyTorch's device without memory."""
+    if str(name) != "meta":
+        _check_available(name)
+
+
+def _check_available(name: "str | torch.device") -> None:
+    """Raise VitkitError, with the available devices, for one that this machine does not have."""
+    import torch
+
+    # "cuda:1" is kind "cuda", index "1"
+    name = str(name)
+    kind, _, index = name.partition(":")
+    count = 1
+    if kind == "cuda":
+        count = torch.cuda.device_count()
+    index = index or "0"
+    devices = _devices()
+    if kind not in devices or not index.isdecimal() or int(index) >= count:
+        known = ", ".join(devices)
+        if count > 1:
+            known += f" (0 to {count - 1})"
+        raise BadSettings(f"no device {name!r} on this machine; there is {known}")
+
+
 def pick_device(name: "str | torch.device" = "auto") -> "torch.device":
     """The named device, or for "auto" the best available one: CUDA, then Apple's MPS, then the CPU.
 
@@ -94,32 +132,16 @@ def pick_device(name: "str | torch.device" = "auto") -> "torch.device":
     """
     import torch
 
-    name = str(name)
-
-    # Available devices, the best first
-    devices = ["cpu"]
-    if torch.backends.mps.is_available():
-        devices.insert(0, "mps")
-    if torch.cuda.is_available():
-        devices.insert(0, "cuda")
-
     # The device that the name means
+    name = str(name)
+    devices = _devices()
     if name == "auto":
         name = devices[0]
     if name == "cuda" and "cuda" in devices and "LOCAL_RANK" in os.environ:
         name = f"cuda:{os.environ['LOCAL_RANK']}"
 
-    # Whether it exists: "cuda:1" is kind "cuda", index "1"
-    kind, _, index = name.partition(":")
-    count = 1
-    if kind == "cuda":
-        count = torch.cuda.device_count()
-    index = index or "0"
-    if kind not in devices or not index.isdecimal() or int(index) >= count:
-        known = ", ".join(devices)
-        if count > 1:
-            known += f" (0 to {count - 1})"
-        raise BadSettings(f"no device {name!r} on this machine; there is {known}")
+    _check_available(name)
+    kind = name.partition(":")[0]
     if kind == "cuda":
         torch.backends.cudnn.allow_tf32 = False
         # pytorch/pytorch#196678: NaN for queries with logits far below zero. Occurred in a run with 64

@@ -29,11 +29,11 @@ from .functions.zoo import ModelList as ModelList
 from .functions.zoo import PublishedList as PublishedList
 from .functions.zoo import list_models as list_models
 from .given import ModelLike as ModelLike
-from .given import Overrides as Overrides
 from .given import classifier_of as classifier_of
 from .given import classifier_with_head as classifier_with_head
-from .given import hints_of as hints_of
 from .hints import Hints as Hints
+from .hints import Overrides as Overrides
+from .hints import hints_of as hints_of
 from .licenses import License as License
 from .licenses import license_to_json as license_to_json
 from .made_model import MadeModel as MadeModel

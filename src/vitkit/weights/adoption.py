@@ -5,7 +5,7 @@ Legend: C channels of the new images, D filters, k side of a kernel.
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import cycle, islice
 
@@ -16,7 +16,7 @@ from vitkit.data import Preprocessing
 from vitkit.models import LeNetConfig, Model, ModelConfig, ViTConfig, as_pair, build, resized
 from vitkit.system.console.text import counted
 from vitkit.system.errors import BadSettings
-from vitkit.weights.classifier import Classifier, check_labels, check_own_weights
+from vitkit.weights.classifier import Classifier, check_own_weights, checked_labels
 from vitkit.weights.outputs import counted_classes
 
 COLOURS = 3
@@ -45,7 +45,7 @@ def adopt(
     for a model that was made for inference or that another library changed.
     """
     if labels is not None:
-        check_labels(labels)
+        labels = checked_labels(labels)
     model = classifier.model
     check_own_weights(model)
     preprocessing = classifier.preprocessing
@@ -54,7 +54,7 @@ def adopt(
     # A new head
     if labels is None:
         labels = classifier.labels
-    elif new_head or tuple(labels) != classifier.labels:
+    elif new_head or labels != classifier.labels:
         old = model
         model = with_new_head(old, len(labels))
         sentences += _head_sentences(old, model)
@@ -92,7 +92,7 @@ def with_labels(
     `new_head`, the model gets a new head of zeros. Raises VitkitError if the names are not a list, or if
     most of the model's own classes are among them although their number differs.
     """
-    labels = _checked_names(labels)
+    labels = checked_names(labels)
     classes = classifier.model.config.classes
     if new_head or not classes:
         return adopt(classifier, labels=labels, new_head=True)
@@ -113,26 +113,15 @@ def with_labels(
     return adopt(classifier, labels=labels, new_head=True)
 
 
-def _checked_names(labels: Sequence[str]) -> tuple[str, ...]:
+def checked_names(labels: Sequence[str]) -> tuple[str, ...]:
     """A user's names of classes. Raises VitkitError unless they are a list of unique names."""
-    check_labels(labels)
-    if not isinstance(labels, Iterable):
-        raise BadSettings(f"labels is {labels!r}; give a list of names, one for each class")
-    if isinstance(labels, Set | Mapping):  # without an order, or with one that is not meant
-        kind = type(labels).__name__
-        raise BadSettings(f"labels is a {kind}; give a list of names, in the order of the classes")
-    names = tuple(labels)
+    names = checked_labels(labels)
     if not names:
         raise BadSettings("labels is empty; give a list of names, one a class")
-    for name in names:
-        if not isinstance(name, str):
-            raise BadSettings(
-                f"labels holds {name!r}, which is not a string; give a name for each class"
-            )
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
         raise BadSettings(f"labels holds {twice[0]!r} twice; every class needs a name of its own")
-    return tuple(str(name) for name in names)  # converts numpy's strings
+    return names
 
 
 def with_new_head(model: Model, classes: int) -> Model:

@@ -5,7 +5,7 @@ Legend: B batch, K classes, h w pixels of a prepared image.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
@@ -28,7 +28,8 @@ from vitkit.models import (
 )
 from vitkit.models.construction import blueprint
 from vitkit.system.console.text import printable_name, some
-from vitkit.system.errors import BadSettings, BadWeights, Unsupported
+from vitkit.system.errors import BadSettings, BadWeights, Unsupported, WrongArgument
+from vitkit.system.machine import check_device
 from vitkit.system.storage.private import public
 from vitkit.weights.licenses import License, license_to_json
 from vitkit.weights.origins import checked_origin
@@ -69,7 +70,15 @@ class Classifier:
         if self.activation not in get_args(Activation):
             choices = ", ".join(get_args(Activation))
             raise BadSettings(f"activation is {self.activation!r}; it is one of {choices}")
-        check_labels(self.labels)
+        if not isinstance(self.model, nn.Module):
+            kind = type(self.model).__name__
+            raise WrongArgument(
+                f"the model is of type {kind}; give a network, such as vitkit.create returns; vitkit.load "
+                "opens a file with its preprocessing and labels"
+            )
+        check_preprocessing(self.preprocessing)
+        # A copy, so that later changes of the caller's list have no effect
+        object.__setattr__(self, "labels", checked_labels(self.labels))
         config = getattr(self.model, "config", None)
         if self.preprocessing.is_native and isinstance(config, ModelConfig):
             check_native(config, self.preprocessing.patch)
@@ -116,7 +125,9 @@ class Classifier:
         return next(self.model.parameters()).device
 
     def to(self, device: torch.device | str) -> "Classifier":
-        """The classifier with its model on a device. Like nn.Module.to, this moves the model itself."""
+        """The classifier with its model on a device. Like nn.Module.to, this moves the model itself. Raises
+        VitkitError for a device that this machine does not have."""
+        check_device(device)
         return replace(self, model=self.model.to(device))
 
     def for_inference(self) -> "Classifier":
@@ -316,11 +327,34 @@ def has_head_of_zeros(model: nn.Module) -> bool:
     return not any(bool(weight.any()) for weight in weights)
 
 
-def check_labels(labels: Iterable[str]) -> None:
-    """Raise VitkitError for a single string, because its letters would become the labels."""
+def checked_labels(labels: Iterable[str]) -> tuple[str, ...]:
+    """Names of classes as a tuple. Raises VitkitError unless they are strings in a list or something else with
+    an order; a single string is refused, because its letters would become the labels."""
     if isinstance(labels, str):
         raise BadSettings(
             f"labels is {labels!r}, one string; give a list of names, one for each class"
+        )
+    if not isinstance(labels, Iterable):
+        raise BadSettings(f"labels is {labels!r}; give a list of names, one for each class")
+    if isinstance(labels, Set | Mapping):  # without an order, or with one that is not meant
+        kind = type(labels).__name__
+        raise BadSettings(f"labels is a {kind}; give a list of names, in the order of the classes")
+    names = tuple(labels)
+    for name in names:
+        if not isinstance(name, str):
+            raise BadSettings(
+                f"labels holds {name!r}, which is not a string; give a name for each class"
+            )
+    return tuple(str(name) for name in names)  # converts numpy's strings
+
+
+def check_preprocessing(preprocessing: object) -> None:
+    """Raise VitkitError for anything but a Preprocessing."""
+    if not isinstance(preprocessing, Preprocessing):
+        kind = type(preprocessing).__name__
+        raise WrongArgument(
+            f"preprocessing is of type {kind}; give a vitkit.Preprocessing, such as "
+            "vitkit.Preprocessing(size=(224, 224))"
         )
 
 

@@ -86,25 +86,20 @@ def check_reading(source: Path | str, tolerance: float = TOLERANCE) -> LibraryRe
     if has_head_of_zeros(classifier.model):
         return None
     try:
-        elsewhere = format.open_elsewhere(classifier, path)
-        if elsewhere is None:
-            return None
-        largest, scale = _compare_logits(classifier, classifier.model, elsewhere.model.float())
-    except Exception as error:
-        # Any exception of another library, for a directory or images that it does not support
-        reason = printable(f"{type(error).__name__}: {error}".splitlines()[0], 200)
-        say_detail(f"not compared with {format.library}'s own reading of {source}: {reason}")
+        reading = _compare_with_library(classifier, classifier.model, format, path)
+    except Unsupported as error:
+        say_detail(f"not compared with {format.library}'s own reading of {source}: {error}")
         return None
-    if not isfinite(largest):
+    if reading is None or not isfinite(reading.largest):
         return None
-    if largest > tolerance * max(scale, 1):
+    if reading.largest > tolerance * max(reading.scale, 1):
         raise BadWeights(
-            f"vitkit and {elsewhere.library} read {source} differently: the logits differ by "
-            f"{largest:.1e} (the largest is {scale:.3g}). Either its config.json belongs to other weights, "
-            "or vitkit misreads it: then please report it with its config.json. `approximate` converts it "
-            "as vitkit reads it"
+            f"vitkit and {reading.library} read {source} differently: the logits differ by "
+            f"{reading.largest:.1e} (the largest is {reading.scale:.3g}). Either its config.json belongs to "
+            "other weights, or vitkit misreads it: then please report it with its config.json. "
+            "`approximate` converts it as vitkit reads it"
         )
-    return LibraryReading(elsewhere.library, largest, scale)
+    return reading
 
 
 def convert_weights(
@@ -170,15 +165,18 @@ def _prove(classifier: Classifier, format: Format, path: Path) -> Proof:
             )
 
     # Equal logits in the other library, on random images that are already normalised
-    elsewhere = None
-    with suppress(ImportError):  # it is not installed
-        if format.open_elsewhere:
-            elsewhere = format.open_elsewhere(classifier, path)
+    try:
+        reading = _compare_with_library(classifier, reopened.model, format, path)
+    except Unsupported as error:
+        raise Unsupported(
+            f"{error}, so nothing is written; `to='native'` writes every model"
+        ) from error
     library = ""
     largest = None
-    if elsewhere:
-        library = elsewhere.library
-        largest, scale = _compare_logits(classifier, reopened.model, elsewhere.model)
+    if reading:
+        library = reading.library
+        largest = reading.largest
+        scale = reading.scale
     else:
         _, scale = _compare_logits(classifier, reopened.model, reopened.model)
 
@@ -190,6 +188,27 @@ def _prove(classifier: Classifier, format: Format, path: Path) -> Proof:
             pixels = max(_pixels(image, classifier, path, format) for image in photographs)
 
     return Proof(path, (), library, largest, scale, pixels)
+
+
+def _compare_with_library(
+    classifier: Classifier, ours: Model, format: Format, path: Path
+) -> LibraryReading | None:
+    """Compare the logits of a model with those that the format's library computes from the same files; None
+    without the library. Raises Unsupported if the library refuses them."""
+    if format.open_elsewhere is None:
+        return None
+    try:
+        elsewhere = format.open_elsewhere(classifier, path)
+        if elsewhere is None:
+            return None
+        largest, scale = _compare_logits(classifier, ours, elsewhere.model.float())
+    except ImportError:  # it is not installed
+        return None
+    except Exception as error:
+        # Any exception of another library, for files or images that it does not support
+        reason = printable(f"{type(error).__name__}: {error}".splitlines()[0], 200)
+        raise Unsupported(f"{format.library} refuses the model ({reason})") from error
+    return LibraryReading(elsewhere.library, largest, scale)
 
 
 def _compare_logits(classifier: Classifier, ours: Model, theirs: nn.Module) -> tuple[float, float]:

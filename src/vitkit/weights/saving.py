@@ -1,5 +1,6 @@
 """Save a classifier so that as many libraries as possible open it."""
 
+from os import PathLike
 from pathlib import Path
 
 from vitkit.system.errors import WrongArgument
@@ -20,8 +21,10 @@ def save(classifier: "Classifier | ModelResult", path: Path | str) -> Path:
     the names are vitkit's.
 
     Raises VitkitError if `path` contains something else than a model, and for a model that was made for
-    inference or that another library changed; WrongArgument for an object that is not a model.
+    inference or that another library changed; WrongArgument for an object that is not a model, or a path that is none.
     """
+    if not isinstance(path, str | PathLike):
+        raise WrongArgument(f"path is {path!r}; it takes a path")
     made = classifier.made if isinstance(classifier, ModelResult) else classifier
     if isinstance(made, str | Path):
         made = load(made, quiet=True)

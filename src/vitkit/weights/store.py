@@ -18,7 +18,6 @@ from vitkit.models import (
     Model,
     ModelConfig,
     ViTConfig,
-    as_pair,
     build,
     called,
     named,
@@ -28,8 +27,11 @@ from vitkit.system.console.messages import say, say_detail
 from vitkit.system.console.text import printable, printable_name
 from vitkit.system.errors import BadSettings, BadWeights, VitkitError
 from vitkit.system.functions.results import ModelResult
+from vitkit.system.functions.values import read_value
+from vitkit.system.machine import check_device
 from vitkit.weights.adoption import (
     adopt,
+    checked_names,
     preprocessing_for_channels,
     rebuilt,
     with_labels,
@@ -40,6 +42,7 @@ from vitkit.weights.classifier import (
     Classifier,
     Description,
     check_finite,
+    check_preprocessing,
     from_json,
     has_head_of_zeros,
 )
@@ -50,7 +53,7 @@ from vitkit.weights.fitting import apply_hints, check_heads, with_pool
 from vitkit.weights.formats.format import Format, Tidied
 from vitkit.weights.formats.timm.architectures import check_architecture
 from vitkit.weights.formats.timm.config import architecture_name
-from vitkit.weights.hints import Crop, Hints, Pool, Statistics
+from vitkit.weights.hints import Crop, Hints, Pool, Statistics, hints_of
 from vitkit.weights.outputs import counted_classes, numbered
 from vitkit.weights.parts import READ, Taken, take
 from vitkit.weights.pretraining import read_pretraining
@@ -114,25 +117,36 @@ def load(
             "published model. A network becomes a Classifier with its preprocessing and labels: "
             "Classifier(model, preprocessing, labels)"
         )
-    hints = Hints(
-        image=as_pair(image) if image else (),
-        stride=stride,
-        channels=channels,
-        heads=heads,
-        pool=pool,
-        statistics=statistics,
-        resize=resize,
-        crop=crop,
-        tokens=tokens,
-        interpolation=interpolation,
-        part=part,
-    )
-    classifier, report = load_with_account(source, hints)
-    check_heads(source, classifier.model.config, heads)
+    overrides = {
+        "image": image,
+        "stride": stride,
+        "channels": channels,
+        "heads": heads,
+        "pool": pool,
+        "statistics": statistics,
+        "resize": resize,
+        "crop": crop,
+        "tokens": tokens,
+        "interpolation": interpolation,
+        "part": part,
+    }
+    given = {name: value for name, value in overrides.items() if value is not None}
 
-    # What the caller knows better
+    # Refuse wrong values before anything is read
+    hints = hints_of(given)
+    read_value("new_head", bool, new_head)
+    read_value("quiet", bool, quiet)
     if new_head and labels is None:
         raise BadSettings("new_head is for other classes; give their names in labels")
+    if labels is not None:
+        labels = checked_names(labels)
+    if preprocessing is not None:
+        check_preprocessing(preprocessing)
+
+    classifier, report = load_with_account(source, hints)
+    check_heads(source, classifier.model.config, hints.heads)
+
+    # What the caller knows better
     if labels is not None:
         classifier, changes = with_labels(classifier, labels, new_head)
         report += changes
@@ -436,6 +450,7 @@ def create(
 
     Raises VitkitError for an unknown name or setting, and for weights of another architecture.
     """
+    read_value("quiet", bool, quiet)
     if "pretrained" in changes:  # the argument of timm
         raise BadSettings(
             "name the pre-trained weights: a file, a folder or a name as weights=..., in place of "
@@ -443,6 +458,7 @@ def create(
         )
     if weights is None:
         return models.create(model, device, seed, **changes)
+    check_device(device)
     if seed is not None:
         raise BadSettings("seed is for initial weights; leave it out, or leave out weights")
 
@@ -450,7 +466,7 @@ def create(
     if isinstance(model, str):
         wanted = named(model, **changes)
         asked = set(changes)
-    elif changes:
+    elif changes or not isinstance(model, ModelConfig):
         return models.create(model, **changes)  # raises an error
     else:
         wanted = model

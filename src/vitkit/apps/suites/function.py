@@ -163,6 +163,7 @@ def suite(
         BadSettings: If the suite does not exist, or settings do not go together.
         BadData: If its images are missing.
     """
+    hints = hints_of(overrides)
     part = read_shard(shard)
     chosen, folder = _suite(suite, data, from_hub)
     rules = _protocol(protocol, chosen, seeds, {"rates": rates, "steps": steps, "batch": batch})
@@ -182,7 +183,7 @@ def suite(
                 rules,
                 tasks,
                 seeds,
-                hints_of(overrides),
+                hints,
                 device,
                 part,
                 from_hub,

@@ -8,7 +8,7 @@ or normalise: an item must be the same image each time it is read.
 import hashlib
 import io
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import PurePath
@@ -19,10 +19,11 @@ from PIL import Image, ImageOps
 
 from vitkit.data.sources.source import Source
 from vitkit.data.sources.stores import RowRanges, Store, read_file
-from vitkit.data.sources.tables import Table, numbered
+from vitkit.data.sources.tables import Table, Target, numbered
 from vitkit.data.sources.targets import PartlyKnown, as_row_labels, concatenate_values
 from vitkit.system.console.progress import bar
-from vitkit.system.errors import BadData, BadImage
+from vitkit.system.errors import BadData, BadImage, BadSettings
+from vitkit.system.functions.values import read_value
 
 SAMPLE = 64  # images, spread evenly, that identify a data set
 TARGETS_CHECKED = 32  # items, spread evenly, whose targets must be those of the attribute `targets`
@@ -75,7 +76,7 @@ class DatasetItems(Store):
 
 
 def from_dataset(
-    dataset: Any, labels: Sequence[str] = (), target: str = "auto", title: str = ""
+    dataset: Any, labels: Sequence[str] = (), target: Target = "auto", title: str = ""
 ) -> Source:
     """A map-style PyTorch Dataset, or a list of (image, target), as a Source; see the docstring of this
     module.
@@ -90,7 +91,10 @@ def from_dataset(
     items; otherwise every item is read once. Raises VitkitError for an item that is not an image and its
     target, or whose image changes when it is read again.
     """
-    table = dataset_table({"": dataset}, labels, target, title)
+    read_value("target", Target, target)
+    if isinstance(labels, str) or not isinstance(labels, Iterable):
+        raise BadSettings(f"labels is {labels!r}; give a list of names, one for each class")
+    table = dataset_table({"": dataset}, tuple(labels), target, title)
     found = numbered(table)
     rows = np.arange(len(found.targets))
     return Source(table.store, rows, found.targets, found.labels, found.target_kind)

@@ -43,8 +43,8 @@ from vitkit.weights import (
     Overrides,
     adopt,
     check_savable,
+    classifier_of,
     hints_of,
-    load_as,
     save,
 )
 
@@ -174,6 +174,7 @@ def probe(
         BadData: If the images have no labels.
     """
     # Refuse impossible settings before anything is computed
+    hints = hints_of(overrides)
     if to is not None:
         check_can_be_made(to)
     if to is not None and method == "neighbours":
@@ -183,9 +184,7 @@ def probe(
 
     with process_group(device) as opened:
         # The model, and the images to learn from
-        loaded = model
-        if not isinstance(loaded, Classifier):
-            loaded = load_as(loaded, hints_of(overrides), quiet=not on_rank_0())
+        loaded = classifier_of(model, hints, quiet=not on_rank_0())
         splits, held_out = splits_to_learn_from(data, columns, named, on_bad_image, groups)
         parts = _to_learn(splits, data, method)
         train = reduce(merge_parts, parts)

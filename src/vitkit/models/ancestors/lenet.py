@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitkit.models.layers import check_images, init_head, lecun_normal_
+from vitkit.models.layers import check_images, in_type_of_weights, init_head, lecun_normal_
 from vitkit.models.tiling import Grid
 from vitkit.system.errors import BadSettings
 from vitkit.system.values import check_settings
@@ -117,7 +117,7 @@ class LeNet(nn.Module):
             raise BadSettings(
                 f"LeNet-5 takes images of 32 x 32 pixels; these are of shape {tuple(images.shape)}"
             )
-        return self.blocks[0](images)
+        return self.blocks[0](in_type_of_weights(images, self.blocks[0]))
 
     def layer_of(self, name: str) -> int:
         """The layer that a parameter belongs to, by its name: the blocks are 1 to 3, what follows

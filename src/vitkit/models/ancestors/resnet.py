@@ -17,7 +17,14 @@ from torch.utils.checkpoint import checkpoint
 
 from vitkit.models.ancestors.backbone import Backbone, ResNetConfig
 from vitkit.models.ancestors.mixers import AugmentedMixer, AxialMixer, LocalMixer, split_channels
-from vitkit.models.layers import Dense, check_images, init_children, init_head, lecun_normal_
+from vitkit.models.layers import (
+    Dense,
+    check_images,
+    in_type_of_weights,
+    init_children,
+    init_head,
+    lecun_normal_,
+)
 from vitkit.models.tiling import Grid, Tiling
 
 
@@ -66,7 +73,7 @@ class ResNet(nn.Module):
     def embed(self, images: Tensor) -> Tensor:
         """Apply the root: (B, C, H, W) normalised images -> (B, channels, H/4, W/4), rounded up."""
         check_images(images, self.config.channels)
-        return self.root(images)
+        return self.root(in_type_of_weights(images, self.root))
 
     def feature_map(self, images: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, D, h, w)."""

@@ -14,13 +14,12 @@ from vitkit.system.functions.types import PathLike
 from vitkit.weights.adoption import headless as without_head
 from vitkit.weights.classifier import Classifier
 from vitkit.weights.destination import is_users_own
-from vitkit.weights.given import ModelLike, Overrides, hints_of
-from vitkit.weights.hints import Hints
+from vitkit.weights.given import ModelLike, classifier_of
+from vitkit.weights.hints import Hints, Overrides, hints_of
 from vitkit.weights.licenses import license_text
 from vitkit.weights.made_model import MadeModel
 from vitkit.weights.proof import LibraryReading, Proof, check_reading
 from vitkit.weights.proof import convert_weights as converted
-from vitkit.weights.store import load_as
 
 NOT_COMPARED = {
     "native": "only vitkit reads this format",
@@ -145,12 +144,9 @@ def convert(
     check_tolerance(tolerance)
     hints = hints_of(overrides)
     reading = None
-    if isinstance(source, Classifier):
-        classifier = source
-    else:
-        classifier = load_as(source, hints)
-        if hints == Hints() and not approximate:
-            reading = check_reading(source)
+    classifier = classifier_of(source, hints)
+    if not isinstance(source, Classifier) and hints == Hints() and not approximate:
+        reading = check_reading(source)
     if headless:
         classifier = without_head(classifier)
     proof = converted(classifier, dest, to, approximate, tolerance)

@@ -150,9 +150,16 @@ def activation_of(json: dict, classes: int) -> tuple[Activation, list[str]]:
 
 
 def classes_json(labels: tuple[str, ...], activation: Activation) -> dict:
-    """The fields of config.json for the classes of a head."""
+    """The fields of config.json for the classes of a head.
+
+    One output with a softmax has no problem_type: Transformers does not open a model of one class that has
+    "single_label_classification".
+    """
+    problem: str | None = PROBLEMS[activation]
+    if len(labels) == 1 and activation == "softmax":
+        problem = None
     return {
         "id2label": {str(i): name for i, name in enumerate(labels)},
         "label2id": {name: i for i, name in enumerate(labels)},
-        "problem_type": PROBLEMS[activation],
+        "problem_type": problem,
     }

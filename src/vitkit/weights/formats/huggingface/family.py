@@ -44,7 +44,7 @@ from vitkit.weights.formats.huggingface.processors import preprocessing_of, proc
 from vitkit.weights.formats.rest import without_rest
 from vitkit.weights.formats.shapes import length_of, shape_of
 from vitkit.weights.hints import Hints
-from vitkit.weights.outputs import Activation
+from vitkit.weights.outputs import Activation, numbered
 from vitkit.weights.pretraining import mask_of
 from vitkit.weights.rules import SAME, Rule, Transform
 
@@ -269,7 +269,7 @@ class Family:
             **encoder,
         }
         if config.classes:
-            values |= classes_json(labels, activation)
+            values |= classes_json(labels or numbered(config.classes), activation)
         return values
 
     def _contradictions(self, described: Description, opened: Opened) -> list[str]:
