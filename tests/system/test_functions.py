@@ -20,6 +20,7 @@ import vitkit
 from vitkit.cli.spelling import as_command
 from vitkit.cli.table import COMMANDS
 from vitkit.system.console.messages import Progress, heard_by, progress_of, say
+from vitkit.system.errors import VitkitError
 from vitkit.system.functions.parameters import parameters
 from vitkit.system.functions.public import alone, public
 from vitkit.system.functions.results import ModelResult, Rows
@@ -133,6 +134,35 @@ def test_a_result_that_made_a_model_stands_for_it():
 def test_what_is_no_argument_is_a_sentence(words, values, sentence):
     with pytest.raises(TypeError, match=sentence):
         count(*words, **values)
+
+
+@pytest.mark.parametrize(
+    ("path", "what"),
+    [
+        ("x" * 300, "is longer"),
+        ("a\0b", "contains a character"),
+        ("\ud800", "contains a character"),
+    ],
+)
+def test_a_path_that_no_file_can_have_is_a_sentence(path, what):
+    """Wherever a function takes a path, or a name that may be one."""
+    network = vitkit.create("mu/8", image=16, classes=2)
+    classifier = vitkit.Classifier(network, vitkit.Preprocessing(size=(16, 16)), ("a", "b"))
+    calls = [
+        lambda: count("m", to=path),
+        lambda: vitkit.load(path),
+        lambda: vitkit.save(classifier, path),
+        lambda: vitkit.stats(path),
+        lambda: vitkit.evaluate(path, "digits"),
+        lambda: vitkit.data.open_source(path),
+        lambda: vitkit.train("scratch", "digits", workdir=path),
+    ]
+    for call in calls:
+        with pytest.raises(
+            VitkitError, match=f", which {what}[^\n]*; give another name$"
+        ) as raised:
+            call()
+        assert len(str(raised.value)) < 400
 
 
 def test_a_callback_is_for_functions_that_train():

@@ -10,7 +10,7 @@ from vitkit.system.console.text import printable
 from vitkit.system.errors import BadSettings, WrongArgument
 from vitkit.system.functions.words import TABLES
 from vitkit.system.machine import PrecisionChoice
-from vitkit.system.storage.files import check_can_be_made, check_replaceable
+from vitkit.system.storage.files import check_can_be_made, check_replaceable, impossible
 
 if TYPE_CHECKING:
     import torch
@@ -94,6 +94,8 @@ def check_folder(flag: str, folder: Path, images: tuple[Any, ...]) -> None:
         )
     names = [image for image in images if isinstance(image, str)]  # others are in memory
     for image in names:
+        if impossible(image):  # reading it will report that
+            continue
         if Path(image).is_dir() and Path(image).resolve().is_relative_to(folder.resolve()):
             raise BadSettings(
                 f"{flag} is {folder}, and the images are in {image}: what is written there would be "

@@ -4,7 +4,9 @@ from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
+from vitkit.system.console.text import quoted
 from vitkit.system.errors import BadSettings, WrongArgument
+from vitkit.system.storage.files import impossible
 from vitkit.system.values import WORDS, alternatives, bare, choices_of, converted, fits, is_plain
 
 
@@ -14,6 +16,8 @@ def read_value(name: str, annotation: Any, value: Any) -> Any:
 
     Raises BadSettings for a value that is not one of the choices, WrongArgument for one of another type.
     """
+    if _is_path(annotation):
+        _check_possible(name, value)
     annotation = bare(annotation)
     if annotation is Any:  # an object of the program, or a name
         return str(value) if isinstance(value, Path) else value
@@ -32,6 +36,23 @@ def read_value(name: str, annotation: Any, value: Any) -> Any:
     value = converted(annotation, value)
     _check_fits(name, annotation, value)
     return value
+
+
+def _is_path(annotation: Any) -> bool:
+    """Whether a parameter is a path, or the name of a model or of data, which may be one: a Path, or a text with a
+    name for usage messages, such as MODEL. Not images, of which the others are answered."""
+    marks: set[Any] = set()
+    for inner in (annotation, *get_args(annotation)):  # also of tuples and optional types
+        marks.update(mark for mark in getattr(inner, "__metadata__", ()) if isinstance(mark, str))
+    return Path in alternatives(annotation) or bool(marks - {"IMAGE"})
+
+
+def _check_possible(name: str, value: Any) -> None:
+    """Raise BadSettings for a path, or one of several, that no file can have."""
+    values = value if isinstance(value, list | tuple) else [value]
+    for each in values:
+        if isinstance(each, str | Path) and (reason := impossible(each)):
+            raise BadSettings(f"`{name}` is {quoted(str(each))}, {reason}; give another name")
 
 
 def _check_fits(name: str, annotation: Any, value: Any) -> None:
