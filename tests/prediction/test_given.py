@@ -120,9 +120,9 @@ def test_a_pillow_image_that_is_truncated_is_an_error_of_its_own(classifier):
 @pytest.mark.parametrize(
     ("images", "sentence"),
     [
-        (None, "None', of type NoneType, is not an image; give a file, a folder"),
+        (None, "None, of type NoneType, is not an image; give a file, a folder"),
         ({"a": 1}, "of type dict, is not an image"),
-        ([3], "image 0 is '3', of type int, and not an image"),
+        ([3], "image 0 is 3, of type int, and not an image"),
         ([["a.jpg"]], "of type list, and not an image"),
         (np.zeros((3, 40, 40), np.uint8), r"give array.transpose\(1, 2, 0\)"),
         (np.zeros((2, 3, 40, 40)), r"give array.transpose\(0, 2, 3, 1\)"),

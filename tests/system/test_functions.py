@@ -20,7 +20,7 @@ import vitkit
 from vitkit.cli.spelling import as_command
 from vitkit.cli.table import COMMANDS
 from vitkit.system.console.messages import Progress, heard_by, progress_of, say
-from vitkit.system.errors import VitkitError
+from vitkit.system.errors import BadSettings, VitkitError, WrongArgument
 from vitkit.system.functions.parameters import parameters
 from vitkit.system.functions.public import alone, public
 from vitkit.system.functions.results import ModelResult, Rows
@@ -163,6 +163,48 @@ def test_a_path_that_no_file_can_have_is_a_sentence(path, what):
         ) as raised:
             call()
         assert len(str(raised.value)) < 400
+
+
+IMAGES_AND_LABELS = [(np.zeros((8, 8, 3), np.uint8), i % 2) for i in range(40)]
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        (vitkit.data.from_dataset(IMAGES_AND_LABELS), "of type Source"),
+        (IMAGES_AND_LABELS, "a list of 40 values"),
+        (np.zeros((40, 8, 8, 3)), "of type ndarray"),
+        (vitkit.Preprocessing(size=(16, 16)), "of type Preprocessing"),
+    ],
+)
+def test_an_object_of_the_program_that_is_no_name_is_refused_by_its_type(value, kind):
+    """Before anything is loaded: there is no model "m"."""
+    of_data = [
+        lambda: vitkit.evaluate("m", value),
+        lambda: vitkit.probe("m", value),
+        lambda: vitkit.features("m", value, output="x.npz"),
+        lambda: vitkit.export("m", "x.onnx", data=value),
+        lambda: vitkit.finetune("m", value),
+        lambda: vitkit.train("scratch", value),
+        lambda: vitkit.stats(value),
+    ]
+    for call in of_data:
+        with pytest.raises(
+            WrongArgument, match=rf" is {kind}; it takes the path.*file.py:function"
+        ):
+            call()
+    others = [
+        lambda: vitkit.predict("m", "a.jpg", top=value),
+        lambda: vitkit.predict("m", "a.jpg", to=value),
+        lambda: vitkit.predict("m", "a.jpg", crop=value),
+        lambda: vitkit.train(value, "digits"),
+        lambda: vitkit.train("scratch", "digits", optim__lr=value),
+        lambda: vitkit.finetune(value),
+        lambda: vitkit.data.open_source(value),
+    ]
+    for call in others:
+        with pytest.raises(BadSettings, match=f" is {kind}[;,]"):
+            call()
 
 
 def test_a_callback_is_for_functions_that_train():

@@ -11,6 +11,7 @@ from vitkit.system.errors import BadSettings, WrongArgument
 from vitkit.system.functions.words import TABLES
 from vitkit.system.machine import PrecisionChoice
 from vitkit.system.storage.files import check_can_be_made, check_replaceable, impossible
+from vitkit.system.values import given
 
 if TYPE_CHECKING:
     import torch
@@ -50,6 +51,8 @@ def name_on_disk(model: object, function: str) -> str:
     memory."""
     if isinstance(model, str | Path):
         return str(model)
+    if not hasattr(model, "preprocessing"):  # neither a Classifier nor a network
+        raise WrongArgument(f"the model is {given(model)}; {function} takes its path or its name")
     raise WrongArgument(
         f"{function} needs a model on disk, and this one is of type {type(model).__name__}; write it there "
         "first: vitkit.save(classifier, 'weights')"
