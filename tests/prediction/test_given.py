@@ -64,6 +64,7 @@ def test_the_same_image_has_the_same_answer_however_it_is_given(classifier, tmp_
         ("x" * 300, "File name too long"),
         ("y/" * 3000 + "a.jpg", "File name too long"),
         ("a\0.jpg", "'a\\x00.jpg' cannot be read: it is not the name of a file"),
+        ("", "the name of an image is empty"),
         ("\ud800.jpg", "ud800.jpg"),
         ("data:image/png;base64," + "A" * 5000, "base64.b64decode"),
         ("data:image/png;base64,AAAA", "base64.b64decode"),

@@ -20,7 +20,7 @@ import vitkit
 from vitkit.cli.spelling import as_command
 from vitkit.cli.table import COMMANDS
 from vitkit.system.console.messages import Progress, heard_by, progress_of, say
-from vitkit.system.errors import BadSettings, VitkitError, WrongArgument
+from vitkit.system.errors import BadData, BadSettings, BadWeights, VitkitError, WrongArgument
 from vitkit.system.functions.parameters import parameters
 from vitkit.system.functions.public import alone, public
 from vitkit.system.functions.results import ModelResult, Rows
@@ -163,6 +163,46 @@ def test_a_path_that_no_file_can_have_is_a_sentence(path, what):
         ) as raised:
             call()
         assert len(str(raised.value)) < 400
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda: vitkit.load(""), "at '', which is empty; give another name"),
+        (lambda: vitkit.predict("", "a.jpg"), "vitkit.predict needs model, which is empty"),
+        (lambda: vitkit.evaluate("m", ""), "vitkit.evaluate needs data, which is empty"),
+        (lambda: vitkit.stats(""), "vitkit.stats needs source, which is empty"),
+        (lambda: vitkit.sort("m", "a.jpg", into=""), "`into` is '', which is empty"),
+        (lambda: vitkit.predict("m", "a.jpg", to=""), "`to` is '', which is empty"),
+        (lambda: vitkit.data.open_source(""), "the data set is '', which is empty"),
+    ],
+)
+def test_an_empty_name_is_not_the_folder_of_the_program(call, sentence):
+    with pytest.raises((BadSettings, BadData, BadWeights), match=sentence):
+        call()
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (
+            lambda: vitkit.predict("m", "a.jpg", top=0),
+            "`top` is 0; it is a number of classes, at least 1",
+        ),
+        (
+            lambda: vitkit.predict("m", "a.jpg", limit=-2),
+            "`limit` is -2; it is a number of images, or 0",
+        ),
+        (lambda: vitkit.sort("m", "a.jpg", into="x", limit=-2), "`limit` is -2"),
+        (lambda: vitkit.segment("m", "a.jpg", limit=-2), "`limit` is -2"),
+        (lambda: vitkit.watch("m", ".", limit=-2), "`limit` is -2"),
+        (lambda: vitkit.compare("m", "n", "a.jpg", limit=-2), "`limit` is -2"),
+        (lambda: vitkit.evaluate("m", "digits", limit=-2), "`limit` is -2"),
+    ],
+)
+def test_a_number_that_is_too_small_is_named_alone(call, sentence):
+    with pytest.raises(BadSettings, match=sentence):
+        call()
 
 
 IMAGES_AND_LABELS = [(np.zeros((8, 8, 3), np.uint8), i % 2) for i in range(40)]

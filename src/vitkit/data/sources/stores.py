@@ -190,6 +190,8 @@ class Files(Store):
 
 def read_file(path: str) -> bytes:
     """The bytes of an image file. Raises BadImage if it is missing, too large, or not a file."""
+    if not path:
+        raise BadImage("the name of an image is empty; give its path")
     if path.startswith(DATA_URL):
         raise BadImage(
             f"{printable_name(path)} is an image in a data URL; give its bytes: "

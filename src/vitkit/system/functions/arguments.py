@@ -38,6 +38,12 @@ def pick_precision(choice: PrecisionChoice, device: "torch.device") -> machine.P
     return picked.precision
 
 
+def check_limit(limit: int) -> None:
+    """Raise BadSettings for a negative largest number of images."""
+    if limit < 0:
+        raise BadSettings(f"`limit` is {limit}; it is a number of images, or 0 for all")
+
+
 def name_of(model: object) -> str:
     """The name of a model in sentences, titles and records: its path or its name as given, or "the model" for
     one in memory."""

@@ -29,7 +29,10 @@ def read_value(name: str, annotation: Any, value: Any) -> Any:
     """
     marks = _marks(annotation)
     original = value
-    if Path in alternatives(annotation) or marks - {"IMAGE"}:  # of images, the others are answered
+    is_path = Path in alternatives(annotation)
+    is_name = bool(marks - {"IMAGE"})  # of images, the others are answered
+    is_empty = isinstance(value, str) and not value
+    if is_path or (is_name and not is_empty):  # an empty name is the default of many
         _check_possible(name, value)
     annotation = bare(annotation)
     if annotation is Any:  # an object of the program, or a name

@@ -49,6 +49,8 @@ def impossible(path: Path | str) -> str:
     and `open` raise exceptions of several types for these paths. Addresses are not checked."""
     if "://" in str(path):
         return ""
+    if path == "":
+        return "which is empty"
     try:
         os.lstat(path)
     except ValueError:
