@@ -166,6 +166,15 @@ def test_a_command_reads_and_writes_such_names(name, photos, model, tmp_path, ca
                 assert "\\udce9" in Path(page).read_text("utf-8")
 
 
+def test_a_table_of_pandas_has_the_escapes_of_csv(photos, model):
+    pytest.importorskip("pandas")
+    answers = vitkit.predict(model, photos, device="cpu", workers=0, quiet=True)
+    table = answers.to_frame()
+    assert table["name"].tolist() == [as_text(prediction.name) for prediction in answers]
+    assert set(table["label"]) <= set(map(as_text, CLASSES))
+    assert "caf\\udce9" in table.to_csv()
+
+
 def test_a_session_of_such_a_folder(photos, tmp_path):
     (tmp_path / "labels").mkdir()
     names = [f"{CLASSES[1]}/{FILE % 0}", "named.png"]

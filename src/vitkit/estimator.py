@@ -4,7 +4,6 @@ cross-validation.
 Legend: N images or examples, D width of their features, K classes, h w pixels.
 """
 
-import multiprocessing
 import threading
 from dataclasses import replace
 from pathlib import Path, PurePath
@@ -216,10 +215,9 @@ def _accuracy(fitted: Probe, classes: np.ndarray) -> float:
 
 def _workers(count: int) -> int:
     """The number of processes that decode images: 0 for a single batch, and where processes must not be
-    started, as within joblib's processes and threads."""
-    is_daemon = multiprocessing.current_process().daemon
+    started, as within joblib's threads; `default_workers` knows of its processes."""
     is_main = threading.current_thread() is threading.main_thread()
-    if count <= BATCH or is_daemon or not is_main:
+    if count <= BATCH or not is_main:
         return 0
     return default_workers()
 

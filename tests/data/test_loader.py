@@ -25,6 +25,7 @@ from vitkit.data import (
     Source,
     default_workers,
     eval_batches,
+    one_per_cpu,
     open_source,
     open_splits,
     subset,
@@ -34,6 +35,7 @@ from vitkit.data.loading import batches as loader
 from vitkit.data.loading import resident, workers
 from vitkit.data.loading.order import Stream
 from vitkit.data.sources.stores import Arrays
+from vitkit.system.console.messages import heard_by
 from vitkit.system.errors import BadImage, WorkerDied
 
 TO = Preprocessing(size=(16, 16))
@@ -245,6 +247,31 @@ def test_workers_end_with_a_main_process_that_is_killed():
     while _runs(worker) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not _runs(worker)
+
+
+def evaluation_in(source, count):
+    said = []
+    with heard_by(said.append):
+        batches = list(eval_batches(source, TO, 5, count))
+        batches += eval_batches(source, TO, 5, count)
+    return default_workers(source), one_per_cpu(), [batch.images.numpy() for batch in batches], said
+
+
+def test_a_daemonic_process_prepares_its_images_itself(photographs):
+    """Such as those of multiprocessing.Pool, which must not start any."""
+    expected = [batch.images.numpy() for batch in eval_batches(photographs, TO, 5, 0)] * 2
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        for count in (0, 2):
+            default, most, images, said = pool.apply(evaluation_in, (photographs, count))
+            assert default == most == 0
+            assert all(map(np.array_equal, images, expected))
+        (sentence,) = said  # where workers were asked for, once
+        assert sentence.startswith("this process is daemonic")
+        assert pool.apply(lengths_in_child, (["abc"],)) == [3]
+
+
+def lengths_in_child(texts):
+    return list(workers.in_child(len, texts))
 
 
 def _runs(command_line: Path) -> bool:

@@ -299,7 +299,8 @@ def test_parts_good_class_and_ground_truth_are_found(of_bottles, bottles):
     assert "overlaps with" in str(of_bottles)
     found = vitkit.evaluate(of_bottles, bottles, quiet=True)
     at_least(found["aupro"], 0.9)
-    assert found["aupro"] == pytest.approx(of_bottles.good.test[1].value, abs=1e-6)
+    # In bfloat16, where the CPU has it, the rounding depends on the images of a batch
+    assert found["aupro"] == pytest.approx(of_bottles.good.test[1].value, abs=1e-4)
     assert found["different"] == 4 and found["good"] == 4
 
 

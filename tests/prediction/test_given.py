@@ -14,6 +14,7 @@ import torch
 from pictures import encoded, photograph
 from PIL import Image
 
+import vitkit
 from vitkit.data import Preprocessing, open_image, open_source
 from vitkit.models import create, vit
 from vitkit.prediction import Item, predict_items
@@ -54,6 +55,27 @@ def test_the_same_image_has_the_same_answer_however_it_is_given(classifier, tmp_
     ]
     for images in same:
         assert answer(classifier, images) == expected, type(images)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("x" * 300 + ".jpg", "File name too long"),
+        ("x" * 300, "File name too long"),
+        ("y/" * 3000 + "a.jpg", "File name too long"),
+        ("a\0.jpg", "'a\\x00.jpg' cannot be read: it is not the name of a file"),
+        ("", "the name of an image is empty"),
+        ("\ud800.jpg", "ud800.jpg"),
+        ("data:image/png;base64," + "A" * 5000, "base64.b64decode"),
+        ("data:image/png;base64,AAAA", "base64.b64decode"),
+    ],
+)
+def test_a_name_that_no_file_can_have_is_one_broken_image(classifier, folder, name, said):
+    good = folder({"a.png": 20}) / "a.png"
+    for images in ([good, name], iter([good, name])):
+        first, second = vitkit.predict(classifier, images, device="cpu", quiet=True)
+        assert first.error is None
+        assert said in second.error and len(second.error) < 400
 
 
 def test_many_of_all_kinds_come_in_their_order(classifier, folder):
@@ -99,9 +121,9 @@ def test_a_pillow_image_that_is_truncated_is_an_error_of_its_own(classifier):
 @pytest.mark.parametrize(
     ("images", "sentence"),
     [
-        (None, "None', of type NoneType, is not an image; give a file, a folder"),
+        (None, "None, of type NoneType, is not an image; give a file, a folder"),
         ({"a": 1}, "of type dict, is not an image"),
-        ([3], "image 0 is '3', of type int, and not an image"),
+        ([3], "image 0 is 3, of type int, and not an image"),
         ([["a.jpg"]], "of type list, and not an image"),
         (np.zeros((3, 40, 40), np.uint8), r"give array.transpose\(1, 2, 0\)"),
         (np.zeros((2, 3, 40, 40)), r"give array.transpose\(0, 2, 3, 1\)"),

@@ -49,7 +49,7 @@ def test_signals_are_the_programs_while_answers_are_written(classifier, tmp_path
     [
         (vitkit.sort, ValueError, "image files on this machine can be sorted"),
         (vitkit.watch, TypeError, "it takes a path"),
-        (vitkit.batch, TypeError, "it takes text"),
+        (vitkit.batch, TypeError, "it takes the path"),
     ],
 )
 def test_what_needs_files_says_so(classifier, function, error, sentence, tmp_path, monkeypatch):

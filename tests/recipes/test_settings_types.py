@@ -22,7 +22,10 @@ from vitkit.system.span import Span
         (lambda: Optim(warmup=Span("x")), "warmup is Span.*; it is a duration"),
         (lambda: replace(digits(), length=10**400), "length is .*; it is a duration"),
         (lambda: Eval(Neighbours), "evaluator is .*; it is an Evaluator"),
-        (lambda: Supervised(class_weights=np.array([1.0, 2.0])), "class_weights is array"),
+        (
+            lambda: Supervised(class_weights=np.array([1.0, 2.0])),
+            "class_weights is of type ndarray",
+        ),
         (lambda: Optim(schedule="cosines"), "schedule is 'cosines'; it is one of cosine, linear"),
         (lambda: Tune(lora=1.5), "lora is 1.5; it is a whole number"),
         (lambda: Data(source=3), "source is 3; it is text"),

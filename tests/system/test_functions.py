@@ -20,6 +20,7 @@ import vitkit
 from vitkit.cli.spelling import as_command
 from vitkit.cli.table import COMMANDS
 from vitkit.system.console.messages import Progress, heard_by, progress_of, say
+from vitkit.system.errors import BadData, BadSettings, BadWeights, VitkitError, WrongArgument
 from vitkit.system.functions.override import override_all
 from vitkit.system.functions.parameters import parameters
 from vitkit.system.functions.public import alone, public
@@ -134,6 +135,117 @@ def test_a_result_that_made_a_model_stands_for_it():
 def test_what_is_no_argument_is_a_sentence(words, values, sentence):
     with pytest.raises(TypeError, match=sentence):
         count(*words, **values)
+
+
+@pytest.mark.parametrize(
+    ("path", "what"),
+    [
+        ("x" * 300, "is longer"),
+        ("a\0b", "contains a character"),
+        ("\ud800", "contains a character"),
+    ],
+)
+def test_a_path_that_no_file_can_have_is_a_sentence(path, what):
+    """Wherever a function takes a path, or a name that may be one."""
+    network = vitkit.create("mu/8", image=16, classes=2)
+    classifier = vitkit.Classifier(network, vitkit.Preprocessing(size=(16, 16)), ("a", "b"))
+    calls = [
+        lambda: count("m", to=path),
+        lambda: vitkit.load(path),
+        lambda: vitkit.save(classifier, path),
+        lambda: vitkit.stats(path),
+        lambda: vitkit.evaluate(path, "digits"),
+        lambda: vitkit.data.open_source(path),
+        lambda: vitkit.train("scratch", "digits", workdir=path),
+    ]
+    for call in calls:
+        with pytest.raises(
+            VitkitError, match=f", which {what}[^\n]*; give another name$"
+        ) as raised:
+            call()
+        assert len(str(raised.value)) < 400
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda: vitkit.load(""), "at '', which is empty; give another name"),
+        (lambda: vitkit.predict("", "a.jpg"), "vitkit.predict needs model, which is empty"),
+        (lambda: vitkit.evaluate("m", ""), "vitkit.evaluate needs data, which is empty"),
+        (lambda: vitkit.stats(""), "vitkit.stats needs source, which is empty"),
+        (lambda: vitkit.sort("m", "a.jpg", into=""), "`into` is '', which is empty"),
+        (lambda: vitkit.predict("m", "a.jpg", to=""), "`to` is '', which is empty"),
+        (lambda: vitkit.data.open_source(""), "the data set is '', which is empty"),
+    ],
+)
+def test_an_empty_name_is_not_the_folder_of_the_program(call, sentence):
+    with pytest.raises((BadSettings, BadData, BadWeights), match=sentence):
+        call()
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (
+            lambda: vitkit.predict("m", "a.jpg", top=0),
+            "`top` is 0; it is a number of classes, at least 1",
+        ),
+        (
+            lambda: vitkit.predict("m", "a.jpg", limit=-2),
+            "`limit` is -2; it is a number of images, or 0",
+        ),
+        (lambda: vitkit.sort("m", "a.jpg", into="x", limit=-2), "`limit` is -2"),
+        (lambda: vitkit.segment("m", "a.jpg", limit=-2), "`limit` is -2"),
+        (lambda: vitkit.watch("m", ".", limit=-2), "`limit` is -2"),
+        (lambda: vitkit.compare("m", "n", "a.jpg", limit=-2), "`limit` is -2"),
+        (lambda: vitkit.evaluate("m", "digits", limit=-2), "`limit` is -2"),
+    ],
+)
+def test_a_number_that_is_too_small_is_named_alone(call, sentence):
+    with pytest.raises(BadSettings, match=sentence):
+        call()
+
+
+IMAGES_AND_LABELS = [(np.zeros((8, 8, 3), np.uint8), i % 2) for i in range(40)]
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        (vitkit.data.from_dataset(IMAGES_AND_LABELS), "of type Source"),
+        (IMAGES_AND_LABELS, "a list of 40 values"),
+        (np.zeros((40, 8, 8, 3)), "of type ndarray"),
+        (vitkit.Preprocessing(size=(16, 16)), "of type Preprocessing"),
+    ],
+)
+def test_an_object_of_the_program_that_is_no_name_is_refused_by_its_type(value, kind):
+    """Before anything is loaded: there is no model "m"."""
+    of_data = [
+        lambda: vitkit.evaluate("m", value),
+        lambda: vitkit.probe("m", value),
+        lambda: vitkit.features("m", value, output="x.npz"),
+        lambda: vitkit.export("m", "x.onnx", data=value),
+        lambda: vitkit.finetune("m", value),
+        lambda: vitkit.train("scratch", value),
+        lambda: vitkit.stats(value),
+    ]
+    for call in of_data:
+        with pytest.raises(
+            WrongArgument, match=rf" is {kind}; it takes the path.*file.py:function"
+        ):
+            call()
+    others = [
+        lambda: vitkit.predict("m", "a.jpg", top=value),
+        lambda: vitkit.predict("m", "a.jpg", to=value),
+        lambda: vitkit.predict("m", "a.jpg", crop=value),
+        lambda: vitkit.train(value, "digits"),
+        lambda: vitkit.train("scratch", "digits", optim__lr=value),
+        lambda: vitkit.finetune(value),
+        lambda: vitkit.data.open_source(value),
+    ]
+    for call in others:
+        with pytest.raises(BadSettings, match=f" is {kind}[;,]"):
+            call()
 
 
 def test_a_callback_is_for_functions_that_train():

@@ -11,9 +11,11 @@ from own_classes import WIDTH, above, linear, loaded, timm_vit, under, written
 from quick_ones import quick_ones
 from timm.models import Cait
 from torch import nn
+from torch.nn.utils import prune
 
 from vitkit.data import Preprocessing
 from vitkit.models import ViTConfig
+from vitkit.system.errors import BadWeights
 from vitkit.weights import (
     Classifier,
     Hints,
@@ -451,6 +453,41 @@ def test_no_sentence_has_raw_or_endless_text_of_a_file(tmp_path):
             loaded(written(state, tmp_path))
         sentence = str(caught.value)
         assert "\x1b" not in sentence and len(sentence) < 2500, name
+
+
+def quantised(model):
+    return torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear}, dtype=torch.qint8)
+
+
+def pruned(model):
+    for block in model.blocks:
+        prune.l1_unstructured(block.mlp.fc1, "weight", 0.3)
+    return model
+
+
+def weights_normalised(model):
+    torch.nn.utils.parametrizations.weight_norm(model.blocks[0].mlp.fc1)
+    return model
+
+
+def spectra_normalised(model):
+    torch.nn.utils.parametrizations.spectral_norm(model.head)
+    return model
+
+
+@pytest.mark.filterwarnings("ignore")  # of PyTorch, about its quantisation
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (quantised, "is quantised; save the state dict of the model before"),
+        (pruned, r"fc1.weight is pruned; .*torch.nn.utils.prune.remove\(layer, 'weight'\)"),
+        (weights_normalised, "fc1.weight is computed by a parametrisation; .*remove_param"),
+        (spectra_normalised, "head.weight is computed by a parametrisation; .*remove_param"),
+    ],
+)
+def test_weights_that_a_library_has_replaced_are_named_with_a_remedy(change, sentence, tmp_path):
+    with pytest.raises(BadWeights, match=sentence):
+        loaded(written(change(timm_vit()).state_dict(), tmp_path))
 
 
 @pytest.mark.parametrize("file", ["config.json", "preprocessor_config.json"])

@@ -39,6 +39,36 @@ def checkpoint(tmp_path_factory):
     return path
 
 
+@pytest.mark.parametrize(
+    ("start", "sentence"),
+    [
+        (b"\xff\xd8\xff\xe0", "is a JPEG image"),
+        (b"\x89HDF\r\n\x1a\n", "is an HDF5 file"),
+        (b"GGUF\3\0\0\0", "is a GGUF file"),
+        (b"hello, world", "is not a file of weights that vitkit reads, or it is damaged"),
+        (b"", "is empty"),
+        (b"\xff" * 8 + b"{", "is a damaged safetensors file .*header too large"),
+    ],
+)
+def test_a_file_of_another_kind_is_named(start, sentence, tmp_path):
+    path = tmp_path / "w.weights"
+    path.write_bytes(start)
+    if start:
+        path.write_bytes(start + bytes(range(200)))
+    refused(path, sentence)
+
+
+class Int8Tensor(torch.Tensor):
+    """A tensor of another library, as of torchao."""
+
+
+def test_tensors_of_another_library_are_named(tmp_path):
+    tensor = torch.zeros(2, 2).as_subclass(Int8Tensor)
+    torch.save({"blocks.0.weight": tensor}, tmp_path / "w.pth")
+    with torch.serialization.safe_globals([Int8Tensor]):
+        refused(tmp_path / "w.pth", "blocks.0.weight is of type Int8Tensor, not plain numbers")
+
+
 # PyTorch's archives
 
 

@@ -30,6 +30,7 @@ from .loading.resident import Pixels as Pixels
 from .loading.resident import decoded as decoded
 from .loading.workers import forked as forked
 from .loading.workers import in_order as in_order
+from .loading.workers import one_per_cpu as one_per_cpu
 from .loading.workers import ranges as ranges
 from .masks.legend import IGNORED as IGNORED
 from .masks.legend import Legend as Legend

@@ -75,10 +75,9 @@ def without_broken(source: Source) -> Source:
 
 def broken_images(source: Source) -> dict[int, str]:
     """The images that cannot be decoded: by index, a sentence that says why. Each is printed."""
-    from vitkit.data import check_images
-    from vitkit.system.machine import cpus
+    from vitkit.data import check_images, one_per_cpu
 
-    broken = from_rank_0(lambda: dict(check_images(source, cpus())))
+    broken = from_rank_0(lambda: dict(check_images(source, one_per_cpu())))
     for sentence in broken.values():
         say(f"left out: {sentence}")
     return broken

@@ -15,6 +15,7 @@ from vitkit.data import (
     fingerprint,
     is_elsewhere,
     merge_parts,
+    one_per_cpu,
     open_image,
     splits_at,
     subset,
@@ -24,7 +25,6 @@ from vitkit.evaluation import unbalanced
 from vitkit.recipes import Data
 from vitkit.system.console.text import as_word, counted
 from vitkit.system.errors import BadData, VitkitError
-from vitkit.system.machine import cpus
 from vitkit.system.processes.ranks import from_rank_0
 from vitkit.training import divide
 
@@ -149,7 +149,7 @@ def _check_classes(train: Source, data: Data) -> None:
 
 def _intact(source: Source) -> tuple[Source, list[tuple[int, str]]]:
     """The images that can be decoded; and the index and error message of each other image."""
-    broken = from_rank_0(lambda: dict(check_images(source, cpus())))
+    broken = from_rank_0(lambda: dict(check_images(source, one_per_cpu())))
     if not broken:
         return source, []
     intact = [i for i in range(len(source)) if i not in broken]

@@ -22,6 +22,7 @@ from vitkit.data import (
     check_images,
     grouped_columns,
     grouped_to_measure,
+    one_per_cpu,
     parts_at,
     subset,
     without,
@@ -53,7 +54,7 @@ from vitkit.models.head import MemoryPool
 from vitkit.recipes import Data, Recipe, Say
 from vitkit.system.console.text import counted, some
 from vitkit.system.errors import BadData, BadSettings, BadWeights, Unsupported
-from vitkit.system.machine import Precision, autocast, cpus
+from vitkit.system.machine import Precision, autocast
 from vitkit.system.processes.ranks import from_rank_0
 from vitkit.weights import Classifier, fitted_to, load_for, preprocessing_for, rebuilt
 
@@ -196,7 +197,7 @@ def _in_bursts(good: Source, notes: list[str]) -> Source:
 
 def _intact(source: Source, notes: list[str]) -> Source:
     """The images that can be decoded; a sentence about each other image is added to the notes."""
-    broken = from_rank_0(lambda: dict(check_images(source, cpus())))
+    broken = from_rank_0(lambda: dict(check_images(source, one_per_cpu())))
     notes += [f"left out: {sentence}" for sentence in broken.values()]
     return subset(source, [i for i in range(len(source)) if i not in broken])
 

@@ -27,6 +27,7 @@ from vitkit.prediction.items import (
     words_of_model,
 )
 from vitkit.system.errors import BadData, BadImage
+from vitkit.system.values import given
 
 EXPECTED = (
     "a file, a folder, a pattern, a web address, bytes, an open file, a Pillow image, an array, a tensor, or "
@@ -84,7 +85,11 @@ def _is_one(value: Any) -> bool:
 
 def _described(value: Any) -> str:
     """A value in a few words."""
-    return f"{str(value)[:80]!r}, of type {type(value).__name__},"
+    text = given(value)
+    kind = f"of type {type(value).__name__}"
+    if text == kind:
+        return f"a value {kind}"
+    return f"{text}, {kind},"
 
 
 def _listed(images: Sequence[Any], labels: Sequence[str]) -> Pictures:

@@ -20,11 +20,13 @@ from vitkit.data import IMAGE_SUFFIXES as IMAGES
 from vitkit.data import Lists, Names, RowRanges, Source, find_images, note_left_out, read_file
 from vitkit.data.formats import DATA_SUFFIXES as DATA_SETS
 from vitkit.data.formats.folder import is_hidden
+from vitkit.data.sources.stores import DATA_URL
 from vitkit.system.console.messages import say
 from vitkit.system.console.text import as_word, counted_kind
 from vitkit.system.errors import BadData, BadImage, VitkitError
 from vitkit.system.storage.addresses import MASK, shown_address, without_credentials_of
 from vitkit.system.storage.deadline import TimeLimit
+from vitkit.system.storage.files import impossible
 from vitkit.system.storage.remote import WILDCARDS, suffix
 
 ARCHIVES = (".zip", ".rar", ".7z", ".gz", ".tgz", ".bz2", ".xz")
@@ -186,6 +188,8 @@ def files_of(name: str, leave_out: Sequence[Path] = ()) -> list[str] | None:
     """
     if is_web(name):
         return None if _is_data_set(name) else [name]
+    if impossible(name) or name.startswith(DATA_URL):
+        return [name]  # reading it will report that, and the others are still classified
     path = Path(name)
     if path.is_dir():
         return _files_of_folder(name, leave_out)

@@ -143,8 +143,10 @@ def predict_items(
 
 def check_settings(top: int, batch: int, workers: int) -> None:
     """Raises VitkitError if numbers are out of range."""
-    if top < 1 or batch < 1:
-        raise BadSettings(f"`top` is {top} and batch {batch}; both must be at least 1")
+    if top < 1:
+        raise BadSettings(f"`top` is {top}; it is a number of classes, at least 1")
+    if batch < 1:
+        raise BadSettings(f"`batch` is {batch}; it is a number of images, at least 1")
     if workers < -1:
         raise BadSettings(f"`workers` is {workers}; it is 0 or more, or -1")
 

@@ -21,9 +21,10 @@ from vitkit.recipes.small import (
     scratch,
     tiny_imagenet,
 )
-from vitkit.system.console.text import fill, terminal_width, two_columns
-from vitkit.system.errors import BadSettings
+from vitkit.system.console.text import fill, quoted, terminal_width, two_columns
+from vitkit.system.errors import BadSettings, WrongArgument
 from vitkit.system.scripts import function_in
+from vitkit.system.values import given
 from vitkit.weights import over_patches, preprocessing_for_channels
 
 RECIPES: dict[str, Callable[[], Recipe]] = {
@@ -133,6 +134,11 @@ def recipe(name: str) -> Recipe:
 
     Raises VitkitError, with the nearest names, if there is no recipe of this name.
     """
+    if not isinstance(name, str):
+        raise WrongArgument(
+            f"the recipe is {given(name)}; it is the name of one, 'file.py:function' or a Recipe"
+        )
+
     # A function in a user's own file
     function = function_in(name, typed=True)
     if function is not None:
@@ -151,6 +157,6 @@ def recipe(name: str) -> Recipe:
     if similar:
         question = f"; did you mean {', '.join(similar)}?"
     raise BadSettings(
-        f"no recipe {name!r}{question} `vitkit train` lists them, and file.py:function is for your "
+        f"no recipe {quoted(name)}{question} `vitkit train` lists them, and file.py:function is for your "
         "own"
     )

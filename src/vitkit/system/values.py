@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from functools import cache
-from pathlib import Path
+from pathlib import Path, PurePath
 from types import NoneType, UnionType
 from typing import (
     TYPE_CHECKING,
@@ -18,6 +18,7 @@ from typing import (
 
 import numpy as np
 
+from vitkit.system.console.text import counted, quoted
 from vitkit.system.errors import BadSettings
 from vitkit.system.span import Span, Unit
 
@@ -34,6 +35,8 @@ WORDS = {
     NoneType: "None",
 }
 """The names of plain types in messages."""
+SHORT = (bool, int, float, complex, str, bytes, PurePath, Span, NoneType)
+MOST_SHOWN = 20  # values of a list that a message shows
 
 
 def bare(annotation: Any) -> Any:
@@ -122,6 +125,24 @@ def described(annotation: Any) -> str:
     return WORDS.get(annotation, f"{article} {name}")
 
 
+def given(value: Any) -> str:
+    """A value in messages: as Python code if that is short; an array, a data set or a model only by its type."""
+    if isinstance(value, list | tuple) and not _is_short(value):
+        return f"a {type(value).__name__} of {counted(len(value), 'value')}"
+    if _is_short(value):
+        return quoted(value)
+    return f"of type {type(value).__name__}"
+
+
+def _is_short(value: Any) -> bool:
+    """Whether a value has a short form as Python code, such as a number, a text or a few of these."""
+    if isinstance(value, list | tuple | set | frozenset):
+        return len(value) <= MOST_SHOWN and all(map(_is_short, value))
+    if isinstance(value, dict):
+        return len(value) <= MOST_SHOWN and all(map(_is_short, value.values()))
+    return isinstance(value, (*SHORT, np.generic, type))
+
+
 def is_plain(annotation: Any) -> bool:
     """Whether `fits` can check a type; it cannot check a protocol, or a type of another library."""
     is_choice = get_origin(annotation) is Literal
@@ -143,16 +164,16 @@ def check_settings(settings: "DataclassInstance") -> None:
     """
     type_of = _types(type(settings))
     for field in dataclasses.fields(settings):
-        given = getattr(settings, field.name)
-        if _is_plainly(type_of[field.name], given):
+        before = getattr(settings, field.name)
+        if _is_plainly(type_of[field.name], before):
             continue
-        value = converted(type_of[field.name], given)
-        if value is not given:
+        value = converted(type_of[field.name], before)
+        if value is not before:
             # Sets a field of a frozen dataclass during its construction
             object.__setattr__(settings, field.name, value)
         if not fits(type_of[field.name], value, finite=True):
             raise BadSettings(
-                f"{field.name} is {repr(value)[:200]}; it is {described(type_of[field.name])}"
+                f"{field.name} is {given(value)}; it is {described(type_of[field.name])}"
             )
 
 

@@ -18,6 +18,7 @@ from vitkit.data import (
     is_elsewhere,
     masks_digest,
     merge_parts,
+    one_per_cpu,
     random_subset,
     refuse_recorded,
     source_at,
@@ -34,7 +35,6 @@ from vitkit.recipes import Data, Facts, Say
 from vitkit.system.console.progress import bar, silent
 from vitkit.system.console.text import counted
 from vitkit.system.errors import BadData, BadImage, BadSettings
-from vitkit.system.machine import cpus
 from vitkit.system.processes.ranks import from_every_rank, from_rank_0, on_rank_0, world
 from vitkit.system.storage.addresses import shown_address
 from vitkit.training.record.values import to_json, with_defaults
@@ -311,7 +311,7 @@ def _workers(data: Data) -> int:
     """Number of processes that decode images before training starts. By default one per CPU,
     because no model is running yet."""
     if data.workers < 0:
-        return cpus()
+        return one_per_cpu()
     return data.workers
 
 

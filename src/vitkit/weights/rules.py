@@ -18,6 +18,7 @@ from torch import Tensor
 from vitkit.system.console.text import printable_name
 from vitkit.system.errors import BadWeights
 from vitkit.weights.files.content import FLOATS, Lazy, Tensors
+from vitkit.weights.files.transformed import why_missing
 
 LISTED = 10  # mismatches that an error message lists
 
@@ -258,6 +259,8 @@ def read(tensors: Tensors, rules: list[Rule], expected: Mapping[str, Tensor]) ->
         listed = list(faults)[:LISTED]
         if len(faults) > LISTED:
             listed.append(f"and {len(faults) - LISTED} more")
+        missing = [name for rule in rules for name in rule.theirs if name not in tensors]
+        listed += list(filter(None, (why_missing(tensors, name) for name in missing)))[:1]
         names = frozenset().union(*faults.values())
         raise Misfit(f"its tensors do not fit the model: {'; '.join(listed)}", names)
     state = {}

@@ -3,8 +3,11 @@
 from os import PathLike
 from pathlib import Path
 
-from vitkit.system.errors import WrongArgument
+from vitkit.system.console.text import quoted
+from vitkit.system.errors import BadSettings, WrongArgument
 from vitkit.system.functions.results import ModelResult
+from vitkit.system.storage.files import impossible
+from vitkit.system.values import given
 from vitkit.weights.classifier import Classifier, check_own_weights
 from vitkit.weights.destination import check_destination, write_model
 from vitkit.weights.formats import cannot, format_of
@@ -34,6 +37,10 @@ def save(classifier: "Classifier | ModelResult", path: Path | str) -> Path:
             "vitkit.load returns, or a network with its preprocessing and the names of its outputs: "
             "Classifier(model, preprocessing, labels)"
         )
+    if not isinstance(path, str | PathLike):
+        raise WrongArgument(f"`path` is {given(path)}; it takes a path")
+    if reason := impossible(path):
+        raise BadSettings(f"`path` is {quoted(str(path))}, {reason}; give another name")
     return write_model(made, _format_to_save(made), Path(path))
 
 

@@ -20,7 +20,7 @@ from vitkit.system.console.messages import say
 from vitkit.system.console.progress import bar
 from vitkit.system.console.text import counted, printable
 from vitkit.system.errors import BadImage, BadSettings
-from vitkit.system.functions.arguments import name_of, status_of
+from vitkit.system.functions.arguments import check_limit, name_of, status_of
 from vitkit.system.functions.public import public
 from vitkit.system.functions.results import Rows
 from vitkit.system.functions.steps import DATA, IMAGES, step
@@ -222,6 +222,7 @@ def compare(
             together.
         BadWeights: If a model cannot be read.
     """
+    check_limit(limit)
     hints = hints_of(overrides)
     names = (one, two)
     runs: list[str] = []

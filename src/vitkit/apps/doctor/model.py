@@ -24,6 +24,7 @@ from vitkit.data import (
     eval_batches,
     is_elsewhere,
     leads_elsewhere,
+    one_per_cpu,
     subset,
     train_batches,
 )
@@ -291,13 +292,12 @@ def _looks(data: str, parts: dict[str, Source]) -> Iterator[Fact]:
     LOOKED_AT of each part."""
     from vitkit.curation import near_duplicates, survey
     from vitkit.system.console.progress import bar
-    from vitkit.system.machine import cpus
 
     surveys = {}
     for name, part in parts.items():
         every = len(part) // LOOKED_AT + 1
         some = subset(part, range(0, len(part), every))
-        surveys[name] = survey(some, cpus(), bar(f"looking at {name}"))
+        surveys[name] = survey(some, one_per_cpu(), bar(f"looking at {name}"))
     looked = sum(len(each.source) for each in surveys.values())
 
     broken = sum(len(each.bad) for each in surveys.values())

@@ -15,7 +15,7 @@ import numpy as np
 
 from vitkit.apps.studies.base import five_shot, small_vit
 from vitkit.apps.studies.budget import Budget, BudgetPlan, plan
-from vitkit.data import Splits, check_images, splits_at
+from vitkit.data import Splits, check_images, one_per_cpu, splits_at
 from vitkit.evaluation import Metric, Survival
 from vitkit.models import ViTConfig
 from vitkit.objectives import Supervised
@@ -23,7 +23,6 @@ from vitkit.recipes import Recipe
 from vitkit.system.console.messages import say
 from vitkit.system.console.text import counted, printable
 from vitkit.system.errors import BadData, BadImage, BadRun, BadSettings, VitkitError
-from vitkit.system.machine import cpus
 from vitkit.system.processes.ranks import from_rank_0
 from vitkit.system.storage.files import check_can_be_made, check_types, parse_json, write_json
 from vitkit.system.storage.records import record_of
@@ -456,7 +455,7 @@ def refuse_broken(source: str, workers: int) -> None:
 
     workers: number of decoding processes; -1 for one per CPU, since no model is running yet."""
     if workers < 0:
-        workers = cpus()
+        workers = one_per_cpu()
     splits = splits_at(source, typed=True)
     for name, part in splits.sources.items():
         if len(part) > CHECKED:

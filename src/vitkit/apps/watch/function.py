@@ -19,7 +19,7 @@ from vitkit.prediction import (
 from vitkit.prediction.rows import check_rows
 from vitkit.system.console.messages import say
 from vitkit.system.errors import BadSettings
-from vitkit.system.functions.arguments import check_folder, name_of
+from vitkit.system.functions.arguments import check_folder, check_limit, name_of
 from vitkit.system.functions.public import public
 from vitkit.system.functions.types import PathLike
 from vitkit.weights import ModelLike
@@ -60,6 +60,7 @@ def watch(
         BadSettings: If `folder` is no folder, or settings do not go together.
     """
     asked = request(model, (str(folder),), answering)
+    check_limit(limit)
     if not folder.is_dir():
         raise BadSettings(f"`folder` is {folder}, which is not a folder; watch one folder")
     if sort_into is not None:

@@ -10,7 +10,7 @@ from typing import Literal, Unpack
 from vitkit.curation.functions.next_step import training_step
 from vitkit.curation.packing import Packed, Packing
 from vitkit.curation.packing import pack_shards as packed_to
-from vitkit.data import Columns, parts_at
+from vitkit.data import Columns, one_per_cpu, parts_at
 from vitkit.system.console.messages import say
 from vitkit.system.console.text import printable
 from vitkit.system.errors import BadData
@@ -18,7 +18,6 @@ from vitkit.system.functions.arguments import status_of
 from vitkit.system.functions.public import public
 from vitkit.system.functions.results import Result
 from vitkit.system.functions.types import DataLike, Messages, PathLike
-from vitkit.system.machine import cpus
 
 LISTED = 10  # printed names of images that were left out
 
@@ -109,7 +108,7 @@ def pack(
     for note in notes:
         say(note)
     if workers < 0:
-        workers = cpus()
+        workers = one_per_cpu()
     try:
         packed = packed_to(parts, dest, packing, workers, "packing")
     except KeyboardInterrupt:

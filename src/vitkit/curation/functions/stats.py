@@ -30,6 +30,7 @@ from vitkit.data import (
     Preprocessing,
     Source,
     Splits,
+    one_per_cpu,
     open_image,
     picture_for_people,
     source_at,
@@ -47,7 +48,6 @@ from vitkit.system.functions.public import public
 from vitkit.system.functions.results import Rows
 from vitkit.system.functions.steps import FILE, RECIPE, step
 from vitkit.system.functions.types import DataLike, Messages, PathLike
-from vitkit.system.machine import cpus
 from vitkit.system.storage.files import check_replaceable
 
 DRAWN = 40  # pairs of near-duplicates on a sheet
@@ -191,7 +191,7 @@ def stats(
 
     # Measure every image, and compare the parts
     if workers < 0:
-        workers = cpus()
+        workers = one_per_cpu()
     of_masks = None
     if masks:
         of_masks = survey_masks(parts, source, masks, legend, ignore, tokens, workers)

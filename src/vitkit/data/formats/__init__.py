@@ -19,8 +19,9 @@ from vitkit.data.formats.manifest import (
 from vitkit.data.formats.published import read_digits, read_published
 from vitkit.data.formats.shards import SHARDED, named_beside, read_shards
 from vitkit.data.sources.tables import Columns, Table
+from vitkit.system.console.text import quoted
 from vitkit.system.errors import BadData
-from vitkit.system.storage.files import nearest, refuse_special
+from vitkit.system.storage.files import impossible, nearest, refuse_special
 
 # Each reads the data set at a path, an address or a name, or returns None if it is of another kind.
 # The order matters, because the first that reads it wins: a folder of shards is not read as images.
@@ -38,6 +39,8 @@ DATA_SUFFIXES = (*MANIFEST_SUFFIXES, *SHARDED)  # of files that are data sets
 
 def read_table(where: str, columns: Columns) -> Table:
     """Read a data set of any kind as a table. Raises VitkitError if it does not exist or is malformed."""
+    if reason := impossible(where):
+        raise BadData(f"the data set is {quoted(where)}, {reason}; give another name")
     refuse_special(Path(where))
     selection = read_selection(where, columns)
     if selection is not None:

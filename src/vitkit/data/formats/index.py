@@ -22,12 +22,11 @@ from pathlib import Path
 import numpy as np
 
 from vitkit.data.formats.tar_shard import NO_LABEL, Index, is_label, read_index
-from vitkit.data.loading.workers import in_order
+from vitkit.data.loading.workers import in_order, one_per_cpu
 from vitkit.data.sources.stores import MAX_FILE, Names
 from vitkit.data.sources.tables import Columns
 from vitkit.system.console.progress import bar
 from vitkit.system.errors import BadData
-from vitkit.system.machine import cpus
 from vitkit.system.processes import sharing
 from vitkit.system.storage import remote
 from vitkit.system.storage.files import cache_dir, parse_json, write_whole
@@ -110,7 +109,7 @@ def _workers(shards: int) -> int:
     """Number of processes that index shards, in addition to this one."""
     if shards <= 1:
         return 0
-    return min(cpus(), shards)
+    return min(one_per_cpu(), shards)
 
 
 def _index_shard(columns: Columns, item: Item) -> None:

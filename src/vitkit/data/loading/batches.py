@@ -31,7 +31,7 @@ from vitkit.data.loading.resident import (
     device_batches,
     prepared,
 )
-from vitkit.data.loading.workers import AHEAD, in_order
+from vitkit.data.loading.workers import AHEAD, in_order, may_start_workers
 from vitkit.data.sources.source import Source, is_elsewhere
 from vitkit.data.sources.stores import Arrays
 from vitkit.system.errors import BadSettings
@@ -58,8 +58,10 @@ class Batch(NamedTuple):
 
 def default_workers(source: Source | None = None) -> int:
     """Number of worker processes for this machine's CPU quota, which leaves one CPU to the model; 0 if
-    nothing needs decoding."""
+    nothing needs decoding, or if this process may not start any."""
     if source is not None and isinstance(source.store, Arrays):
+        return 0
+    if not may_start_workers():
         return 0
     return max(1, min(MAX_WORKERS, cpus() - 1))
 

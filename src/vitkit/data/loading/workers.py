@@ -8,6 +8,7 @@ that can be pickled.
 
 import faulthandler
 import gc
+import multiprocessing
 import os
 import shutil
 import signal
@@ -17,11 +18,13 @@ import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
+from vitkit.system.console.messages import say
 from vitkit.system.errors import VitkitError, WorkerDied
+from vitkit.system.machine import cpus
 
 AHEAD = 2  # results that each worker prepares in advance
 ORPHANED = 0.5  # seconds, at most, that a worker outlives the main process
@@ -41,12 +44,16 @@ def in_order(
 
     Closing or deleting the generator ends the workers.
 
-    workers: number of worker processes; 0 runs the task in this process.
+    workers: number of worker processes; 0 runs the task in this process, and so does a process that
+        may not start any, which a message says.
     pin: put tensors into page-locked memory.
     size: bytes of the tensors of a result, if there are many.
     ahead: number of results that each worker prepares in advance. Workers take items in turn.
     Raises WorkerDied when a worker is killed, and the exceptions of the task.
     """
+    if workers and not may_start_workers():
+        _say_that_none_may_start()
+        workers = 0
     if not workers:
         results = _in_this_process(task, items, pin)
     elif fits_shared_memory(workers, size, ahead):
@@ -63,6 +70,28 @@ def in_order(
 def ranges(count: int, size: int) -> list[range]:
     """The numbers from 0 to count - 1 in ranges of `size`: items of a task over many examples."""
     return [range(start, min(start + size, count)) for start in range(0, count, size)]
+
+
+def may_start_workers() -> bool:
+    """Whether this process may start others. Python forbids it to daemonic processes, such as those of
+    `multiprocessing.Pool`."""
+    return not multiprocessing.current_process().daemon
+
+
+def one_per_cpu() -> int:
+    """Number of worker processes for work without a model: one for each CPU; 0 if this process may not start
+    any."""
+    if not may_start_workers():
+        return 0
+    return cpus()
+
+
+@cache  # once, although a run starts workers many times
+def _say_that_none_may_start() -> None:
+    say(
+        "this process is daemonic, as those of multiprocessing.Pool are, and may not start `workers` of "
+        "its own: it prepares the images itself"
+    )
 
 
 def worth_starting(workers: int, items: int) -> int:
@@ -305,10 +334,12 @@ def in_child(task: Callable[[Any], Any], items: Sequence) -> Generator[Any, None
     """Yield task(item) for every item, in order, computed in one child process.
 
     The task is a function of a module or a `partial` of one, and its results can be pickled. Its
-    exceptions are raised here. Raises Crashed if the process crashed.
+    exceptions are raised here. Raises Crashed if the process crashed. A process that may not start others
+    computes them itself, so that a crash ends it.
     """
-    import multiprocessing
-
+    if not may_start_workers():
+        yield from map(task, items)
+        return
     context = multiprocessing.get_context(START)
     receiver, sender = context.Pipe(duplex=False)
     child = context.Process(  # type: ignore[attr-defined]  # every context has one

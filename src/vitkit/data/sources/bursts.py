@@ -29,7 +29,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from vitkit.data.images.pictures import Picture, is_stretched, picture_to_look_at
-from vitkit.data.loading.workers import in_order, ranges, worth_starting
+from vitkit.data.loading.workers import in_order, one_per_cpu, ranges, worth_starting
 from vitkit.data.sources.outlines import (
     SIDE,
     centre_crops,
@@ -41,7 +41,6 @@ from vitkit.data.sources.outlines import (
 from vitkit.data.sources.source import Source, fingerprint
 from vitkit.system.console.progress import bar
 from vitkit.system.errors import BadImage
-from vitkit.system.machine import cpus
 from vitkit.system.storage.files import cache_dir, whole
 
 MOST = 20_000  # most images among which bursts are looked for
@@ -149,7 +148,7 @@ def _thumbnails(source: Source) -> tuple[np.ndarray, np.ndarray]:
     the photographs in seconds, (N,), NaN if unknown."""
     source.prepare()
     chunks = ranges(len(source), CHUNK)
-    looks = in_order(partial(_examine, source), chunks, worth_starting(cpus(), len(chunks)))
+    looks = in_order(partial(_examine, source), chunks, worth_starting(one_per_cpu(), len(chunks)))
     thumbnails = []
     times = []
     for grey, taken in bar("looking for bursts")(looks, len(chunks)):
@@ -292,7 +291,7 @@ def _candidates(thumbnails: np.ndarray, classes: np.ndarray, readable: np.ndarra
         items += [own[chunk.start : chunk.stop].tolist() for chunk in ranges(len(own), CHUNK)]
     task = partial(_nearest, thumbnails, glances(thumbnails), classes, readable)
     pairs = []
-    results = in_order(task, items, worth_starting(cpus(), len(items)))
+    results = in_order(task, items, worth_starting(one_per_cpu(), len(items)))
     for found in bar("looking for bursts")(results, len(items)):
         pairs += found
     return sorted(set(pairs))
@@ -339,7 +338,7 @@ class _Similarities:
         items = list(partners.items())
         chunks = [items[chunk.start : chunk.stop] for chunk in ranges(len(items), CHUNK)]
         task = partial(correlations, self.thumbnails)
-        results = in_order(task, chunks, worth_starting(cpus(), len(chunks)))
+        results = in_order(task, chunks, worth_starting(one_per_cpu(), len(chunks)))
         for chunk, found in zip(chunks, bar(text)(results, len(chunks)), strict=True):
             for (first, seconds), row in zip(chunk, found, strict=True):
                 values = np.arctanh(np.clip(row, 0, 0.9999)).tolist()

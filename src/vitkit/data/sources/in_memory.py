@@ -24,8 +24,9 @@ from vitkit.data.images.pictures import Picture, open_image
 from vitkit.data.images.pixels import upright
 from vitkit.data.sources.source import Source
 from vitkit.data.sources.stores import Store, read_file
-from vitkit.system.console.text import counted
+from vitkit.system.console.text import counted, quoted
 from vitkit.system.errors import BadData, BadImage, VitkitError
+from vitkit.system.storage.files import impossible
 
 KINDS = "paths, bytes of files, Pillow images, arrays or tensors"
 OVERSHOOT = 1e-3  # largest excess over the range from 0 to 1, for rounding errors
@@ -56,11 +57,11 @@ def from_images(images: Any) -> Source:
     VitkitError for anything else, and for paths that do not lead to a file."""
     values = _one_by_one(images)
     paths = [value for value in values if isinstance(value, str | PurePath)]
-    missing = [path for path in paths if not Path(path).is_file()]
+    missing = [path for path in paths if impossible(str(path)) or not Path(path).is_file()]
     if missing:
         raise BadData(
             f"of {counted(len(values), 'image')} {len(missing):,} are no file, the first is "
-            f"{str(missing[0])!r}"
+            f"{quoted(str(missing[0]))}"
         )
     count = len(values)
     return Source(Images(values), np.arange(count), np.full(count, -1), (), "none")

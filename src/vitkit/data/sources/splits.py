@@ -14,6 +14,7 @@ run no code unless their caller states that a person typed the name.
 """
 
 from dataclasses import dataclass, replace
+from os import PathLike
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -38,9 +39,10 @@ from vitkit.data.sources.tables import (
     without_secret_parts,
 )
 from vitkit.data.sources.targets import TargetKind
-from vitkit.system.errors import BadData
+from vitkit.system.errors import BadData, WrongArgument
 from vitkit.system.scripts import function_in
 from vitkit.system.storage.addresses import remember, showing_no_credentials
+from vitkit.system.values import given
 
 if TYPE_CHECKING:
     from vitkit.data.sources.bursts import Bursts
@@ -180,6 +182,11 @@ def parts_at(where: str | Path, columns: Columns | None = None, *, typed: bool =
 
     typed: whether a person typed the name; if not, "file.py:function" raises VitkitError.
     """
+    if not isinstance(where, str | PathLike):
+        raise WrongArgument(
+            f"the data set is {given(where)}; give its path, address or name. from_dataset makes a Source "
+            "of a data set in a program"
+        )
     where = str(where)
     columns = columns or Columns()
     function = function_in(where, typed=typed)

@@ -16,13 +16,16 @@ from typing import Any, Protocol
 import numpy as np
 
 from vitkit.system.console.progress import bar
+from vitkit.system.console.text import printable_name, quoted
 from vitkit.system.errors import BadImage
 from vitkit.system.storage import remote
 from vitkit.system.storage.addresses import shown_address
+from vitkit.system.storage.files import impossible
 
 KEEP = 2 << 30  # bytes of the largest store that is kept in memory, in its compressed form
 WINDOW = 512 << 20  # bytes of a larger store that a process keeps
 LEAST = 4  # fewest chunks in a window, however large they are
+DATA_URL = "data:image/"  # the beginning of an image in the text of a web page
 MAX_FILE = 1 << 30  # bytes of the largest image file; larger files are disk images and similar
 
 
@@ -99,7 +102,7 @@ class Names:
         block = bytearray()
         ends = np.zeros(len(names), dtype=np.int64)
         for row, name in enumerate(names):
-            block += os.fsencode(name)
+            block += _encoded(name)
             ends[row] = len(block)
         return cls(bytes(block), ends)
 
@@ -120,6 +123,14 @@ class Names:
     def __getitem__(self, row: int) -> str:
         start = int(self.ends[row - 1]) if row else 0
         return os.fsdecode(self.block[start : int(self.ends[row])])
+
+
+def _encoded(name: str) -> bytes:
+    """The bytes of a file's name, with escapes in place of characters that no file name can have."""
+    try:
+        return os.fsencode(name)
+    except UnicodeEncodeError:
+        return name.encode("utf-8", "backslashreplace")
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,13 +183,20 @@ class Files(Store):
         identity."""
         try:
             size = os.stat(self.name(row)).st_size  # noqa: PTH116
-        except OSError:  # reading the file raises it again
+        except (OSError, ValueError):  # reading the file raises it again
             size = None
         return f"{self.names[row]} {size}"
 
 
 def read_file(path: str) -> bytes:
     """The bytes of an image file. Raises BadImage if it is missing, too large, or not a file."""
+    if not path:
+        raise BadImage("the name of an image is empty; give its path")
+    if path.startswith(DATA_URL):
+        raise BadImage(
+            f"{printable_name(path)} is an image in a data URL; give its bytes: "
+            "base64.b64decode(url.partition(',')[2])"
+        )
     try:
         state = os.stat(path)  # noqa: PTH116 pathlib would take longer than reading the file
         if not S_ISREG(state.st_mode):  # reading a pipe would block forever
@@ -187,10 +205,16 @@ def read_file(path: str) -> bytes:
             raise BadImage(f"{path} is larger than {MAX_FILE:,} bytes, which no image file is")
         with open(path, "rb", buffering=0) as file:  # noqa: PTH123
             return file.readall()
+    except BadImage:  # a ValueError, too
+        raise
     except FileNotFoundError:
         raise BadImage(f"{path} is missing") from None
     except OSError as error:
+        if impossible(path):
+            path = printable_name(path)
         raise BadImage(f"{path} cannot be read: {error.strerror or error}") from error
+    except ValueError:
+        raise BadImage(f"{quoted(path)} cannot be read: it is not the name of a file") from None
 
 
 # Stores that are read in chunks

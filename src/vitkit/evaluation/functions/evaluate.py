@@ -53,7 +53,7 @@ from vitkit.runtimes.given import classifier_on
 from vitkit.system.console.messages import say
 from vitkit.system.console.text import counted, printable
 from vitkit.system.errors import BadData, BadSettings, VitkitError
-from vitkit.system.functions.arguments import pick_precision
+from vitkit.system.functions.arguments import check_limit, pick_precision
 from vitkit.system.functions.public import public
 from vitkit.system.functions.steps import step
 from vitkit.system.functions.types import DataLike, DeviceLike, PathLike, Several, SeveralPaths
@@ -161,8 +161,7 @@ def evaluate(
         raise BadSettings(f"`batch` is {batch}; it is a number of images, at least 1")
     if workers < -1:
         raise BadSettings(f"`workers` is {workers}; it is a number of processes, or -1")
-    if limit < 0:
-        raise BadSettings(f"`limit` is {limit}; it is a number of images, or 0 for all")
+    check_limit(limit)
     check_files(report, calibrate)
     is_file = isinstance(model, str) and is_exported(model)
     if calibrate and (is_file or runtime not in ("auto", "torch")):

@@ -6,7 +6,7 @@ import numpy as np
 
 from vitkit.curation import repeats, survey
 from vitkit.curation.statistics import Survey
-from vitkit.data import Source, Splits, subset
+from vitkit.data import Source, Splits, one_per_cpu, subset
 from vitkit.evaluation.probes.features import compute_features
 from vitkit.evaluation.probes.probe import fit_probe
 from vitkit.evaluation.reports.label_noise import wrong_labels
@@ -14,7 +14,6 @@ from vitkit.evaluation.reports.review import Finding, outliers, unusual_looks
 from vitkit.system.console.progress import bar
 from vitkit.system.console.text import counted, printable_name
 from vitkit.system.errors import BadWeights
-from vitkit.system.machine import cpus
 from vitkit.weights import Classifier
 
 KNOWS_LITTLE = 0.7  # accuracy below which many labels are doubted only because the model is weak
@@ -24,7 +23,9 @@ def look_through(splits: Splits, classifier: Classifier) -> tuple[list[Finding],
     """All findings, and sentences about the review."""
     # Survey the pixels of every image, and compute the features of those that can be read
     parts = splits.sources
-    surveys = {name: survey(part, cpus(), bar(f"reading {name}")) for name, part in parts.items()}
+    surveys = {
+        name: survey(part, one_per_cpu(), bar(f"reading {name}")) for name, part in parts.items()
+    }
     rows = []
     for name, part in parts.items():
         readable = np.flatnonzero(surveys[name].good)

@@ -9,7 +9,7 @@ from vitkit.prediction.functions.output import Predictions, Taking, take_answers
 from vitkit.prediction.given import ImageLike
 from vitkit.prediction.regions import check_regions
 from vitkit.prediction.rows import check_rows
-from vitkit.system.functions.arguments import check_folder, check_sheet
+from vitkit.system.functions.arguments import check_folder, check_limit, check_sheet
 from vitkit.system.functions.public import public
 from vitkit.system.functions.types import PathLike
 from vitkit.weights import ModelLike
@@ -56,6 +56,7 @@ def predict(
     """
     # What cannot be done is refused before the model is loaded
     asked = request(model, images, answering)
+    check_limit(limit)
     if sheet:
         check_sheet(sheet)
     check_rows(to, json)

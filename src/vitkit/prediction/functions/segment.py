@@ -35,7 +35,7 @@ from vitkit.system.console.messages import brief
 from vitkit.system.console.progress import bar
 from vitkit.system.console.text import counted, printable_name
 from vitkit.system.errors import BadImage, BadSettings
-from vitkit.system.functions.arguments import check_folder, name_of, status_of
+from vitkit.system.functions.arguments import check_folder, check_limit, name_of, status_of
 from vitkit.system.functions.public import public
 from vitkit.system.functions.results import Rows
 from vitkit.system.functions.steps import DATA, step
@@ -176,6 +176,7 @@ def segment(
         Unsupported: If the model has one output for an image.
     """
     settings = request(model, images, cast(Answering, segmenting))
+    check_limit(limit)
     if smallest < 1:
         raise BadSettings(f"`smallest` is {smallest}; it is a number of pixels, at least 1")
     if to is not None:

@@ -12,7 +12,7 @@ from vitkit.prediction.rows import check_rows
 from vitkit.prediction.sorting import Sorter
 from vitkit.runtimes import Runtime
 from vitkit.system.errors import BadSettings
-from vitkit.system.functions.arguments import check_folder, check_sheet, name_of
+from vitkit.system.functions.arguments import check_folder, check_limit, check_sheet, name_of
 from vitkit.system.functions.public import public
 from vitkit.system.functions.types import PathLike
 from vitkit.weights import ModelLike
@@ -59,6 +59,7 @@ def sort(
         BadSettings: If a photograph is not a file of this machine, or if the model names no classes.
     """
     asked = request(model, photographs, answering)
+    check_limit(limit)
     check_folder("`into`", into, asked.images)
     if sheet:
         check_sheet(sheet)

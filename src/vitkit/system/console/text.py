@@ -53,6 +53,11 @@ def printable_name(name: str) -> str:
     return printable(name, LONGEST_NAME).replace("\n", "\\n")
 
 
+def quoted(value: object) -> str:
+    """The value as Python code, for a message: in one line, and without its middle if it is long."""
+    return printable(repr(value), LONGEST_NAME)
+
+
 def counted(count: int, thing: str) -> str:
     """A count with its noun: "1 image", "2,000 images", "10 classes"."""
     if count == 1:

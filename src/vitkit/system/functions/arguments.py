@@ -10,7 +10,8 @@ from vitkit.system.console.text import printable
 from vitkit.system.errors import BadSettings, WrongArgument
 from vitkit.system.functions.words import TABLES
 from vitkit.system.machine import PrecisionChoice
-from vitkit.system.storage.files import check_can_be_made, check_replaceable
+from vitkit.system.storage.files import check_can_be_made, check_replaceable, impossible
+from vitkit.system.values import given
 
 if TYPE_CHECKING:
     import torch
@@ -37,6 +38,12 @@ def pick_precision(choice: PrecisionChoice, device: "torch.device") -> machine.P
     return picked.precision
 
 
+def check_limit(limit: int) -> None:
+    """Raise BadSettings for a negative largest number of images."""
+    if limit < 0:
+        raise BadSettings(f"`limit` is {limit}; it is a number of images, or 0 for all")
+
+
 def name_of(model: object) -> str:
     """The name of a model in sentences, titles and records: its path or its name as given, or "the model" for
     one in memory."""
@@ -50,6 +57,8 @@ def name_on_disk(model: object, function: str) -> str:
     memory."""
     if isinstance(model, str | Path):
         return str(model)
+    if not hasattr(model, "preprocessing"):  # neither a Classifier nor a network
+        raise WrongArgument(f"the model is {given(model)}; {function} takes its path or its name")
     raise WrongArgument(
         f"{function} needs a model on disk, and this one is of type {type(model).__name__}; write it there "
         "first: vitkit.save(classifier, 'weights')"
@@ -94,6 +103,8 @@ def check_folder(flag: str, folder: Path, images: tuple[Any, ...]) -> None:
         )
     names = [image for image in images if isinstance(image, str)]  # others are in memory
     for image in names:
+        if impossible(image):  # reading it will report that
+            continue
         if Path(image).is_dir() and Path(image).resolve().is_relative_to(folder.resolve()):
             raise BadSettings(
                 f"{flag} is {folder}, and the images are in {image}: what is written there would be "

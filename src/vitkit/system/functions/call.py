@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from functools import cache
 from typing import Any, Unpack, get_origin, get_type_hints
 
-from vitkit.system.errors import WrongArgument
+from vitkit.system.errors import BadSettings, WrongArgument
 from vitkit.system.functions.parameters import groups_of
 from vitkit.system.functions.results import ModelResult
 from vitkit.system.functions.values import read_value
@@ -61,6 +61,8 @@ def read_arguments(
     for argument in required:
         if by_name[argument] is None:
             raise WrongArgument(f"vitkit.{name} needs {argument}, which is None")
+        if isinstance(by_name[argument], str) and not by_name[argument]:
+            raise BadSettings(f"vitkit.{name} needs {argument}, which is empty")
 
     # The values
     given = {}

@@ -8,7 +8,7 @@ from io import StringIO
 from typing import TYPE_CHECKING, Any
 
 from vitkit.system.storage.addresses import without_credentials
-from vitkit.system.storage.files import as_utf8
+from vitkit.system.storage.files import as_text, as_utf8
 
 if TYPE_CHECKING:
     import pandas
@@ -52,12 +52,24 @@ class Rows(Result):
         """The rows, each a dict of plain values by column."""
 
     def to_frame(self) -> "pandas.DataFrame":
-        """The rows as a table of pandas. Raises ImportError without pandas."""
+        """The rows as a table of pandas. Bytes of a name that is not UTF-8 are escapes, as in CSV, since pandas
+        cannot hold them. Raises ImportError without pandas."""
         try:
             import pandas
         except ImportError as error:
             raise ImportError("to_frame needs pandas: pip install pandas") from error
-        return pandas.DataFrame(self.rows())
+        return pandas.DataFrame(_in_utf8(self.rows()))
+
+
+def _in_utf8(value: Any) -> Any:
+    """A value of a table, or several, in which every text is one that UTF-8 can represent."""
+    if isinstance(value, str):
+        return as_text(value)
+    if isinstance(value, dict):
+        return {_in_utf8(name): _in_utf8(each) for name, each in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(map(_in_utf8, value))
+    return value
 
 
 class ModelResult(Result):

@@ -1,11 +1,24 @@
 """Reading a value as a type: it is converted if the conversion is unambiguous, or refused with a message."""
 
-from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
+from vitkit.system.console.text import quoted
 from vitkit.system.errors import BadSettings, WrongArgument
-from vitkit.system.values import WORDS, alternatives, bare, choices_of, converted, fits, is_plain
+from vitkit.system.storage.files import impossible
+from vitkit.system.values import (
+    WORDS,
+    alternatives,
+    bare,
+    choices_of,
+    converted,
+    fits,
+    given,
+    is_plain,
+)
+
+DATA_SETS = {"DATA", "PHOTOS"}
+"""Names in usage messages of parameters that name a data set."""
 
 
 def read_value(name: str, annotation: Any, value: Any) -> Any:
@@ -14,6 +27,13 @@ def read_value(name: str, annotation: Any, value: Any) -> Any:
 
     Raises BadSettings for a value that is not one of the choices, WrongArgument for one of another type.
     """
+    marks = _marks(annotation)
+    original = value
+    is_path = Path in alternatives(annotation)
+    is_name = bool(marks - {"IMAGE"})  # of images, the others are answered
+    is_empty = isinstance(value, str) and not value
+    if is_path or (is_name and not is_empty):  # an empty name is the default of many
+        _check_possible(name, value)
     annotation = bare(annotation)
     if annotation is Any:  # an object of the program, or a name
         return str(value) if isinstance(value, Path) else value
@@ -30,24 +50,47 @@ def read_value(name: str, annotation: Any, value: Any) -> Any:
     elif annotation is str and type(value).__module__ == "torch":  # a device
         value = str(value)
     value = converted(annotation, value)
-    _check_fits(name, annotation, value)
+    if not _fits(annotation, value):
+        raise _unfit(name, annotation, original, is_data=bool(marks & DATA_SETS))
     return value
 
 
-def _check_fits(name: str, annotation: Any, value: Any) -> None:
-    """Raise BadSettings if a value is not one of the choices, WrongArgument if it has another type. Types that are
-    not plain, and objects of vitkit such as models, are left to the function."""
+def _marks(annotation: Any) -> set[str]:
+    """The names that a type has in usage messages, such as MODEL; they mark paths, and names that may be one."""
+    marks: set[str] = set()
+    for inner in (annotation, *get_args(annotation)):  # also of tuples and optional types
+        marks.update(mark for mark in getattr(inner, "__metadata__", ()) if isinstance(mark, str))
+    return marks
+
+
+def _check_possible(name: str, value: Any) -> None:
+    """Raise BadSettings for a path, or one of several, that no file can have."""
+    values = value if isinstance(value, list | tuple) else [value]
+    for each in values:
+        if isinstance(each, str | Path) and (reason := impossible(each)):
+            raise BadSettings(f"`{name}` is {quoted(str(each))}, {reason}; give another name")
+
+
+def _fits(annotation: Any, value: Any) -> bool:
+    """Whether a value has a type; also for types that are not plain, which the function checks."""
+    return fits(annotation, value) or not all(map(is_plain, alternatives(annotation)))
+
+
+def _unfit(name: str, annotation: Any, value: Any, is_data: bool) -> BadSettings:
+    """The error for a value that is not one of the choices or, as WrongArgument, for one of another type. is_data:
+    the value is to name a data set."""
     kinds = alternatives(annotation)
-    if fits(annotation, value) or not all(map(is_plain, kinds)):
-        return
-    is_own = type(value).__module__.startswith("vitkit.")
-    if is_own and not any(map(is_dataclass, kinds)):
-        return
     wrong = value
-    if isinstance(value, tuple):  # find the wrong element
+    is_several = any(get_origin(kind) is tuple for kind in (annotation, *get_args(annotation)))
+    if is_several and isinstance(value, list | tuple):  # find the wrong element
         wrong = next((each for each in value if not any(fits(kind, each) for kind in kinds)), value)
     choices = choices_of(annotation)
     if choices:
-        raise BadSettings(f"{name} is {wrong!r}; it is one of {', '.join(choices)}")
+        return BadSettings(f"{name} is {given(wrong)}; it is one of {', '.join(choices)}")
+    if is_data:
+        return WrongArgument(
+            f"{name} is {given(wrong)}; it takes the path, address or name of a data set; for a "
+            "Source, give 'file.py:function', the name of a function that returns it"
+        )
     what = dict.fromkeys(WORDS.get(kind, kind.__name__) for kind in kinds)
-    raise WrongArgument(f"{name} is {wrong!r}; it takes {' or '.join(what)}")
+    return WrongArgument(f"{name} is {given(wrong)}; it takes {' or '.join(what)}")

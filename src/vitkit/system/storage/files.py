@@ -1,5 +1,6 @@
 """Files on this machine: written completely or not at all; and the cache of downloads and indices."""
 
+import errno
 import hashlib
 import json
 import os
@@ -41,6 +42,23 @@ def on_this_machine(path: Path) -> Path:
             "file system that it has mounted; give such a folder, and copy it afterwards"
         )
     return path
+
+
+def impossible(path: Path | str) -> str:
+    """Why no file or folder can have this path, as the end of a sentence: "which is ..."; "" if one can. pathlib
+    and `open` raise exceptions of several types for these paths. Addresses are not checked."""
+    if "://" in str(path):
+        return ""
+    if path == "":
+        return "which is empty"
+    try:
+        os.lstat(path)
+    except ValueError:
+        return "which contains a character that no file name can have"
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            return "which is longer than the name of a file can be"
+    return ""
 
 
 def refuse_special(path: Path) -> Path:

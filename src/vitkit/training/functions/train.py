@@ -83,7 +83,7 @@ def recipe_on_images(
     Raises BadSettings if a name does not exist.
     """
     if not isinstance(recipe, Recipe):
-        recipe = recipe_called(str(recipe))
+        recipe = recipe_called(recipe)
     recipe = with_length(with_evals(recipe, evaluators or None), length, given)
     if data:
         recipe = replace(recipe, data=replace(recipe.data, source=data))

@@ -10,9 +10,10 @@ from pathlib import Path
 from types import ModuleType
 from urllib.request import getproxies
 
+from vitkit.system.console.text import printable_name, quoted
 from vitkit.system.errors import BadWeights, NotThere, Unavailable, Unsupported, VitkitError
 from vitkit.system.storage.download import download
-from vitkit.system.storage.files import cache_dir, nearest
+from vitkit.system.storage.files import cache_dir, impossible, nearest
 from vitkit.system.storage.private import paths_of_this_machine
 from vitkit.weights.files.directory import PROCESSOR_FILE, UNKNOWN
 from vitkit.weights.licenses import CARD, NAMES, License
@@ -40,6 +41,8 @@ def fetch(source: Path | str) -> Path:
     file of Google's bucket ("imagenet21k/ViT-B_16", the whole name of an AugReg checkpoint, or its
     address). Raises VitkitError.
     """
+    if reason := impossible(source):
+        raise BadWeights(f"there is nothing at {quoted(str(source))}, {reason}; give another name")
     if Path(source).exists():
         return Path(source)
     name = str(source)
@@ -51,7 +54,8 @@ def fetch(source: Path | str) -> Path:
             return from_hub(repository)
         except VitkitError as error:
             raise type(error)(f"{error}{nearest(name) or meant(repository)}") from error
-    if near := nearest(name) or meant(name):
+    name = printable_name(name)  # an address may be long, or have a signature
+    if near := nearest(source) or meant(str(source)):
         raise BadWeights(f"there is nothing at {name}{near}")
     raise BadWeights(
         f"there is nothing at {name}, and it is not the name of a model; give a run, "

@@ -245,8 +245,13 @@ def _load(file: Path) -> object:
 
 
 def _check_storage(name: str, tensor: Tensor) -> None:
-    """Raise VitkitError for a tensor that is larger than its storage in the file: with a stride of 0, an
-    expanded tensor of a few bytes may have any size."""
+    """Raise VitkitError for a tensor of another library, such as a quantised one, and for one that is larger than
+    its storage in the file: with a stride of 0, an expanded tensor of a few bytes may have any size."""
+    if type(tensor) not in (Tensor, torch.nn.Parameter):
+        raise BadWeights(
+            f"{name} is of type {type(tensor).__name__}, not plain numbers; save the state dict of the model before it "
+            "is quantised or otherwise converted"
+        )
     if tensor.layout != torch.strided or tensor.device.type != "cpu" or tensor.is_quantized:
         raise BadWeights(
             f"{name} is a {tensor.layout} tensor on {tensor.device}, not plain numbers"

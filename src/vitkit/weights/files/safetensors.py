@@ -13,6 +13,19 @@ from vitkit.system.errors import BadWeights, Unavailable
 from vitkit.system.storage.files import give_usual_permissions, parse_json, what_came_instead
 from vitkit.weights.files.content import KEY, Lazy, Tensors, fill, parse_object
 
+READ = "give a safetensors file, a state dict of PyTorch, or an .npz of Google's"
+OTHERS = {
+    b"\x89HDF": "an HDF5 file, such as Keras writes",
+    b"GGUF": "a GGUF file, as of llama.cpp",
+    b"\xff\xd8\xff": "a JPEG image",
+    b"\x89PNG": "a PNG image",
+    b"%PDF": "a PDF document",
+    b"\x1f\x8b": "a compressed file (gzip)",
+}
+"""Kinds of other files, by their first bytes."""
+LONGEST_START = (
+    9  # bytes that are read to recognise a file: the length of a safetensors header, and its brace
+)
 DTYPES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"}
 
 
@@ -20,14 +33,17 @@ def read_safetensors(file: Path) -> tuple[Tensors, dict]:
     """The tensors, mapped and not copied, and the description of the model in the header ({} without
     one).
 
-    Raises SafetensorError for a damaged file, VitkitError for a malformed description, and for a file
-    that is something else, fetched by a failed download or clone.
+    Raises VitkitError for a damaged file, a malformed description, and for a file that is something else, such as
+    one fetched by a failed download or clone.
     """
     if instead := what_came_instead(file):
         raise BadWeights(f"{file} is {instead}")
 
     # The library checks the header. `handle` stays open while tensors may be read
-    handle = safe_open(file, "pt")
+    try:
+        handle = safe_open(file, "pt")
+    except SafetensorError as error:
+        raise BadWeights(f"{file} cannot be loaded: {_what_it_is(file, str(error))}") from error
     offsets = _offsets(file)
     tensors = {}
     for name in handle.keys():  # noqa: SIM118 it is not a dict
@@ -50,6 +66,20 @@ def read_safetensors(file: Path) -> tuple[Tensors, dict]:
         raise BadWeights(
             f"{file} cannot be loaded: its header's {KEY} is not a JSON object: {error}"
         ) from error
+
+
+def _what_it_is(file: Path, reason: str) -> str:
+    """What a file is that the library cannot read, by its first bytes, and the remedy. reason: the library's."""
+    with file.open("rb") as opened:
+        start = opened.read(LONGEST_START)
+    if not start:
+        return "it is empty; save or download it again"
+    for beginning, kind in OTHERS.items():
+        if start.startswith(beginning):
+            return f"it is {kind}, not a file of weights that vitkit reads; {READ}"
+    if start[8:] == b"{" or file.suffix == ".safetensors":
+        return f"it is a damaged safetensors file ({reason}); save or download it again"
+    return f"it is not a file of weights that vitkit reads, or it is damaged; {READ}"
 
 
 def _offsets(file: Path) -> dict[str, int]:

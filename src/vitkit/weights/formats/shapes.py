@@ -12,6 +12,7 @@ from vitkit.models import Grid
 from vitkit.models.zoo import SIZES
 from vitkit.system.errors import BadWeights, VitkitError
 from vitkit.weights.files.content import Tensors
+from vitkit.weights.files.transformed import why_missing
 
 
 class ChannelStatistics(TypedDict):
@@ -38,7 +39,7 @@ LONGEST_NAME = 500  # characters; names in an untrusted file may have any length
 def shape_of(tensors: Tensors, name: str, axes: int) -> tuple[int, ...]:
     """The shape of a tensor that must exist with this number of axes."""
     if name not in tensors:
-        raise BadWeights(f"there is no {name} in it")
+        raise BadWeights(why_missing(tensors, name) or f"there is no {name} in it")
     shape = tensors[name].shape
     if len(shape) != axes:
         raise BadWeights(f"{name} has the shape {shape}; it should have {axes} axes")
