@@ -48,7 +48,6 @@ from .reports.side_by_side import comparison_rows as comparison_rows
 from .reports.side_by_side import on_common_images as on_common_images
 from .reports.side_by_side import side_by_side as side_by_side
 from .run import RUNS as RUNS
-from .run import check_apart as check_apart
 from .run import default_run_dir as default_run_dir
 from .run import locked as locked
 from .run import remove_run as remove_run

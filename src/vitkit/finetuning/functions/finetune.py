@@ -37,7 +37,6 @@ from vitkit.system.processes.watchdog import PATIENCE
 from vitkit.system.span import Span
 from vitkit.system.storage.files import nearest
 from vitkit.training import (
-    check_apart,
     counting_as_typed,
     default_run_dir,
     dotted,
@@ -51,6 +50,7 @@ from vitkit.training import (
     with_length,
 )
 from vitkit.training import report as report_of_run
+from vitkit.training.run import check_apart
 from vitkit.weights import Hints, ModelLike, Overrides, hints_of, load
 
 KEYS = Overrides.__annotations__
