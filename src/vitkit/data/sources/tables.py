@@ -12,7 +12,15 @@ import numpy as np
 
 from vitkit.data.sources.class_names import composed, notes_on
 from vitkit.data.sources.stores import Store
-from vitkit.data.sources.targets import NO_TARGET, Lists, RowLabels, TargetKind, nothing_for
+from vitkit.data.sources.targets import (
+    NO_TARGET,
+    Lists,
+    RowLabels,
+    TargetKind,
+    Where,
+    at_row,
+    nothing_for,
+)
 from vitkit.system.console.text import counted_kind, some
 from vitkit.system.errors import BadData, BadSettings
 
@@ -196,14 +204,14 @@ def note_left_out(left_out: Counter) -> tuple[str, ...]:
 # Parts
 
 
-def as_parts(values: Sequence, where: str) -> np.ndarray:
+def as_parts(values: Sequence, where: Where) -> np.ndarray:
     """The part of every row, from any of its usual names: (N,) objects. Raises VitkitError, with the row,
     for any other name."""
     parts = [PARTS.get(str(value).lower(), "") for value in values]
     if "" in parts:
         row = parts.index("")
         raise BadData(
-            f"{where} row {row} belongs to the part {values[row]!r}; "
+            f"{at_row(where, row)} belongs to the part {values[row]!r}; "
             f"the parts are {', '.join(PARTS)}"
         )
     return np.array(parts, dtype=object)
