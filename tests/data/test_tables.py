@@ -467,6 +467,15 @@ def test_a_row_is_called_by_its_line_in_the_file(listed):
         open_source(listed("\n".join([*rows[:4], "2.jpg"])))
 
 
+@pytest.mark.parametrize("columns", [Columns(), Columns(image="0.jpg"), Columns("0.jpg", "cat")])
+@pytest.mark.parametrize(("suffix", "mark"), [("csv", ","), ("csv", ";"), ("tsv", "\t")])
+def test_a_table_without_a_heading(listed, columns, suffix, mark):
+    where = listed(f"0.jpg{mark}cat\n1.jpg{mark}dog\n", f"list.{suffix}")
+    with pytest.raises(BadData, match="the first line looks like a row of data") as caught:
+        open_source(where, columns)
+    assert f"put a heading above it, such as path{mark}label" in str(caught.value)
+
+
 def test_a_path_that_no_file_can_have(listed):
     where = listed('{"image": "\\ud800.jpg", "label": "cat"}\n', "list.jsonl")
     with pytest.raises(BadData, match=r"line 1 has a path that no file can have: '\\ud800.jpg'"):

@@ -25,6 +25,7 @@ from pathlib import Path, PurePath
 
 import numpy as np
 
+from vitkit.data.formats.folder import IMAGE_SUFFIXES
 from vitkit.data.formats.naming import existing_names
 from vitkit.data.formats.repeated_rows import (
     about_repeated,
@@ -238,6 +239,7 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
             names = [name.strip() for name in next(lines, [])]
             if len(set(names)) != len(names):
                 raise BadData(f"{path} names a column twice: {', '.join(names)}")
+            _check_heading(path, names, delimiter)
             for number, line in enumerate(lines, 2):
                 if not line:
                     continue
@@ -248,6 +250,17 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
                 yield number, dict(zip(names, map(str.strip, line), strict=True))
         except csv.Error as error:
             raise BadData(f"{path} line {lines.line_num} is malformed: {error}") from None
+
+
+def _check_heading(path: Path, names: Sequence[str], delimiter: str) -> None:
+    """Raises VitkitError if one of the names of columns is an image, so that the first line is no heading."""
+    for name in names:
+        image = path.parent / name
+        if image.suffix.lower() in IMAGE_SUFFIXES and image.is_file():
+            raise BadData(
+                f"{path}: the first line looks like a row of data, since {name} is an image; put a heading above "
+                f"it, such as path{delimiter}label"
+            )
 
 
 def _json_rows(path: Path) -> Iterator[tuple[int, dict]]:
