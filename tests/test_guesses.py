@@ -153,6 +153,9 @@ def answer(capsys, words: str) -> tuple[int, str]:
         ("evaluate run photos --epochs 5", 2, "vitkit evaluate has no --epochs; --help-all lists"),
         # Words in other places
         ("evaluate photos/", 2, "photos/ is not a model, and MODEL comes first: vitkit evaluate"),
+        ("sort photos run --into out", 2, "vitkit sort run photos --into out"),
+        ("sort photo.jpg photos run --into out --sure 0.9", 2, "vitkit sort run photo.jpg photos --into out --sure 0.9"),
+        ("serve photos run --port 80", 2, "MODEL comes first: vitkit serve run --port 80"),
         ("probe photos", 2, "photos is not a model, and MODEL comes first: vitkit probe"),
         ("predict run photos.zip", 2, "photos.zip is an archive; unpack it, and give the folder"),
         ("predict photos.zip", 2, "photos.zip is an archive"),
