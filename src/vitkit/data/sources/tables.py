@@ -6,7 +6,7 @@ Legend: N examples, M classes of all examples together.
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -81,6 +81,17 @@ class Columns:
             raise BadSettings(
                 f"`data.columns.target` is {self.target!r}; it is one of {', '.join(get_args(Target))}"
             )
+
+
+def reading_arguments(
+    columns: Columns, groups: str = "auto", split_seed: int = 0
+) -> dict[str, Any]:
+    """The arguments of a suggested call that reads a data set in the same way; None for a default."""
+    return {
+        "columns": columns,
+        "split_seed": split_seed or None,
+        "groups": None if groups == "auto" else groups,
+    }
 
 
 class Table(NamedTuple):
