@@ -11,8 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import vitkit
+from vitkit.cli.spelling import as_options
 from vitkit.prediction import Prediction, rows
 from vitkit.prediction.rows import RowsFile
+from vitkit.system.console.messages import spelled
 
 GOOD = Prediction("a.jpg", ("cat", "dog"), (0.75, 0.25), "dog")
 EVIL = Prediction("=cmd|' /C calc'!A0.jpg", ("+1", "@x"), (0.5, 0.5))
@@ -77,6 +79,14 @@ def test_json_lines_and_parquet_have_the_exact_text(tmp_path):
     assert table.column("probability_2").to_pylist() == [0.25, 0.5, None]
     assert table.column("name").to_pylist()[1:] == [EVIL.name, 'b\n",\\udcff.jpg']
     assert table.column("truth").to_pylist() == ["dog", None, None]
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+def test_an_error_is_spelt_as_on_the_terminal(tmp_path, suffix):
+    error = Prediction("b.tif", error="b.tif is too large; raise the limits with `max_pixels=N`")
+    with spelled(as_options), RowsFile(tmp_path / f"a.{suffix}", 2) as file:
+        file.write([error], [{}])
+    assert "; raise the limits with --max-pixels N" in (tmp_path / f"a.{suffix}").read_text()
 
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from vitkit.prediction.predictions import Prediction
-from vitkit.system.console.messages import say
+from vitkit.system.console.messages import as_spelled, say
 from vitkit.system.console.text import counted, printable
 from vitkit.system.errors import BadSettings, Unavailable
 from vitkit.system.storage.files import MARK, as_utf8, cache_dir, check_replaceable, write_whole
@@ -170,7 +170,7 @@ def flat(prediction: Prediction, extra: dict[str, str]) -> dict[str, Any]:
     if prediction.truth is not None:
         values["truth"] = prediction.truth
     if prediction.error is not None:
-        values["error"] = prediction.error
+        values["error"] = as_spelled(prediction.error)
     if prediction.unknown is not None:
         values["unknown"] = "yes" if prediction.unknown else "no"
         values["possible"] = " | ".join(prediction.possible or ())
@@ -185,7 +185,7 @@ def as_json(prediction: Prediction, extra: dict[str, str]) -> str:
 def as_values(prediction: Prediction) -> dict[str, Any]:
     """A prediction's fields for JSON; only its name and error if it has an error."""
     if prediction.error is not None:
-        return {"name": prediction.name, "error": prediction.error}
+        return {"name": prediction.name, "error": as_spelled(prediction.error)}
     values = asdict(prediction)
     for name in ("label", "probability"):  # the first entries of `labels` and `probabilities`
         values.pop(name)

@@ -39,7 +39,7 @@ from vitkit.data import (
     write_list,
 )
 from vitkit.inspection import Tile, contact_sheet
-from vitkit.system.console.messages import say
+from vitkit.system.console.messages import as_spelled, say
 from vitkit.system.console.progress import bar
 from vitkit.system.console.text import printable, printable_name
 from vitkit.system.errors import BadData, BadSettings
@@ -306,7 +306,7 @@ def _describe_part(survey: Survey) -> dict:
         "width": _three(sides[:, 1]),
         "bytes": int(survey.bytes.sum()),
         "formats": dict(survey.formats),
-        "broken": list(survey.bad.values()),
+        "broken": list(map(as_spelled, survey.bad.values())),
         "same files": same_files,
         "same file, other class": contradictions,
     }
