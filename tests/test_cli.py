@@ -211,7 +211,7 @@ def test_models_lists_every_name(capsys):
         (["tran"], 2, "no command 'tran'; did you mean 'train'?"),
         (["train", "dgits"], 1, "no recipe 'dgits'; did you mean digits?"),
         (["train", "digits", "--optm.lr", "1"], 2, "--optim.lr"),
-        (["train", "digits", "--length", "soon"], 2, "'soon' is not a duration"),
+        (["train", "digits", "--length", "soon"], 2, "'soon'; it takes a duration"),
         (["train", "scratch"], 1, "no images are given: set --data.source"),
         (["train", "nowhere.py:mine"], 1, "no file 'nowhere.py'"),
         (

@@ -249,6 +249,11 @@ def test_an_error_of_the_system_is_a_sentence_and_any_other_a_bug(monkeypatch, c
 
     assert fails(OSError(28, "No space left on device")) == 1
     assert "make room" in capsys.readouterr().err
+    assert fails(OSError(28, "Error writing bytes", "review.html")) == 1
+    assert (
+        "vitkit: review.html could not be written: No space left on device; make room"
+        in capsys.readouterr().err
+    )
     assert fails(PermissionError(13, "Permission denied", "model.safetensors")) == 1
     assert "Traceback" not in capsys.readouterr().err
     assert fails(OSError("image file is truncated")) == 70

@@ -153,6 +153,9 @@ def answer(capsys, words: str) -> tuple[int, str]:
         ("evaluate run photos --epochs 5", 2, "vitkit evaluate has no --epochs; --help-all lists"),
         # Words in other places
         ("evaluate photos/", 2, "photos/ is not a model, and MODEL comes first: vitkit evaluate"),
+        ("sort photos run --into out", 2, "vitkit sort run photos --into out"),
+        ("sort photo.jpg photos run --into out --sure 0.9", 2, "vitkit sort run photo.jpg photos --into out --sure 0.9"),
+        ("serve photos run --port 80", 2, "MODEL comes first: vitkit serve run --port 80"),
         ("probe photos", 2, "photos is not a model, and MODEL comes first: vitkit probe"),
         ("predict run photos.zip", 2, "photos.zip is an archive; unpack it, and give the folder"),
         ("predict photos.zip", 2, "photos.zip is an archive"),
@@ -415,7 +418,23 @@ def test_a_place_that_takes_no_files_is_said_before_the_work(folder, capsys):
         ("predict run photo.jpg --top abc", "--top is 'abc'; it takes a whole number"),
         ("train digits --batch=1.5", "--batch is '1.5'; it takes a whole number"),
         ("train digits --optim.lr fast", "--optim.lr is 'fast'; it takes a number"),
-        ("train digits --optim.name adamx", "--optim.name is 'adamx'; it is one of adam, sgd"),
+        (
+            "train digits --optim.name adamx",
+            "--optim.name is 'adamx'; it is one of adam, sgd; did you mean adam?",
+        ),
+        ("finetune photos --minutes five", "--minutes is 'five'; it takes a number"),
+        ("finetune run photos --minutes 0,5", "--minutes is '0,5'; it takes a number"),
+        ("finetune photos --minutes=", "--minutes is ''; it takes a number"),
+        ("finetune photos --seeds two", "--seeds is 'two'; it takes a whole number"),
+        ("finetune photos --rates 0.1 x", "--rates is 'x'; it takes a number"),
+        (
+            "finetune photos --like papr",
+            "--like is 'papr'; it is one of paper, code; did you mean paper?",
+        ),
+        (
+            "finetune photos --length -5",
+            "--length is '-5'; it takes a duration, such as 500steps, 10epochs or 1e6images",
+        ),
         ("export run -o x.onnx --agreement high", "--agreement is 'high'; it takes a number"),
     ],
 )

@@ -33,6 +33,18 @@ def test_an_undivided_set_is_compared_as_train_will_divide_it(folder, tmp_path, 
         without(open_splits(str(root), seed=0, groups="none").train, drop)
 
 
+def test_the_next_command_reads_the_same_data(folder, capsys):
+    """Few images need published weights; and a table with names of its own, the names of its columns."""
+    root = folder({f"{kind}/{i}.png": 30 + i for kind in ("ant", "bee") for i in range(3)})
+    assert f"next: vitkit finetune {root}\n" in stats(str(root), capsys=capsys)[1]
+    lines = [f"{kind}/{i}.png;{kind}" for kind in ("ant", "bee") for i in range(3)]
+    table = root / "list.csv"
+    table.write_text("\n".join(["Datei;Klasse", *lines]))
+    columns = ("--data.columns.image", "Datei", "--data.columns.label", "Klasse")
+    _, out, _ = stats(str(table), *columns, capsys=capsys)
+    assert f"vitkit finetune {table} {' '.join(columns)}\n" in out
+
+
 def test_stats_says_at_once_what_it_cannot_do(folder, tmp_path, capsys):
     root = str(folder({f"test/{kind}/{i}.png": 20 for kind in ("ant", "bee") for i in range(3)}))
     for words in (["--test", "digits"], ["--exclude", str(tmp_path / "x.txt")]):

@@ -74,6 +74,10 @@ def test_what_is_damaged_or_too_large_is_a_sentence(monkeypatch):
     monkeypatch.setenv("VITKIT_MAX_PIXELS", "1000")
     with pytest.raises(BadImage, match="raise the limits with `max_pixels=N`"):
         open_image(data, "IMG_1.HEIC")
+    png = io.BytesIO()
+    Image.fromarray(photograph(60, 90)).save(png, "PNG")
+    with pytest.raises(BadImage, match="decompression bomb.*attack; if you trust it"):
+        open_image(png.getvalue(), "x.png")
 
 
 def test_without_a_reader_the_remedy_is_named(without_readers):

@@ -85,8 +85,8 @@ def test_lists_of_numbers_as_numpy_writes_them(listed):
 
 
 @pytest.mark.parametrize(("cells", "message"), [
-    (["['cat', None]", "['dog']"], r"row 0 has the label \['cat', None\], where a class is missing"),
-    (["[0, 1]", "[1, 0]"], "row 0 .* zeros and ones too; give the number of the class"),
+    (["['cat', None]", "['dog']"], r"line 2 has the label \['cat', None\], where a class is missing"),
+    (["[0, 1]", "[1, 0]"], "line 2 .* zeros and ones too; give the number of the class"),
     (["[0 1]", "[0 1]"], "zeros and ones too"),
 ])  # fmt: skip
 def test_lists_that_are_none_of_classes(listed, cells, message):
@@ -115,7 +115,9 @@ def test_vectors_for_two_classes_are_refused(listed, name):
     where = listed("\n".join(map(json.dumps, rows)), name)
     if name.endswith("parquet"):
         pq.write_table(pa.Table.from_pylist(rows), where)
-    with pytest.raises(ValueError, match=r"row 0 has the label \[0, 1\], .* zeros and ones too"):
+    with pytest.raises(
+        ValueError, match=r"(line 1|row 0) has the label \[0, 1\], .* zeros and ones too"
+    ):
         open_source(where)
     items = [(photograph(8, 8), np.float32(row)) for row in ([1, 1], [1, 1])]
     assert from_dataset(items).targets_of(np.arange(2)).tolist() == [[1, 1], [1, 1]]
@@ -151,7 +153,7 @@ def test_an_image_with_a_row_for_each_label(listed):
     train = parts["train"]
     assert [train.answer(i) for i in range(len(train))] == ["cat, dog", "dog"]
     assert len(parts["test"]) == 1 and parts["test"].answer(0) == "cat, dog"
-    with pytest.raises(ValueError, match="rows 0 and 1 are of the same image, .* split"):
+    with pytest.raises(ValueError, match="line 2 and line 3 are of the same image, .* split"):
         open_parts(
             listed("image,label,split\n0.jpg,a,train\n0.jpg,b,test\n"), Columns(target="classes")
         )
@@ -216,7 +218,7 @@ def test_columns_that_are_no_classes(listed):
 
 def test_an_unknown_cell_is_not_one_class(listed):
     where = listed("image,cat,dog\n0.jpg,1,0\n1.jpg,0,1\n2.jpg,1,?\n")
-    with pytest.raises(ValueError, match="row 2 does not say whether it is of the class 'dog'"):
+    with pytest.raises(ValueError, match="line 4 does not say whether it is of the class 'dog'"):
         open_source(where, Columns(target="class"))
 
 
@@ -248,7 +250,7 @@ def test_columns_of_which_one_is_chosen_in_each_row(listed):
     assert source.labels == ("healthy", "rust")
     assert open_source(where, Columns(target="classes")).target_kind == "classes"
     several = listed("image,healthy,rust\n0.jpg,1,0\n1.jpg,1,1\n")
-    with pytest.raises(ValueError, match="row 1 has not exactly one class among healthy, rust"):
+    with pytest.raises(ValueError, match="line 3 has not exactly one class among healthy, rust"):
         open_source(several, Columns(target="class"))
 
 
@@ -286,7 +288,7 @@ def test_classes_that_may_stand_for_no_label_are_said(listed):
 
 
 @pytest.mark.parametrize(("text", "message"), [
-    ("image,cat,dog\n0.jpg,1,0\n1.jpg,2,0\n", "row 1 has '2' in column 'cat'; a column of a class holds 0 and 1"),
+    ("image,cat,dog\n0.jpg,1,0\n1.jpg,2,0\n", "line 3 has '2' in column 'cat'; a column of a class holds 0 and 1"),
     ("image,cat,emu\n0.jpg,1,0\n", "there is no column 'dog'; the columns are image, cat, emu"),
 ])  # fmt: skip
 def test_columns_that_are_named_and_are_none(listed, text, message):
@@ -333,7 +335,7 @@ def test_booleans_are_named(listed, tmp_path):
     pq.write_table(pa.Table.from_pylist(rows), path)
     assert answers(str(path)) == ["True", "False", "True"]
     vectors = json.dumps({"image": "0.jpg", "label": [True, False]})
-    with pytest.raises(ValueError, match="row 0 has the label .*, not of true and false"):
+    with pytest.raises(ValueError, match="line 1 has the label .*, not of true and false"):
         open_source(listed(vectors, "list.jsonl"))
 
 
@@ -456,7 +458,25 @@ def test_a_data_set_is_given_as_a_path(folder):
     assert Data(root).source == str(root)
 
 
+def test_a_row_is_called_by_its_line_in_the_file(listed):
+    """Also below a line that is empty; and of several rows without a label their number is said."""
+    rows = ["path,label", "0.jpg,cat", "", "1.jpg,", "2.jpg,dog", "0.jpg,", ""]
+    with pytest.raises(BadData, match="has 2 rows without a label, the first in line 4; fill"):
+        open_source(listed("\n".join(rows)))
+    with pytest.raises(BadData, match="line 5 has 1 field, the first line 2$"):
+        open_source(listed("\n".join([*rows[:4], "2.jpg"])))
+
+
+@pytest.mark.parametrize("columns", [Columns(), Columns(image="0.jpg"), Columns("0.jpg", "cat")])
+@pytest.mark.parametrize(("suffix", "mark"), [("csv", ","), ("csv", ";"), ("tsv", "\t")])
+def test_a_table_without_a_heading(listed, columns, suffix, mark):
+    where = listed(f"0.jpg{mark}cat\n1.jpg{mark}dog\n", f"list.{suffix}")
+    with pytest.raises(BadData, match="the first line looks like a row of data") as caught:
+        open_source(where, columns)
+    assert f"put a heading above it, such as path{mark}label" in str(caught.value)
+
+
 def test_a_path_that_no_file_can_have(listed):
     where = listed('{"image": "\\ud800.jpg", "label": "cat"}\n', "list.jsonl")
-    with pytest.raises(BadData, match=r"row 0 has a path that no file can have: '\\ud800.jpg'"):
+    with pytest.raises(BadData, match=r"line 1 has a path that no file can have: '\\ud800.jpg'"):
         open_source(where)

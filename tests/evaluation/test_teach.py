@@ -209,6 +209,16 @@ def test_a_copy_is_taught_and_the_original_stays(animals, capsys):
     assert "removed 1 photograph" in capsys.readouterr().out
 
 
+def test_a_run_is_its_model(animals, capsys):
+    """As in predict: what a run remembers is in its folder model/."""
+    taught("model", "run/model", "--add", "red", "blue")
+    taught("run", "--add", "more/green")
+    assert load("run", quiet=True).labels == ("red", "blue", "green")
+    taught("model", "run", "--undo")
+    assert "run/model, which remembers 40 photographs" in " ".join(capsys.readouterr().out.split())
+    assert sorted(file.name for file in Path("run").iterdir()) == ["model"]
+
+
 def refusal(capsys, *words):
     capsys.readouterr()
     assert main(["teach", *words]) == 1

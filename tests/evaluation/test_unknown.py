@@ -386,7 +386,7 @@ def test_the_table_has_the_classes_that_are_left_open(capsys):
         ("cat", "or dog 30.0%, cow 20.0%"),
         ("cat", "or dog 30.0%, or cow 20.0%"),
         ("unknown (cat?)", "dog 30.0%, cow 20.0%"),
-        ("cat", "dog 0.8%, cow 0.2%, or 2 more"),  # below 1 %, and not dropped without a word
+        ("cat", "or dog 0.8%, or cow 0.2%"),  # all are listed, so there are no more
         ("cat", "or 2 more"),
     ]
 

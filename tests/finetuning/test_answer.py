@@ -49,6 +49,13 @@ def recipe(pretrained):
     return replace(quick, data=data, batch=32, length=Span(12, "steps"), precision="float32")
 
 
+@pytest.mark.parametrize("batch", [0, -1])
+def test_a_batch_without_images_is_refused_before_anything_is_made(recipe, tmp_path, batch):
+    with pytest.raises(vitkit.BadSettings, match=f"`batch` is {batch} "):
+        answer(replace(recipe, batch=batch), tmp_path / "run", 1, CPU, print)
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_first_model_then_the_better_one(recipe, tmp_path):
     said = []
     reached = answer(recipe, tmp_path / "run", 1, CPU, said.append)

@@ -42,6 +42,20 @@ def finetune(model, *words):
 
 
 @pytest.mark.slow
+def test_what_is_suggested_reads_the_table_too(model, here, capsys):
+    names = sorted(path.relative_to("photos") for path in Path("photos").rglob("*.png"))
+    lines = [f"{name};{name.parent}" for name in names]
+    Path("photos/list.csv").write_text("\n".join(["Datei;Klasse", *lines]))
+    columns = ["--data.columns.image", "Datei", "--data.columns.label", "Klasse"]
+    finetune(model, "photos/list.csv", *columns)
+    said = " ".join(capsys.readouterr().out.split())
+    review = f"vitkit data review photos/list.csv runs/list {' '.join(columns)}"
+    assert f"{review} labels that may be wrong" in said
+    assert main([*review.split()[1:], "--device", "cpu"]) == 0
+    assert " ".join(columns) in Path("runs/list/report.html").read_text()
+
+
+@pytest.mark.slow
 def test_it_is_reported_on_as_finetune_wrote_it(model, here, capsys):
     finetune(model, "photos")
     run_dir = Path("runs/photos")

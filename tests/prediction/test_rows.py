@@ -1,6 +1,8 @@
 """Predictions as files for other programs: what is in them, and what happens to what was there."""
 
+import contextlib
 import csv
+import errno
 import json
 import os
 from dataclasses import asdict
@@ -8,8 +10,11 @@ from dataclasses import asdict
 import pyarrow.parquet as pq
 import pytest
 
+import vitkit
+from vitkit.cli.spelling import as_options
 from vitkit.prediction import Prediction, rows
 from vitkit.prediction.rows import RowsFile
+from vitkit.system.console.messages import spelled
 
 GOOD = Prediction("a.jpg", ("cat", "dog"), (0.75, 0.25), "dog")
 EVIL = Prediction("=cmd|' /C calc'!A0.jpg", ("+1", "@x"), (0.5, 0.5))
@@ -76,6 +81,14 @@ def test_json_lines_and_parquet_have_the_exact_text(tmp_path):
     assert table.column("truth").to_pylist() == ["dog", None, None]
 
 
+@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+def test_an_error_is_spelt_as_on_the_terminal(tmp_path, suffix):
+    error = Prediction("b.tif", error="b.tif is too large; raise the limits with `max_pixels=N`")
+    with spelled(as_options), RowsFile(tmp_path / f"a.{suffix}", 2) as file:
+        file.write([error], [{}])
+    assert "; raise the limits with --max-pixels N" in (tmp_path / f"a.{suffix}").read_text()
+
+
 @pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
 def test_only_own_files_are_replaced(tmp_path, suffix):
     path = written(tmp_path / f"a.{suffix}")
@@ -123,6 +136,50 @@ def test_a_full_disk_is_a_sentence(tmp_path, monkeypatch):
             OSError, match=r"a\.jsonl could not be written: No space left on device"
         ):
             file.write([GOOD], [{}])
+
+
+class FullDisk:
+    """A file on a disk that becomes full after a number of flushes, and then does not take what is buffered."""
+
+    def __init__(self, file, flushes):
+        self.file = file
+        self.flushes = flushes
+
+    def flush(self):
+        self.flushes -= 1
+        if self.flushes < 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        self.file.flush()
+
+    def close(self):
+        if self.flushes >= 0:
+            self.file.close()
+            return
+        os.close(self.file.fileno())  # what the buffer holds is lost
+        with contextlib.suppress(OSError):
+            self.file.close()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def __getattr__(self, name):
+        return getattr(self.file, name)
+
+
+@pytest.mark.parametrize("flushes", [0, 1, 2])
+@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+def test_only_rows_that_are_on_a_full_disk_are_said_to_be_kept(tmp_path, capsys, suffix, flushes):
+    path = tmp_path / f"a.{suffix}"
+    partial = tmp_path / f"a.{suffix}.partial"
+    full = pytest.raises(vitkit.Unavailable, match="No space left on device")
+    with full as caught, RowsFile(path, 2) as file:
+        file.file = FullDisk(file.file, flushes)
+        file.rows.file = file.file
+        file.write([GOOD], [{}])
+        file.write([GOOD], [{}])
+    said = " ".join((str(caught.value) + capsys.readouterr().err).split())
+    expected = {0: "", 1: "keeps 1 row", 2: f"the rows are in {partial}"}[flushes]
+    assert expected in said and ("keeps" in said) == (flushes == 1)
+    assert partial.read_text().count("cat") == flushes
+    written(path)  # the next time it is replaced
 
 
 def test_a_link_is_written_through(tmp_path):

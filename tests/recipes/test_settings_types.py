@@ -35,6 +35,8 @@ from vitkit.system.span import Span
         (lambda: MaskedPatches(rate="half"), "rate is 'half'; it is a finite number"),
         (lambda: MaskedAutoencoder(rate="half"), "rate is 'half'; it is a finite number"),
         (lambda: SelfDistillation(local_views="two"), "local_views is 'two'; it is a whole number"),
+        (lambda: SelfDistillation(hidden=0), "hidden is 0; it must be at least 1"),
+        (lambda: MaskedAutoencoder(heads=-1), "heads is -1; it must be at least 1"),
         (lambda: Augmentation(flip="yes"), "flip is 'yes'; it is True or False"),
         (lambda: Preprocessing(resize="256"), "resize is '256'; it is a whole number"),
         (lambda: replace(digits(), model="B/16"), "model is 'B/16'; it is a ViTConfig"),

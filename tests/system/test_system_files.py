@@ -1,6 +1,8 @@
 """What a file that a command writes may replace: what vitkit wrote, and nothing of anybody else's."""
 
+import errno
 import os
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from vitkit.system.storage.files import (
     mark_of,
     parse_json,
     remove_unfinished,
+    whole,
     whole_files,
     write_where_said,
     write_whole,
@@ -96,6 +99,35 @@ def test_files_appear_together_in_a_folder_that_others_write_to(tmp_path):
         assert not (tmp_path / "model").exists() and (outer / "model").exists()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "mine", "model"]
     assert (tmp_path / "model").read_text() == "new"
+
+
+def test_a_full_disk_names_the_file_that_was_to_be_written(tmp_path, monkeypatch):
+    def raised(write):
+        with pytest.raises(OSError, match="No space left") as caught:
+            write()
+        return str(caught.value.filename)
+
+    def into_a_folder(error, **named):
+        with whole_files(tmp_path / "model", **named):
+            raise error
+
+    full = OSError(errno.ENOSPC, "No space left on device")
+
+    def into_a_file():
+        with whole(tmp_path / "page.html"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    assert raised(into_a_file) == str(tmp_path / "page.html")
+    assert raised(lambda: into_a_folder(full, named=tmp_path / "x.onnx")) == str(
+        tmp_path / "x.onnx"
+    )
+
+    # What a library in C++ says of a full disk; on any other disk it is another error
+    vague = RuntimeError("iostream error")
+    with pytest.raises(RuntimeError, match="iostream"):
+        into_a_folder(vague)
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=0))
+    assert raised(lambda: into_a_folder(vague)) == str(tmp_path / "model")
 
 
 def test_a_file_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):

@@ -36,7 +36,7 @@ from vitkit.evaluation import Accuracy, Eval
 from vitkit.models import create
 from vitkit.objectives import MaskedPatches, SelfDistillation, Supervised
 from vitkit.objectives.supervised import SupervisedLearner
-from vitkit.recipes import Facts, Optim, Tune, resolve
+from vitkit.recipes import Data, Facts, Optim, Tune, resolve
 from vitkit.system.errors import Interrupted
 from vitkit.system.span import Span
 from vitkit.training import read_run, run_recipe
@@ -167,6 +167,10 @@ def test_a_batch_is_no_larger_than_an_epoch(tiny):
         ({"micro_batch": 7, "objective": Supervised(cutmix=1.0)}, "micro-batches of 7 has odd"),
         ({"save_every": Span(-5)}, "`save_every` is -5 steps; a duration is 0 or more"),
         ({"optim": Optim(warmup=Span(-5))}, "`optim.warmup` is -5 steps"),
+        ({"data": Data("digits", subset=-1)}, "`data.subset` is -1"),
+        ({"data": Data("digits", split_seed=-1)}, "`data.split_seed` is -1; it must be 0 or more"),
+        ({"data": Data("digits", keep_decoded=-1)}, "`data.keep_decoded` is -1"),
+        ({"data": Data("digits", workers=-2)}, "`data.workers` is -2"),
         ({"evals": (Eval(Accuracy(), Span(-1, "epochs")),)}, "`evals.0.every` is -1 epochs"),
     ],
 )

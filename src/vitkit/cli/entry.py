@@ -11,6 +11,7 @@ import threading
 import traceback
 from _thread import interrupt_main
 from collections.abc import Sequence
+from errno import ENOSPC
 from pathlib import Path
 
 from vitkit.cli.table import COMMANDS, GROUPS, NEAR, Command, Defaults, WordsMissing, WrongWords
@@ -248,6 +249,10 @@ def _sentence_of(error: Exception) -> str | None:
     if not isinstance(error, VitkitError) and not is_the_systems:
         return None
     sentence = str(error)
+    if isinstance(error, OSError) and error.errno == ENOSPC:
+        sentence = os.strerror(ENOSPC)
+        if error.filename:
+            sentence = f"{error.filename} could not be written: {sentence}"
     if "No space left" in sentence and "make room" not in sentence:
         sentence += "; make room, or write to another disk"
     return sentence

@@ -306,9 +306,14 @@ def _check_words(command: Command, words: list[str]) -> None:
     # An image or a folder of images in place of a model
     example = own_run() or "google/vit-base-patch16-224"
     if required[:1] == ["MODEL"] and named and is_images(named[0]) and not is_model(named[0]):
+        model = next(filter(is_model, named), example)
+        others = [word for word in named if word != model]
+        if len(slots_of(command)) == 1:  # it takes nothing but a model
+            others = []
+        others += words[len(named) :]
         raise WrongWords(
             f"{as_word(named[0])} is not a model, and MODEL comes first: vitkit {command.name} "
-            f"{example} {shlex.join(named)}"
+            f"{shlex.join([model, *others])}"
         )
 
     # Too many arguments

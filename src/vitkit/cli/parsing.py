@@ -14,9 +14,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import redirect_stderr
 from difflib import get_close_matches
 from functools import partial
+from itertools import takewhile
 from textwrap import indent
 from types import GenericAlias, NoneType, UnionType
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import tyro
 from tyro.constructors import (
@@ -31,9 +32,11 @@ from tyro.constructors import (
 from vitkit.cli.spelling import as_options
 from vitkit.cli.table import NEAR, WrongWords
 from vitkit.system.console.text import fill, paragraphs
+from vitkit.system.errors import VitkitError
 from vitkit.system.functions.parameters import (
     ALIASES,
     MISSING,
+    Option,
     Owner,
     Parameter,
     function_option,
@@ -56,7 +59,8 @@ def read_some(
     function: Any, program: str, words: list[str], defaults: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The arguments of a function, parsed from words that may contain unknown options, which are
-    ignored."""
+    ignored. Raises WrongWords for a value that does not fit."""
+    _check_values(options(function, defaults), words)
     known, _ = _read(function, program, words, defaults, all_words=False)
     return known
 
@@ -99,7 +103,7 @@ def _sentence(complaint: str, program: str) -> str:
         if line and set(line) - set("╭╮╰╯─-+"):
             lines.append(line)
     title, *rest = lines or ["these words cannot be read"]
-    text = " ".join(rest) or title
+    text = (" ".join(rest) or title).partition(" Argument helptext:")[0]
     if no_value := re.search(r"Missing value for argument '(--[\w.-]+)'", text):
         return f"{no_value[1]} needs a value; {program} --help says more"
     if inner := re.match(r"Error parsing ([\w.-]+): (.*)", text):
@@ -283,27 +287,19 @@ def _default_text(help_text: str | None, default: str) -> str:
 def check_options(settings: Owner, default: Any, words: Sequence[str], program: str) -> None:
     """Raises WrongWords, with the nearest name, for an unknown option, and for a value that is not
     a number where the option takes one, or not among its choices."""
+    listed = list(options(settings, default))
+    _check_values(listed, words)
     names = {"help"}
-    kinds: dict[str, Any] = {}
     owners = set()
-    for option in options(settings, default):
+    for option in listed:
         if option.is_open:
             owners.add(option.name)
         elif not option.is_word:
-            own_names = {option.name, *option.aliases}
-            names |= own_names
-            kinds |= dict.fromkeys(own_names, option.kind)
-    for place, (word, following) in enumerate(zip(words, [*words[1:], None], strict=False)):
+            names |= {option.name, *option.aliases}
+    for word in words:
         if not word.startswith("--") or len(word) == 2:
             continue
-        name, has_value, after = word[2:].partition("=")
-        name = name.replace("_", "-")
-        value = after if has_value else following
-        if name in kinds and not has_value and _needs_value(kinds[name], value):
-            raise WrongWords(f"--{name} needs a value")
-        if value is not None:
-            _check_value(name, kinds.get(name), value)
-            _check_pair(name, kinds.get(name), words[place + 1 : place + 3])
+        name = word[2:].partition("=")[0].replace("_", "-")
         positive = name.removeprefix("no-").replace(".no-", ".")
         if positive in names or name in names or any(name.startswith(f"{o}.") for o in owners):
             continue
@@ -315,19 +311,66 @@ def check_options(settings: Owner, default: Any, words: Sequence[str], program: 
         raise WrongWords(f"{sentence}; --help-all lists what it has")
 
 
+def _check_values(listed: Iterable[Option], words: Sequence[str]) -> None:
+    """Raises WrongWords for a listed option without a value, and for a value that does not fit its type."""
+    kinds: dict[str, Any] = {}
+    for option in listed:
+        if not option.is_open and not option.is_word:
+            kinds |= dict.fromkeys((option.name, *option.aliases), option.kind)
+    for place, word in enumerate(words):
+        name, has_value, after = word[2:].partition("=")
+        name = name.replace("_", "-")
+        if not word.startswith("--") or name not in kinds:
+            continue
+        kind = kinds[name]
+        following = words[place + 1 :]
+        if has_value:
+            values = [after]
+        elif _needs_value(kind, next(iter(following), None)):
+            raise WrongWords(f"--{name} needs a value")
+        else:
+            values = list(takewhile(lambda value: not value.startswith("--"), following))
+        for value in values[: _most_values(name, kind)]:
+            _check_value(name, kind, value)
+        _check_pair(name, kind, following[:2])
+
+
+def _most_values(name: str, kind: Any) -> int | None:
+    """The number of following words that are values of an option; None for all. Of a size only the first one
+    surely is."""
+    if get_origin(kind) is not tuple or f"--{name}" in SIZES:
+        return 1
+    if get_args(kind)[-1] is Ellipsis:
+        return None
+    return len(get_args(kind))
+
+
 def _check_value(name: str, kind: Any, value: str) -> None:
-    """Raises WrongWords if the value of an option does not fit its type: a number, or one of several
-    choices."""
+    """Raises WrongWords if the value of an option does not fit its type: a number, a duration, or one of
+    several choices."""
     kinds = set(alternatives(kind))
     if NoneType in kinds and value.lower() == "none":
         return
     kinds -= {NoneType}
+    choices = choices_of(kind)
+    if choices and all(get_origin(each) is Literal for each in kinds):
+        if value not in choices:
+            sentence = f"--{name} is {value!r}; it is one of {', '.join(choices)}"
+            near = get_close_matches(value, choices, 1, NEAR)
+            if near:
+                sentence += f"; did you mean {near[0]}?"
+            raise WrongWords(sentence)
+        return
     if len(kinds) > 1:
         return
     (only,) = kinds
-    choices = choices_of(only)
-    if choices and value not in choices:
-        raise WrongWords(f"--{name} is {value!r}; it is one of {', '.join(choices)}")
+    if only is Span:
+        try:
+            Span.parse(value)
+        except VitkitError:
+            raise WrongWords(
+                f"--{name} is {value!r}; it takes a duration, such as 500steps, 10epochs or 1e6images"
+            ) from None
     if only in (int, float):
         try:
             only(value)

@@ -78,5 +78,6 @@ from .sources.stores import read_file as read_file
 from .sources.tables import Columns as Columns
 from .sources.tables import Table as Table
 from .sources.tables import note_left_out as note_left_out
+from .sources.tables import reading_arguments as reading_arguments
 from .sources.targets import Lists as Lists
 from .sources.targets import TargetKind as TargetKind

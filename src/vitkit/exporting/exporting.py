@@ -193,7 +193,7 @@ def write_export(
             f"a page holds {PACKAGE}: give the Export what find_web_runtime() returns"
         )
     exported = described(classifier, wanted)
-    with whole_files(path.absolute().parent, last=path.name) as folder:
+    with whole_files(path.absolute().parent, last=path.name, named=path) as folder:
         new = folder / path.name
         network = new
         if wanted.to == "page":

@@ -42,7 +42,7 @@ from vitkit.finetuning.plan import (
 )
 from vitkit.finetuning.proportions import chosen_proportions, with_crop, with_own_proportions
 from vitkit.finetuning.record import write_record
-from vitkit.recipes import Recipe, Say, check_packages
+from vitkit.recipes import Recipe, Say, check_numbers, check_packages
 from vitkit.system.errors import BadData, BadSettings
 from vitkit.system.machine import pick_precision
 from vitkit.system.processes.ranks import from_rank_0
@@ -101,6 +101,7 @@ def answer(
     """
     if not 0 < minutes < math.inf:
         raise BadSettings(f"`minutes` is {minutes:g}; give a time above 0, such as 5")
+    check_numbers(recipe)
     check_packages(recipe)
     began = time.monotonic()
     with locked(run_dir):

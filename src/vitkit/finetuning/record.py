@@ -6,9 +6,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
+from vitkit.data import Columns
 from vitkit.evaluation import (
     Kept,
     Metric,
@@ -25,6 +27,7 @@ from vitkit.finetuning.fine_tuning import RUN
 from vitkit.finetuning.plan import PLAN, RunInputs, RunPlan, read_plan
 from vitkit.system.console.text import as_word, counted
 from vitkit.system.errors import BadRun
+from vitkit.system.functions.steps import changed_fields
 from vitkit.system.storage.files import write_json, write_whole
 from vitkit.system.storage.remote import is_address
 from vitkit.training import is_run, open_part, read_run, to_json, to_line
@@ -156,7 +159,7 @@ def write_page(run_dir: Path, path: Path | None = None, typed: Sequence[str] = (
     if plan is None:
         raise BadRun(f"{run_dir / PLAN} is damaged, so it is not known how the model was made")
     facts = {
-        "command": _command(init, data, plan),
+        "command": _command(init, data, plan, run.recipe["data"].get("columns", {})),
         "model": f"{chosen}, from {init}",
         "preprocessing": str(classifier.preprocessing),
         "computed in": f"{plan.precision} on {run.begun.get('device', 'an unknown device')}",
@@ -167,9 +170,11 @@ def write_page(run_dir: Path, path: Path | None = None, typed: Sequence[str] = (
     return write_report(path or run_dir / "report.html", found, source)
 
 
-def _command(init: str, data: str, plan: RunPlan) -> str:
-    """The command that makes such a model, without settings of the fine-tuning."""
+def _command(init: str, data: str, plan: RunPlan, columns: dict[str, Any]) -> str:
+    """The command that makes such a model, without settings of the fine-tuning. columns: as recorded."""
     command = f"vitkit finetune {as_word(init)} {as_word(data)} --minutes {plan.minutes:g}"
     if plan.portable:
         command += " --portable"
+    for name, value in changed_fields(Columns(**columns)).items():
+        command += f" --data.columns.{name} {as_word(str(value))}"
     return command

@@ -54,6 +54,9 @@ class MaskedAutoencoder(Unlabelled):
             raise BadSettings(
                 f"rate is {self.rate}; it is a share of the patches above 0 and below 1"
             )
+        for name in ("width", "depth", "heads"):
+            if getattr(self, name) < 1:
+                raise BadSettings(f"{name} is {getattr(self, name)}; it must be at least 1")
 
     def evaluators(self, target_kind: TargetKind) -> tuple[Evaluator, ...]:
         """Loss on hidden patches, beside that of always predicting the same patch."""

@@ -82,6 +82,9 @@ class SelfDistillation(Unlabelled):
         for name in ("momentum", "centre_momentum"):
             if not 0 <= getattr(self, name) <= 1:
                 raise BadSettings(f"{name} is {getattr(self, name)}; it is a share from 0 to 1")
+        for name in ("outputs", "hidden", "bottleneck", "local_size"):
+            if getattr(self, name) < 1:
+                raise BadSettings(f"{name} is {getattr(self, name)}; it must be at least 1")
         if self.local_views < 0:
             raise BadSettings(f"local_views is {self.local_views}; it is 0 or more")
 

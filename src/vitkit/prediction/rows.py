@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from vitkit.prediction.predictions import Prediction
-from vitkit.system.console.messages import say
+from vitkit.system.console.messages import as_spelled, say
 from vitkit.system.console.text import counted, printable
 from vitkit.system.errors import BadSettings, Unavailable
 from vitkit.system.storage.files import MARK, as_utf8, cache_dir, check_replaceable, write_whole
@@ -29,6 +29,9 @@ ROW_GROUP = 1000  # rows per parquet row group
 
 class RowFormat(Protocol):
     """A format that writes rows to an open file."""
+
+    has_footer: bool
+    """Whether a file without its end is unreadable."""
 
     def write(self, predictions: Sequence[Prediction], extra: Sequence[dict[str, str]]) -> None:
         """Write one row per prediction, with the values of its extra columns by name."""
@@ -44,6 +47,8 @@ class CsvRows:
     file's name and control characters are escaped, since a terminal that prints the file would interpret
     them.
     """
+
+    has_footer = False
 
     def __init__(self, file: IO[bytes], top: int, extra: Sequence[str]):
         self.file = file
@@ -80,6 +85,8 @@ def csv_cell(value: Any) -> Any:
 class JsonRows:
     """JSON lines, as `--json` prints them."""
 
+    has_footer = False
+
     def __init__(self, file: IO[bytes], top: int, extra: Sequence[str]):
         self.file = file
 
@@ -93,6 +100,8 @@ class JsonRows:
 
 class ParquetWriter:
     """Parquet with the columns of CSV, unescaped text and float32 numbers."""
+
+    has_footer = True
 
     def __init__(self, file: IO[bytes], top: int, extra: Sequence[str]):
         import pyarrow as pa
@@ -126,9 +135,12 @@ class ParquetWriter:
 
     def close(self) -> None:
         """Write the remaining rows and the footer of the file."""
-        if self.waiting:
-            self._write_group()
-        self.writer.close()
+        try:
+            if self.waiting:
+                self._write_group()
+            self.writer.close()
+        finally:
+            self.writer.is_open = False  # or else pyarrow writes again when it is collected
 
 
 FORMATS: dict[str, type[CsvRows] | type[JsonRows] | type[ParquetWriter]] = {
@@ -158,7 +170,7 @@ def flat(prediction: Prediction, extra: dict[str, str]) -> dict[str, Any]:
     if prediction.truth is not None:
         values["truth"] = prediction.truth
     if prediction.error is not None:
-        values["error"] = prediction.error
+        values["error"] = as_spelled(prediction.error)
     if prediction.unknown is not None:
         values["unknown"] = "yes" if prediction.unknown else "no"
         values["possible"] = " | ".join(prediction.possible or ())
@@ -173,7 +185,7 @@ def as_json(prediction: Prediction, extra: dict[str, str]) -> str:
 def as_values(prediction: Prediction) -> dict[str, Any]:
     """A prediction's fields for JSON; only its name and error if it has an error."""
     if prediction.error is not None:
-        return {"name": prediction.name, "error": prediction.error}
+        return {"name": prediction.name, "error": as_spelled(prediction.error)}
     values = asdict(prediction)
     for name in ("label", "probability"):  # the first entries of `labels` and `probabilities`
         values.pop(name)
@@ -196,7 +208,10 @@ class RowsFile:
         check_rows_file(path)
         self.path = path
         self.partial = _partial(path)
-        self.count = 0
+        self.count = 0  # rows that were written, of which a buffer may still hold some
+        self.kept = 0  # rows of these that are on the disk, and can be read there
+        self.kept_bytes = 0
+        self.is_broken = False  # whether writing has failed
         try:
             self.partial.parent.mkdir(parents=True, exist_ok=True)
             self.file = self.partial.open("wb")
@@ -211,9 +226,13 @@ class RowsFile:
             self.count += len(predictions)  # before the flush, which an interrupt may follow
             self.file.flush()
         except OSError as error:
+            self.is_broken = True
             raise Unavailable(
                 f"{self.path} could not be written: {error.strerror or error}"
             ) from error
+        if not self.rows.has_footer:
+            self.kept = self.count
+            self.kept_bytes = self.file.tell()
 
     def __enter__(self) -> "RowsFile":
         return self
@@ -223,30 +242,61 @@ class RowsFile:
             self._finish()
             return
         with suppress(OSError):  # the first error is the one to report
-            self.rows.close()  # a parquet file without its footer is unreadable
-            self.file.close()
+            self._close()
+        with suppress(OSError):
             note_written(self.partial)
-        if not self.count:
+        if not self.kept:
             return
+        rows = f"what was answered, {counted(self.kept, 'row')}"
+        if self.is_broken:
+            rows = counted(self.kept, "row")
         say(
-            f"{printable(str(self.partial))} keeps what was answered, {counted(self.count, 'row')}; the "
-            "same command answers all images again, batch goes on where it ended"
+            f"{printable(str(self.partial))} keeps {rows}; the same command answers all images again, "
+            "batch goes on where it ended"
         )
 
     def _finish(self) -> None:
         """Rename the complete file to its final name."""
         try:
-            self.rows.close()
-            self.file.flush()
-            os.fsync(self.file.fileno())
-            self.file.close()
+            self._close()
             self.partial.replace(self.path.resolve())  # replaces a link's target, not the link
         except OSError as error:
-            raise Unavailable(
-                f"{self.path} could not be written: {error.strerror or error}; the rows are in "
-                f"{self.partial}"
-            ) from error
+            with suppress(OSError):
+                note_written(self.partial)
+            sentence = f"{self.path} could not be written: {error.strerror or error}"
+            if self.kept == self.count:
+                sentence += f"; the rows are in {self.partial}"
+            elif self.kept:
+                sentence += f"; {self.partial} keeps {counted(self.kept, 'row')}"
+            raise Unavailable(sentence) from error
         note_written(self.path)
+
+    def _close(self) -> None:
+        """Write the remaining rows, and close the file. Raises OSError. If writing fails, or has failed, only
+        complete rows that reached the disk stay in the file."""
+        try:
+            if not self.is_broken:
+                self.rows.close()  # a parquet file without its footer is unreadable
+                self.file.flush()
+                os.fsync(self.file.fileno())
+                self.kept = self.count
+        except OSError:
+            self.is_broken = True
+            raise
+        finally:
+            if self.is_broken:
+                self._keep_complete_rows()
+            else:
+                self.file.close()
+
+    def _keep_complete_rows(self) -> None:
+        """Close the file after an error, and cut off what is not a complete row."""
+        with suppress(OSError, ValueError):  # pyarrow's errors are ValueErrors too
+            self.rows.close()
+        with suppress(OSError):  # it tries again to write what a full disk did not take
+            self.file.close()
+        with suppress(OSError):
+            os.truncate(self.partial, self.kept_bytes)
 
 
 def check_rows_file(path: Path) -> None:

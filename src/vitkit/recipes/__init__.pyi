@@ -12,6 +12,7 @@ from .paper import facts_of as facts_of
 from .settings import Data as Data
 from .settings import Facts as Facts
 from .settings import Recipe as Recipe
+from .settings import check_numbers as check_numbers
 from .settings import check_packages as check_packages
 from .settings import resolve as resolve
 from .small import digits as digits

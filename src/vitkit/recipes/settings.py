@@ -443,6 +443,20 @@ def check_numbers(recipe: Recipe) -> None:
             f"`data.hold_out` is {recipe.data.hold_out}; it is a share of the training images between 0 "
             "and 1"
         )
+    if not recipe.data.subset > 0:
+        raise BadSettings(
+            f"`data.subset` is {recipe.data.subset:g}; it is a share of the training images, above 0 and up "
+            "to 1, or a number of them"
+        )
+    for name in ("split_seed", "subset_seed", "keep_decoded"):
+        value = getattr(recipe.data, name)
+        if value < 0:
+            raise BadSettings(f"`data.{name}` is {value}; it must be 0 or more")
+    if recipe.data.workers < -1:
+        raise BadSettings(
+            f"`data.workers` is {recipe.data.workers}; it is a number of processes, or -1 to follow the CPU "
+            "quota"
+        )
     if not 0 <= recipe.seed < MAX_SEED:
         raise BadSettings(f"`seed` is {recipe.seed}; it must be from 0 to {MAX_SEED - 1:,}")
     if recipe.early_stop < 0:

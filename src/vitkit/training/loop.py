@@ -16,8 +16,8 @@ from rich.console import Console
 from vitkit.data import Batch, train_batches
 from vitkit.evaluation import label_notes
 from vitkit.objectives import Supervised
-from vitkit.recipes import Recipe, check_packages, resolve
-from vitkit.recipes.settings import check_numbers, output_names
+from vitkit.recipes import Recipe, check_numbers, check_packages, resolve
+from vitkit.recipes.settings import output_names
 from vitkit.system import matmul
 from vitkit.system.console.messages import say_on
 from vitkit.system.console.text import counted

@@ -53,8 +53,8 @@ class Machine:
 
     def __post_init__(self):
         for name in ("gpus", "memory", "tflops", "mfu", "watts"):
-            if not getattr(self, name) > 0:
-                raise BadSettings(f"{name} is {getattr(self, name)}; it must be above 0")
+            if not 0 < getattr(self, name) < math.inf:
+                raise BadSettings(f"{name} is {getattr(self, name)}; it must be a number above 0")
         if self.mfu > 1:
             raise BadSettings(f"mfu is {self.mfu}; it is a share of the peak, at most 1")
 

@@ -87,7 +87,7 @@ def write(subject: SearchSubject, found: Found, point: Point, output: Path) -> C
         return classifier
     asked = wanted(arithmetic, shape.merge)
     check(classifier, output, asked)
-    with whole_files(output.absolute().parent, last=output.name) as folder:
+    with whole_files(output.absolute().parent, last=output.name, named=output) as folder:
         path = folder / output.name
         write_export(classifier, path, asked, calibration(subject)._replace(items=items))
         _check(_share(open_file(path), items, expected), output)

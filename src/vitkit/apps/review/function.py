@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from json import dumps as to_json
 from pathlib import Path
-from typing import Literal, Unpack
+from typing import Any, Literal, Unpack
 
 from rich.markup import escape
 from rich.table import Table
@@ -14,7 +14,7 @@ from rich.table import Table
 from vitkit.apps.review.masks import ReviewedMasks, review_masks
 from vitkit.curation import Move, move
 from vitkit.curation.corrections import moves, moves_back, read_corrections
-from vitkit.data import Columns, Splits, splits_at, write_list
+from vitkit.data import Columns, Splits, reading_arguments, splits_at, write_list
 from vitkit.evaluation import Finding, look_through, write_review
 from vitkit.evaluation.reports.review import KINDS
 from vitkit.recipes.channels import adapted_to
@@ -54,6 +54,8 @@ class Reviewed(Rows):
     """That list."""
     json: bool = False
     """Whether the result is printed as JSON lines."""
+    reading: dict[str, Any] = field(default_factory=dict)
+    """The arguments of a call that reads the data set in the same way: `reading_arguments`."""
 
     def rows(self) -> list[dict]:
         """One row per finding."""
@@ -77,7 +79,16 @@ class Reviewed(Rows):
                 "`exclude=FILE` for a list of all"
             )
         else:
-            training = step("finetune", self.model, self.data, data__exclude=self.exclude)
+            reading = {name: value for name, value in self.reading.items() if name != "columns"}
+            of_data = {f"data__{name}": value for name, value in reading.items()}
+            training = step(
+                "finetune",
+                self.model,
+                self.data,
+                columns=self.reading.get("columns"),
+                **of_data,
+                data__exclude=self.exclude,
+            )
             yield f"next: look through {as_word(self.exclude)}, then {training}"
 
     def written(self) -> Iterator[str]:
@@ -259,8 +270,9 @@ def review(
         write_list(exclude, splits.train, texts)
         listed = len(reasons)
     reviewed = Reviewed(
-        data, model, splits, tuple(findings), tuple(facts), page, listed, exclude, json
-    )
+        data, model, splits, tuple(findings), tuple(facts), page, listed, exclude, json,
+        reading_arguments(columns, groups, split_seed),
+    )  # fmt: skip
     if json:  # standard output carries JSON only
         for sentence in reviewed.written():
             say(sentence)

@@ -110,6 +110,8 @@ class ReviewedMasks(Rows):
     """The page with the images."""
     json: bool = False
     """Whether the result is printed as JSON lines."""
+    columns: Columns = Columns()
+    """The columns of the data set, as given by the caller."""
 
     def rows(self) -> list[dict]:
         """One row per image."""
@@ -148,7 +150,7 @@ class ReviewedMasks(Rows):
         yield f"wrote {self.path}"
         yield (
             f"next: open {as_word(self.path)}, correct the masks that are wrong, and then "
-            f"{step('finetune', self.data, masks=self.masks)}"
+            f"{step('finetune', self.data, masks=self.masks, columns=self.columns)}"
         )
 
 
@@ -234,7 +236,7 @@ def review_masks(
     first = [(places[i], found[i]) for i in order[:PICTURES]]
     _write_page(output, data, parts, findings, first, facts, unreadable)
     result = ReviewedMasks(
-        data, masks, tuple(findings), tuple(unreadable), tuple(facts), output, json
+        data, masks, tuple(findings), tuple(unreadable), tuple(facts), output, json, columns
     )
     if json:  # standard output carries JSON only
         say(f"wrote {output}")

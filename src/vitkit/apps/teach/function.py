@@ -53,6 +53,7 @@ from vitkit.weights import (
     load,
     load_as,
 )
+from vitkit.weights.files.directory import model_directory
 
 
 class Taught(NamedTuple):
@@ -285,7 +286,11 @@ def _open(
     loaded = classifier_of(model, hints)
     check_answer(loaded)
     path = _path_of(model)
-    folder = directory or path
+    folder = path
+    if directory is not None:
+        folder = directory
+        if has_memory(model_directory(directory)):
+            folder = model_directory(directory)
     assert folder is not None  # checked above
 
     # A model that was taught before
@@ -322,10 +327,10 @@ def _open(
 
 
 def _path_of(model: str | Path | Classifier) -> Path | None:
-    """The path of a model on disk; None for a model in memory."""
+    """The model directory of a model on disk, or its file; None for a model in memory."""
     if isinstance(model, Classifier):
         return None
-    return Path(model)
+    return model_directory(Path(model))
 
 
 def _memory(folder: Path, classifier: Classifier, precision: PrecisionChoice) -> Memory:

@@ -56,7 +56,7 @@ class PackedData(Result):
         if packed.left_out:
             list_file = self.path / "left-out.txt"
             yield f"{len(packed.left_out):,} images were left out; all are listed in {list_file}"
-        yield f"next: {training_step(self.path, self.target_kind)}"
+        yield f"next: {training_step(self.path, self.target_kind, self.packed.written)}"
 
 
 @public

@@ -33,20 +33,21 @@ from vitkit.data import (
     one_per_cpu,
     open_image,
     picture_for_people,
+    reading_arguments,
     source_at,
     splits_at,
     splits_with_masks,
     write_list,
 )
 from vitkit.inspection import Tile, contact_sheet
-from vitkit.system.console.messages import say
+from vitkit.system.console.messages import as_spelled, say
 from vitkit.system.console.progress import bar
 from vitkit.system.console.text import printable, printable_name
 from vitkit.system.errors import BadData, BadSettings
 from vitkit.system.functions.arguments import check_sheet, status_of
 from vitkit.system.functions.public import public
 from vitkit.system.functions.results import Rows
-from vitkit.system.functions.steps import FILE, RECIPE, step
+from vitkit.system.functions.steps import FILE, step
 from vitkit.system.functions.types import DataLike, Messages, PathLike
 from vitkit.system.storage.files import check_replaceable
 
@@ -218,27 +219,28 @@ def stats(
     same_classes = tuple(name for name, part in parts.items() if part.labels == splits.labels)
 
     # Choose the next command
-    split_settings: dict[str, object] = {}  # settings that affect the parts
-    if split_seed:
-        split_settings["split_seed"] = split_seed
-    if groups != "auto":
-        split_settings["groups"] = groups
+    reading = reading_arguments(columns, groups, split_seed)
+    images = len(next(iter(parts.values())))
     if of_masks is not None:
         next_step = step(
-            "finetune", source, masks=masks, legend=legend, ignore=ignore, data__exclude=exclude
+            "finetune",
+            source,
+            masks=masks,
+            legend=legend,
+            ignore=ignore,
+            columns=columns,
+            data__exclude=exclude,
         )
         if of_masks.problems or any(part.problems for part in of_masks.parts.values()):
             next_step = f"correct what the warnings name, and then {next_step}"
     elif exclude:
-        of_data = {f"data__{name}": value for name, value in split_settings.items()}
-        next_step = step("train", RECIPE, data__source=source, **of_data, data__exclude=exclude)
+        next_step = training_step(source, splits.target_kind, images, **reading, exclude=exclude)
     elif any(duplicates for (part, _), duplicates in pairs.items() if part == "train"):
-        if test:
-            split_settings = {"test": test, **split_settings}
-        to_list = step("stats", source, **split_settings, exclude=FILE)
-        next_step = f"{to_list} lists them for {step('train', data__exclude=FILE)}"
+        to_list = step("stats", source, test=test, **reading, exclude=FILE)
+        to_train = training_step(source, splits.target_kind, images, **reading, exclude=FILE)
+        next_step = f"{to_list} lists them for {to_train}"
     else:
-        next_step = training_step(source, splits.target_kind)
+        next_step = training_step(source, splits.target_kind, images, **reading)
     return Statistics(
         splits, description, same_classes, tuple(notes), next_step, json, ok_if_unreadable
     )
@@ -304,7 +306,7 @@ def _describe_part(survey: Survey) -> dict:
         "width": _three(sides[:, 1]),
         "bytes": int(survey.bytes.sum()),
         "formats": dict(survey.formats),
-        "broken": list(survey.bad.values()),
+        "broken": list(map(as_spelled, survey.bad.values())),
         "same files": same_files,
         "same file, other class": contradictions,
     }

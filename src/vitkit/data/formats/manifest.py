@@ -18,12 +18,14 @@ import json
 import os
 import re
 import sys
+from array import array
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path, PurePath
 
 import numpy as np
 
+from vitkit.data.formats.folder import IMAGE_SUFFIXES
 from vitkit.data.formats.naming import existing_names
 from vitkit.data.formats.repeated_rows import (
     about_repeated,
@@ -46,7 +48,8 @@ from vitkit.data.sources.tables import (
     label_column,
     note_unlabelled,
 )
-from vitkit.data.sources.targets import as_row_labels
+from vitkit.data.sources.targets import TextTable, as_row_labels, at_row
+from vitkit.system.console.text import counted
 from vitkit.system.errors import BadData, VitkitError
 from vitkit.system.storage.files import cache_dir, parse_json, write_whole
 from vitkit.system.storage.remote import is_pattern
@@ -80,7 +83,7 @@ def read_manifest(where: str, columns: Columns) -> Table | None:
         json_lines = path.suffix.lower() in (".jsonl", ".ndjson")
         if json_lines:
             # An object may omit what is unknown or does not apply
-            present = list(dict.fromkeys(chain.from_iterable(_json_rows(path))))
+            present = list(dict.fromkeys(chain.from_iterable(row for _, row in _json_rows(path))))
             return _table(path, _json_rows(path), columns, present)
         return _table(path, _csv_rows(path), columns)
     except UnicodeDecodeError as error:
@@ -92,9 +95,12 @@ def read_manifest(where: str, columns: Columns) -> Table | None:
 
 
 def _table(
-    path: Path, rows: Iterator[dict], columns: Columns, present: Sequence[str] | None = None
+    path: Path,
+    rows: Iterator[tuple[int, dict]],
+    columns: Columns,
+    present: Sequence[str] | None = None,
 ) -> Table:
-    """The table of a manifest's rows. present: all columns, if the first row may omit some.
+    """The table of a manifest's rows, each with its line. present: all columns, if the first row may omit some.
 
     Of every row only path, label, split and group stay in memory: dictionaries of millions of rows would
     be gigabytes.
@@ -103,9 +109,12 @@ def _table(
     if first is None:
         raise BadData(f"{path} has no rows")
 
+    lines = array("q")  # of the rows
+    where = TextTable(str(path), lines)
+
     # The columns of the image, label, part and group
     if present is None:
-        present = list(first)
+        present = list(first[1])
     try:
         image = image_column(columns, present, PATH)
         group = group_column(columns, present)
@@ -117,9 +126,9 @@ def _table(
         label = None
         if not named:
             label = label_column(columns, present, is_needed=False)
-        flags = Flags((), False, str(path))
+        flags = Flags((), False, where)
         if label is None:
-            flags = Flags.among(columns, present, (image, group, split, valid), str(path))
+            flags = Flags.among(columns, present, (image, group, split, valid), where)
             if not flags.columns:
                 label_column(columns, present)  # raises if a label column is needed and missing
     except VitkitError as error:
@@ -131,12 +140,13 @@ def _table(
     splits = []
     valid_flags = []
     groups = []
-    for number, row in enumerate(chain([first], rows)):
+    for line, row in chain([first], rows):
+        lines.append(line)
         if image not in row or (label is not None and label not in row):
             raise BadData(
-                f"{path} row {number} lacks {image!r} or {label!r}: {json.dumps(row)[:200]}"
+                f"{path} line {line} lacks {image!r} or {label!r}: {json.dumps(row)[:200]}"
             )
-        names.append(relative_path(row[image], path.parent, f"{path} row {number}"))
+        names.append(relative_path(row[image], path.parent, f"{path} line {line}"))
         flags.add(row)
         if label is not None:
             values.append(_interned(row[label]))
@@ -149,14 +159,14 @@ def _table(
     names = existing_names(path.parent, names)
     if not Path(path.parent, names[0]).exists():
         raise BadData(
-            f"{path} row 0 names {names[0]!r}, and there is no such file in {path.parent or '.'}; "
+            f"{at_row(where, 0)} names {names[0]!r}, and there is no such file in {path.parent or '.'}; "
             f"paths start there"
         )
 
     # The parts and groups of the rows
     parts = np.full(len(names), "", dtype=object)
     if split is not None:
-        parts = as_parts(splits, str(path))
+        parts = as_parts(splits, where)
     about_parts: tuple[str, ...] = ()
     valid_parts = parts_of_valid(valid_flags)
     if valid_parts is not None:
@@ -174,7 +184,7 @@ def _table(
     joined_at = None
     kept = np.arange(len(names))
     if first_rows is not None and columns.target == "classes":
-        check_same(str(path), "split", parts, first_rows)
+        check_same(where, "split", parts, first_rows)
         joined_at = first_rows
         kept = np.unique(first_rows)
         names = [names[i] for i in kept.tolist()]
@@ -196,10 +206,10 @@ def _table(
         return Table(files, None, parts, None, notes, row_groups)
     notes = about_parts
     if joined_at is not None:
-        values = joined_rows(values, joined_at, str(path), columns)
+        values = joined_rows(values, joined_at, where, columns)
     elif first_rows is not None:
         notes += about_repeated(all_names, values, first_rows)
-    row_labels = as_row_labels(values, str(path), columns.target, columns.separator)
+    row_labels = as_row_labels(values, where, columns.target, columns.separator)
     return Table(files, row_labels, parts, None, notes, row_groups)
 
 
@@ -218,7 +228,8 @@ def _interned(value):
     return value
 
 
-def _csv_rows(path: Path) -> Iterator[dict[str, str]]:
+def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
+    """The rows, each with its line as a spreadsheet shows it. Raises VitkitError for a malformed file."""
     with path.open(newline="", encoding="utf-8-sig") as file:
         head = file.readline()
         file.seek(0)
@@ -228,20 +239,32 @@ def _csv_rows(path: Path) -> Iterator[dict[str, str]]:
             names = [name.strip() for name in next(lines, [])]
             if len(set(names)) != len(names):
                 raise BadData(f"{path} names a column twice: {', '.join(names)}")
-            for line in lines:
+            _check_heading(path, names, delimiter)
+            for number, line in enumerate(lines, 2):
                 if not line:
                     continue
                 if len(line) != len(names):
                     raise BadData(
-                        f"{path} line {lines.line_num} has {len(line)} fields, "
-                        f"the first line {len(names)}"
+                        f"{path} line {number} has {counted(len(line), 'field')}, the first line {len(names)}"
                     )
-                yield dict(zip(names, map(str.strip, line), strict=True))
+                yield number, dict(zip(names, map(str.strip, line), strict=True))
         except csv.Error as error:
             raise BadData(f"{path} line {lines.line_num} is malformed: {error}") from None
 
 
-def _json_rows(path: Path) -> Iterator[dict]:
+def _check_heading(path: Path, names: Sequence[str], delimiter: str) -> None:
+    """Raises VitkitError if one of the names of columns is an image, so that the first line is no heading."""
+    for name in names:
+        image = path.parent / name
+        if image.suffix.lower() in IMAGE_SUFFIXES and image.is_file():
+            raise BadData(
+                f"{path}: the first line looks like a row of data, since {name} is an image; put a heading above "
+                f"it, such as path{delimiter}label"
+            )
+
+
+def _json_rows(path: Path) -> Iterator[tuple[int, dict]]:
+    """The rows, each with its line. Raises VitkitError for a malformed file."""
     with path.open(encoding="utf-8-sig") as file:
         for number, line in enumerate(file, 1):
             if not line.strip():
@@ -255,7 +278,7 @@ def _json_rows(path: Path) -> Iterator[dict]:
                     f"{path} line {number} is not an object; "
                     f'expected {{"image": "a.jpg", "label": "cat"}}'
                 )
-            yield row
+            yield number, row
 
 
 def relative_path(text, base: Path, where: str) -> str:

@@ -7,7 +7,7 @@ import numpy as np
 
 from vitkit.data.sources.indicators import Indicators
 from vitkit.data.sources.tables import Columns
-from vitkit.data.sources.targets import Lists, Values, as_row_labels
+from vitkit.data.sources.targets import Lists, Values, Where, as_row_labels, row_or_line
 from vitkit.system.console.text import counted_kind
 from vitkit.system.errors import BadData
 
@@ -20,12 +20,14 @@ def first_rows_of(names: list) -> np.ndarray | None:
     return np.array([first.setdefault(name, row) for row, name in enumerate(names)], np.int64)
 
 
-def check_same(where: str, column: str, values: np.ndarray, first_rows: np.ndarray) -> None:
+def check_same(where: Where, column: str, values: np.ndarray, first_rows: np.ndarray) -> None:
     """Raise VitkitError if two rows of one image have different values."""
     differ = np.flatnonzero(values != values[first_rows])
     if len(differ):
+        row = int(differ[0])
+        both = f"{row_or_line(where, first_rows[row])} and {row_or_line(where, row)}"
         raise BadData(
-            f"{where} rows {first_rows[differ[0]]} and {differ[0]} are of the same image, but have "
+            f"{where} {both} are of the same image, but have "
             f"different values of {column}; an image belongs to one part"
         )
 
@@ -55,7 +57,9 @@ def repeated(values: list, first_rows: np.ndarray) -> list:
     return [values[image] for image in images.tolist()]
 
 
-def joined_rows(values: Values, first_rows: np.ndarray, where: str, columns: Columns) -> list[list]:
+def joined_rows(
+    values: Values, first_rows: np.ndarray, where: Where, columns: Columns
+) -> list[list]:
     """The classes of each image, joined from all of its rows."""
     lists = as_row_labels(values, where, "classes", columns.separator)
     assert isinstance(lists, Lists)

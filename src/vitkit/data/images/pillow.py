@@ -304,7 +304,9 @@ def as_bad_image(name: str) -> Iterator[None]:
             "header is damaged"
         ) from None
     except Image.DecompressionBombError as error:
-        raise BadImage(f"{name} is refused as a decompression bomb: {error}; {REMEDY}") from error
+        raise BadImage(
+            f"{name} is refused as a decompression bomb: {str(error).rstrip('.')}; {REMEDY}"
+        ) from error
     except MemoryError as error:
         raise BadImage(f"{name} takes more memory to decode than is available") from error
     except Exception as error:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from vitkit.data.sources.tables import Columns
-from vitkit.data.sources.targets import UNKNOWN_WORDS, Lists, as_number
+from vitkit.data.sources.targets import UNKNOWN_WORDS, Lists, Where, as_number, at_row
 from vitkit.system.console.text import some
 from vitkit.system.errors import BadData
 
@@ -102,7 +102,7 @@ class Flags:
     """The flags of columns, collected row by row. A column that is not named by the user is dropped at the
     first cell that is not a flag."""
 
-    def __init__(self, columns: Iterable[str], are_named: bool, where: str):
+    def __init__(self, columns: Iterable[str], are_named: bool, where: Where):
         """where: name of the table in error messages."""
         self.columns = {name: bytearray() for name in columns}
         self.are_named = are_named
@@ -111,7 +111,7 @@ class Flags:
 
     @classmethod
     def among(
-        cls, columns: Columns, present: Sequence[str], others: Iterable[str | None], where: str
+        cls, columns: Columns, present: Sequence[str], others: Iterable[str | None], where: Where
     ) -> "Flags":
         """The columns that the user names; otherwise all that may be classes. others: columns that have
         another meaning."""
@@ -135,7 +135,7 @@ class Flags:
             elif self.are_named:
                 number = len(self.columns[name])
                 raise BadData(
-                    f"{self.where} row {number} has {row.get(name)!r} in column {name!r}; a column of a "
+                    f"{at_row(self.where, number)} has {row.get(name)!r} in column {name!r}; a column of a "
                     "class holds 0 and 1, and is empty where that is unknown"
                 )
             else:
@@ -191,7 +191,7 @@ class Flags:
             column = names[int(np.flatnonzero(table[row] == UNKNOWN)[0])]
             what = f"does not say whether it is of the class {column!r}"
         raise BadData(
-            f"{self.where} row {row} {what}; if images may have several classes, set "
+            f"{at_row(self.where, row)} {what}; if images may have several classes, set "
             "`data.columns.target='classes'`"
         )
 

@@ -6,13 +6,21 @@ Legend: N examples, M classes of all examples together.
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
 from vitkit.data.sources.class_names import composed, notes_on
 from vitkit.data.sources.stores import Store
-from vitkit.data.sources.targets import NO_TARGET, Lists, RowLabels, TargetKind, nothing_for
+from vitkit.data.sources.targets import (
+    NO_TARGET,
+    Lists,
+    RowLabels,
+    TargetKind,
+    Where,
+    at_row,
+    nothing_for,
+)
 from vitkit.system.console.text import counted_kind, some
 from vitkit.system.errors import BadData, BadSettings
 
@@ -73,6 +81,17 @@ class Columns:
             raise BadSettings(
                 f"`data.columns.target` is {self.target!r}; it is one of {', '.join(get_args(Target))}"
             )
+
+
+def reading_arguments(
+    columns: Columns, groups: str = "auto", split_seed: int = 0
+) -> dict[str, Any]:
+    """The arguments of a suggested call that reads a data set in the same way; None for a default."""
+    return {
+        "columns": columns,
+        "split_seed": split_seed or None,
+        "groups": None if groups == "auto" else groups,
+    }
 
 
 class Table(NamedTuple):
@@ -196,14 +215,14 @@ def note_left_out(left_out: Counter) -> tuple[str, ...]:
 # Parts
 
 
-def as_parts(values: Sequence, where: str) -> np.ndarray:
+def as_parts(values: Sequence, where: Where) -> np.ndarray:
     """The part of every row, from any of its usual names: (N,) objects. Raises VitkitError, with the row,
     for any other name."""
     parts = [PARTS.get(str(value).lower(), "") for value in values]
     if "" in parts:
         row = parts.index("")
         raise BadData(
-            f"{where} row {row} belongs to the part {values[row]!r}; "
+            f"{at_row(where, row)} belongs to the part {values[row]!r}; "
             f"the parts are {', '.join(PARTS)}"
         )
     return np.array(parts, dtype=object)

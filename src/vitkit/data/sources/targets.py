@@ -31,6 +31,34 @@ _BRACKETS = ("[]", "()", "{}")
 _DECIMAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
+class TextTable(NamedTuple):
+    """A text file in messages about its rows, which are called by their lines."""
+
+    name: str
+    """Name of the file."""
+    lines: Sequence[int]
+    """(N,): the line of each row, as a spreadsheet shows it: 2 for the first row below the heading."""
+
+    def __str__(self) -> str:
+        return self.name
+
+
+Where = str | TextTable
+"""A table in messages. The rows of one without lines are counted from 0."""
+
+
+def at_row(where: Where, row: int) -> str:
+    """A row in messages: "list.csv line 2", or "list.parquet row 0"."""
+    return f"{where} {row_or_line(where, row)}"
+
+
+def row_or_line(where: Where, row: int) -> str:
+    """A row in messages without its file: "line 2", or "row 0"."""
+    if isinstance(where, TextTable):
+        return f"line {where.lines[row]}"
+    return f"row {row}"
+
+
 @dataclass(frozen=True, eq=False)
 class Lists:
     """A list of values for each of N examples, concatenated: 21,000 classes of 10 million images fit in
@@ -150,7 +178,7 @@ RowLabels = np.ndarray | Lists | None
 
 
 def as_row_labels(
-    values: Values, where: str, target: str = "auto", separator: str | None = None
+    values: Values, where: Where, target: str = "auto", separator: str | None = None
 ) -> RowLabels:
     """Convert the values of a table to the label of each row, all of one kind.
 
@@ -208,7 +236,7 @@ def as_number(value) -> float | None:
         return None
 
 
-def _classes(values: Values, where: str) -> np.ndarray:
+def _classes(values: Values, where: Where) -> np.ndarray:
     """One class each: int64 (N,), or names as objects (N,). Text is converted to numbers if all of it is
     whole numbers."""
     if isinstance(values, np.ndarray):
@@ -217,31 +245,44 @@ def _classes(values: Values, where: str) -> np.ndarray:
         values = _as_lists(values)  # each of them is refused
     if values and all(isinstance(value, bool) for value in values):
         values = list(map(str, values))  # "False" and "True" as in a CSV file, not 0 and 1
+    _check_complete(values, where)
     for row, value in enumerate(values):
         _check_class(value, where, row)
         if isinstance(value, str) != isinstance(values[0], str):
             raise BadData(
-                f"{where} has numbers and names as labels ({values[0]!r}, row {row}: {value!r}); "
-                f"choose one kind"
+                f"{where} has numbers and names as labels ({values[0]!r}, and {value!r} in {row_or_line(where, row)}); "
+                "choose one kind"
             )
     return _as_array(values, where)
 
 
-def _check_class(value, where: str, row: int) -> None:
+def _check_complete(values: Iterable, where: Where, first_row: int = 0) -> None:
+    """Raise VitkitError if labels are missing, with the first row and the number of rows."""
+    missing = [row for row, value in enumerate(values, first_row) if value is None or value == ""]
+    if len(missing) > 1:
+        raise BadData(
+            f"{where} has {len(missing):,} rows without a label, the first in {row_or_line(where, missing[0])}; "
+            "fill them in or remove the rows"
+        )
+    if missing:
+        raise BadData(f"{at_row(where, missing[0])} has no label; fill it in or remove the row")
+
+
+def _check_class(value, where: Where, row: int) -> None:
     """Raise VitkitError for a value that is neither the number nor the name of a class."""
     if value is None or value == "":
-        raise BadData(f"{where} row {row} has no label; fill it in or remove the row")
+        _check_complete([value], where, row)
     whole = isinstance(value, float) and value.is_integer()
     if isinstance(value, str | int) or whole:
         return
-    message = f"{where} row {row} has the label {value!r}; a class is a whole number or a name"
+    message = f"{at_row(where, row)} has the label {value!r}; a class is a whole number or a name"
     is_nan = value != value
     if not is_nan:
         message += "; if it is something else, set `data.columns.target`"
     raise BadData(message)
 
 
-def _as_array(values: Sequence, where: str) -> np.ndarray:
+def _as_array(values: Sequence, where: Where) -> np.ndarray:
     """An array of names as objects, or, if all of them are whole numbers, of int64."""
     if len(values) and isinstance(values[0], str):
         if not all(map(_is_whole, set(values))):
@@ -260,20 +301,19 @@ def _is_whole(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) < 19 and str(int(text)) == text
 
 
-def _numbers(values: Values, where: str) -> np.ndarray:
+def _numbers(values: Values, where: Where) -> np.ndarray:
     """One number each: float64 (N,), all finite in 32 bits."""
     if isinstance(values, Lists):
         raise BadData(
             f"{where} has lists as labels; a number to predict is a single one for each image"
         )
+    stripped = [value.strip() if isinstance(value, str) else value for value in values]
+    _check_complete(stripped, where)
     numbers = []
     for row, value in enumerate(values):
-        empty = isinstance(value, str) and not value.strip()
-        if value is None or empty:
-            raise BadData(f"{where} row {row} has no label; fill it in or remove the row")
         number = as_number(value)
         if number is None or not abs(number) <= LARGEST:
-            raise BadData(f"{where} row {row} has the label {value!r}; expected a finite number")
+            raise BadData(f"{at_row(where, row)} has the label {value!r}; expected a finite number")
         numbers.append(number)
     return np.array(numbers, dtype=np.float64)
 
@@ -322,7 +362,7 @@ def _separator(cells: Iterable[str], separators: Sequence[str] = SEPARATORS) -> 
     return None
 
 
-def _refuse_two_separators(cells: Iterable[str], where: str) -> None:
+def _refuse_two_separators(cells: Iterable[str], where: Where) -> None:
     """Raise VitkitError if some cells contain one of the separators, and others the other."""
     first, second = SEPARATORS
     cells = [cell for cell in cells if _listed(cell) is None]
@@ -336,7 +376,7 @@ def _refuse_two_separators(cells: Iterable[str], where: str) -> None:
         )
 
 
-def _split_cells(values: Values, separator: str | None, where: str) -> Sequence | Lists:
+def _split_cells(values: Values, separator: str | None, where: Where) -> Sequence | Lists:
     """Split cells like "cat|dog", "cat;dog", "cat, dog" and '["cat", "dog"]' into lists; an empty cell
     becomes an empty list.
 
@@ -413,7 +453,7 @@ def _bare_item(text: str) -> int | float | str | None:
     return text
 
 
-def _lists(values: Values, where: str) -> Lists:
+def _lists(values: Values, where: Where) -> Lists:
     """Several classes each. A value that is not a list becomes a list of one."""
     is_vector = False
     if isinstance(values, Lists):
@@ -424,6 +464,7 @@ def _lists(values: Values, where: str) -> Lists:
         ends = []
         unknown = []
         unknown_ends = []
+        _check_complete(values, where)
         for row, value in enumerate(values):
             if isinstance(value, PartlyKnown):
                 unknown += value.unknown
@@ -432,13 +473,13 @@ def _lists(values: Values, where: str) -> Lists:
             for name in classes:
                 if len(classes) > 1 and (name is None or name == ""):
                     raise BadData(
-                        f"{where} row {row} has the label {value!r}, where a class is missing; fill it "
+                        f"{at_row(where, row)} has the label {value!r}, where a class is missing; fill it "
                         "in or remove it"
                     )
                 _check_class(name, where, row)
                 if isinstance(name, bool) and classes is value:
                     raise BadData(
-                        f"{where} row {row} has the label {value!r}; several classes are the list of "
+                        f"{at_row(where, row)} has the label {value!r}; several classes are the list of "
                         "their names or numbers, not of true and false"
                     )
             flat += classes
@@ -457,7 +498,7 @@ def _lists(values: Values, where: str) -> Lists:
     return lists
 
 
-def _refuse_repetitions(lists: Lists, where: str) -> None:
+def _refuse_repetitions(lists: Lists, where: Where) -> None:
     """Raise VitkitError for an image with the same class twice, as rows of zeros and ones seem to be."""
     # Sort by image, then by class, so that equal classes are adjacent
     codes = np.unique(lists.values, return_inverse=True)[1]
@@ -468,19 +509,19 @@ def _refuse_repetitions(lists: Lists, where: str) -> None:
     if repeated.any():
         row = int(lists.owners[order][1:][repeated][0])
         raise BadData(
-            f"{where} row {row} has the label {lists.row(row).tolist()}, which names a class "
+            f"{at_row(where, row)} has the label {lists.row(row).tolist()}, which names a class "
             f"twice; several classes are the list of their names or numbers, not zeros and ones"
         )
 
 
-def _refuse_zeros_and_ones(lists: Lists, where: str) -> None:
+def _refuse_zeros_and_ones(lists: Lists, where: Where) -> None:
     """Raise VitkitError if all labels are [0, 1] or [1, 0], which probably are flags for two classes: as
     lists of classes, every image would have both."""
     if not len(lists) or lists.values.dtype != np.int64:
         return
     if (lists.counts == 2).all() and np.isin(lists.values, (0, 1)).all():
         raise BadData(
-            f"{where} row 0 has the label {lists.row(0).tolist()}, and all others consist of zeros and ones "
+            f"{at_row(where, 0)} has the label {lists.row(0).tolist()}, and all others consist of zeros and ones "
             "too; give the number of the class instead, a list of the numbers of several classes, or a "
             "column of zeros and ones for each class"
         )

@@ -138,7 +138,7 @@ def features(
         }
         from_rank_0(lambda: _write(output, parts, facts))
     found = {name: x for name, (_, x) in parts.items()}
-    following = step("probe", model, data, named=named)
+    following = step("probe", model, data, named=named, columns=columns)
     return WrittenFeatures(output, sources, found, following)
 
 

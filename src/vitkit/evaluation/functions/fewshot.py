@@ -154,7 +154,7 @@ def fewshot(
         for each, by_shots in answers.items():
             found = evaluator.metrics(number, by_shots[number], exponent, groups[each])
             metrics[each] += tuple(found)
-    following = step("probe", model, data[0], named=named)
+    following = step("probe", model, data[0], named=named, columns=columns)
     return FewshotAccuracy(metrics, evaluator, following, json)
 
 

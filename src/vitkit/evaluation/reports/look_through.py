@@ -11,6 +11,7 @@ from vitkit.evaluation.probes.features import compute_features
 from vitkit.evaluation.probes.probe import fit_probe
 from vitkit.evaluation.reports.label_noise import wrong_labels
 from vitkit.evaluation.reports.review import Finding, outliers, unusual_looks
+from vitkit.system.console.messages import as_spelled
 from vitkit.system.console.progress import bar
 from vitkit.system.console.text import counted, printable_name
 from vitkit.system.errors import BadWeights
@@ -70,7 +71,7 @@ def look_through(splits: Splits, classifier: Classifier) -> tuple[list[Finding],
     findings += _looks(parts, surveys, places)
     for name, seen in surveys.items():
         for index, reason in seen.bad.items():
-            findings.append(_finding("unreadable", parts, (name, index), reason))
+            findings.append(_finding("unreadable", parts, (name, index), as_spelled(reason)))
     return findings, facts
 
 

@@ -109,7 +109,7 @@ def beginning(
     if not data:
         raise BadSettings(f"the images are missing: {step('finetune', DATA)}")
     if tidied(model) in ("", data):
-        model = _model_for(data, workdir, minutes, device)
+        model = _model_for(data, workdir, minutes, device, columns)
 
     # The preset
     if preset == "quick" and is_protocol:
@@ -134,7 +134,13 @@ def _good_class(data: str, columns: Columns) -> str:
         return ""
 
 
-def _model_for(data: str, workdir: Path | None, minutes: float, device: str) -> str:
+def _model_for(
+    data: str,
+    workdir: Path | None,
+    minutes: float,
+    device: str,
+    columns: Columns,
+) -> str:
     """Choose pre-trained weights when none are given: the initial weights of an earlier run on the same
     images, or else new ones. Logs the choice and its reason."""
     if is_model(data):
@@ -147,7 +153,8 @@ def _model_for(data: str, workdir: Path | None, minutes: float, device: str) -> 
     earlier = earlier_model(data, workdir, minutes)
     if earlier:
         return earlier
-    choice = choose_pretrained(minutes, pick_device(device), step("finetune", MODEL, data))
+    following = step("finetune", MODEL, data, columns=columns)
+    choice = choose_pretrained(minutes, pick_device(device), following)
     say(printable(f"beginning with {choice.why}"))
     return choice.model
 

@@ -46,7 +46,7 @@ def finetune_masks(
     hints: Hints,
     patience: float,
     exclude: str,
-    choose: Callable[[str, Path | None, float, str], str],
+    choose: Callable[[str, Path | None, float, str, Columns], str],
 ) -> Finetuned:
     """Make a model that classifies every pixel.
 
@@ -61,7 +61,7 @@ def finetune_masks(
             f"`minutes` is {minutes:g}; give a time, such as 5, or 0 for the closed form alone"
         )
     if tidied(model) in ("", data):
-        model = choose(data, workdir, minutes or MINUTES, device)
+        model = choose(data, workdir, minutes or MINUTES, device, columns)
     told = [name for name in ("crop", "resize", "labels", "stride") if getattr(hints, name)]
     check_alone(told)
     published = load_as(model, replace(hints, image=(), tokens=None), quiet=True)

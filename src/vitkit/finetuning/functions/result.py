@@ -3,13 +3,14 @@
 import itertools
 import math
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from rich.table import Table
 
+from vitkit.data import reading_arguments
 from vitkit.evaluation import Metric, agreement, exchanged, groups_if_any, test_of
 from vitkit.finetuning.candidates import CLOSED_FORM, question, targets_of
 from vitkit.finetuning.first_model import guess
@@ -82,6 +83,8 @@ class Finetuned(Rows, MadeModel):
     """The result of the search for a faster model; None if there was no search."""
     masks: SegmentationResult | None = None
     """The result for images with masks; None for others."""
+    reading: dict[str, Any] = field(default_factory=dict)
+    """The arguments of a call that reads the training data in the same way: `reading_arguments`."""
 
     @property
     def made(self) -> str:
@@ -197,7 +200,11 @@ def finetune_quick(
                     say(f"{run_dir / 'model'} holds the first model; the same command continues")
                 raise
         page = from_rank_0(lambda: write_page(run_dir, typed=(recipe.data.source,)))
-    return Finetuned(data, workdir, reached.classifier, run_dir, page, reached, None)
+    of_data = recipe.data
+    reading = reading_arguments(of_data.columns, of_data.groups, of_data.split_seed)
+    return Finetuned(
+        data, workdir, reached.classifier, run_dir, page, reached, None, reading=reading
+    )
 
 
 def finetune_good(
@@ -392,7 +399,8 @@ def _next(finetuned: Finetuned, reached: FolderResult) -> Iterator[str]:
     yield "next:"
     yield f"  {step('predict', run_dir, IMAGES)}   what it says of other photographs"
     if reached.photographs.target_kind == "class":
-        yield f"  {step('review', finetuned.data, run_dir)}   labels that may be wrong"
+        review = step("review", finetuned.data, run_dir, **finetuned.reading)
+        yield f"  {review}   labels that may be wrong"
     if reached.photographs.held_out is not None:  # else nothing is fine-tuned, however long
         changes = f"`minutes={reached.minutes:g}`"
         if finetuned.workdir is not None:

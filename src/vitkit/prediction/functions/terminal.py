@@ -7,7 +7,7 @@ from typing import TextIO
 
 from rich.cells import cell_len, set_cell_size
 
-from vitkit.prediction.predictions import LIKELY, Prediction
+from vitkit.prediction.predictions import Prediction
 from vitkit.system.console.messages import bars_are_shown, progress_of
 from vitkit.system.console.progress import PATIENCE
 from vitkit.system.console.text import counted, printable, terminal_width
@@ -95,11 +95,11 @@ class AnswerTable:
             if self.activation != "none" and value < LEAST:
                 continue
             other = f"{_line(label)} {number(value, self.activation)}"
-            if label in unnamed and value >= LIKELY:
+            if label in unnamed:
                 unnamed.remove(label)
                 other = f"or {other}"
             others.append(other)
-        if unnamed:  # possible because of few training images, or beyond the listed classes
+        if unnamed:  # beyond the listed classes
             others.append(f"or {len(unnamed):,} more")
         probability = number(prediction.probabilities[0], self.activation)
         image = _line(prediction.name)

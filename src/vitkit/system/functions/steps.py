@@ -42,11 +42,13 @@ _spelling: ContextVar[Spelling] = ContextVar("step", default=as_call)
 
 def step(name: str, *args: Any, **settings: Any) -> str:
     """A call of a public function in the form for this program's user. An object without a short form, such as
-    a model in memory, becomes a placeholder; a setting that is None, False or empty is left out."""
+    a model in memory, becomes a placeholder; a setting that is None, False or empty, or a dataclass of defaults,
+    is left out."""
     given = {}
     for setting, value in settings.items():
         is_left_out = value is None or value is False or value == "" or value == ()
-        if not is_left_out:
+        is_default = is_settings(value) and not changed_fields(value)
+        if not is_left_out and not is_default:
             given[setting] = value
     return _spelling.get()(name, args, given)
 

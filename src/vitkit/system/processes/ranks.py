@@ -7,6 +7,7 @@ training/state/state.py use torch.distributed.
 """
 
 import itertools
+import math
 import os
 import time
 import uuid
@@ -69,6 +70,8 @@ def process_group(device: str = "auto", patience: float = PATIENCE) -> Iterator[
     An error is raised on the rank that fails first, and becomes a PeerFailed on the others. RankLost is
     raised if a rank dies. If one hangs for `patience` seconds, the others report it and exit with status 1.
     """
+    if not 0 < patience < math.inf:
+        raise BadSettings(f"`patience` is {patience:g}; it is a number of seconds above 0")
     own_device = pick_device(device)
     if own_device.type == "cuda":
         torch.cuda.set_device(own_device.index or 0)  # NCCL and new tensors use the current device

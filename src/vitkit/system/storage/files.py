@@ -129,12 +129,35 @@ def whole(path: Path) -> Iterator[Path]:
     """
     new = path.with_name(f"{path.name}.{token_hex(4)}.new")
     try:
-        yield new
-        with new.open("r+b") as file:
-            os.fsync(file.fileno())
-        new.replace(path)
+        with _full_disk_named(path, new):
+            yield new
+            with new.open("r+b") as file:
+                os.fsync(file.fileno())
+            new.replace(path)
     finally:
         new.unlink(missing_ok=True)
+
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Errors of a disk without space, a quota that is used up, and a file that is too large for a file system."""
+LEAST_FREE = 1 << 20  # bytes; a disk with less is full
+
+
+@contextmanager
+def _full_disk_named(path: Path, new: Path) -> Iterator[None]:
+    """A context in which errors of a full disk name the file or directory that was to be written. new: its
+    temporary path."""
+    try:
+        yield
+    except OSError as error:
+        is_about_it = error.filename is None or str(error.filename).startswith(str(new))
+        if error.errno in FULL and is_about_it:
+            error.filename = str(path)
+        raise
+    except RuntimeError as error:  # libraries in C++ do not say that the disk is full
+        if shutil.disk_usage(new.parent).free < LEAST_FREE:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from error
+        raise
 
 
 def remove_unfinished(folder: Path) -> None:
@@ -281,25 +304,31 @@ def write_json(path: Path, value: dict) -> None:
 
 
 @contextmanager
-def whole_files(path: Path, first: str = "", last: str = "") -> Iterator[Path]:
+def whole_files(
+    path: Path, first: str = "", last: str = "", named: Path | None = None
+) -> Iterator[Path]:
     """A temporary directory to write files to. At the end of the context they are moved to the directory
     `path`, the file named `first` before and the one named `last` after the others. They replace files of the
     same names; other files stay, and so does the directory itself, which may be a link, a mounted disk, or
     have its own permissions.
 
-    After an error, the new files are deleted, and `path` is unchanged. Raises OSError.
+    After an error, the new files are deleted, and `path` is unchanged. Raises OSError, which names `named`, or
+    else `path`, if the disk is full.
     """
     is_new = not path.exists()
     path.mkdir(parents=True, exist_ok=True)
     new = path / f".{token_hex(4)}.new"  # on the same disk, so that files can be renamed
     new.mkdir()
     try:
-        yield new
-        for file in new.iterdir():
-            sync(file)
-        for file in sorted(new.iterdir(), key=lambda file: (file.name == last, file.name != first)):
-            file.replace(path / file.name)
-        sync(path)
+        with _full_disk_named(named or path, new):
+            yield new
+            for file in new.iterdir():
+                sync(file)
+            for file in sorted(
+                new.iterdir(), key=lambda file: (file.name == last, file.name != first)
+            ):
+                file.replace(path / file.name)
+            sync(path)
     except BaseException:
         shutil.rmtree(new, ignore_errors=True)
         if is_new:
@@ -334,7 +363,7 @@ def temporary_folder(path: Path) -> Iterator[Path]:
         raise Unavailable(
             f"{path} cannot be written: {nearest} takes no new files ({error.strerror})"
         ) from error
-    with folder as name:
+    with folder as name, _full_disk_named(path, Path(name)):
         yield Path(name)
 
 

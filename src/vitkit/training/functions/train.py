@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from rich.table import Table
 
+from vitkit.data import Columns, reading_arguments
 from vitkit.evaluation import Eval, EvaluatorName, Metric
 from vitkit.evaluation.evaluators import EVALUATORS
 from vitkit.recipes import Recipe, with_model
@@ -139,11 +140,15 @@ class Trained(Rows, MadeModel):
             yield f"next: {step('finetune', self.run_dir, DATA)}, which gives it a head"
             return
         data = self.run.recipe["data"]
+        columns = Columns(**data["columns"])
         if data.get("masks"):
-            evaluate = step("evaluate", self.run_dir, data["source"], masks=data["masks"])
+            evaluate = step(
+                "evaluate", self.run_dir, data["source"], masks=data["masks"], columns=columns
+            )
             yield f"next: {evaluate}, or {step('segment', self.run_dir, IMAGES, to='masks')}"
             return
-        evaluate = step("evaluate", self.run_dir, data["source"])
+        reading = reading_arguments(columns, data["groups"])
+        evaluate = step("evaluate", self.run_dir, data["source"], **reading)
         yield f"next: {evaluate}, or {step('predict', self.run_dir, IMAGES)}"
 
 

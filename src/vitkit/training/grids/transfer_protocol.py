@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from vitkit.evaluation import Metric
 from vitkit.evaluation.metrics.metric import plain_number
-from vitkit.recipes import Recipe
+from vitkit.recipes import Recipe, check_numbers
 from vitkit.system.errors import BadSettings, VitkitError
 from vitkit.system.processes.ranks import from_rank_0
 from vitkit.system.storage.files import write_json
@@ -86,6 +86,7 @@ def transfer(
     """
     if seeds < 1:
         raise BadSettings(f"`seeds` is {seeds}; it is the number of final runs, at least 1")
+    check_numbers(recipe)
     run_dir = Path(run_dir)
 
     # Refuse what can be refused before anything runs

@@ -110,10 +110,15 @@ def open_weights(path: Path) -> Opened:
         return _open(path, folder)
 
     # A directory
-    folder = path
-    if (path / "model" / "config.json").is_file():  # a run
-        folder = path / "model"
+    folder = model_directory(path)
     return _open(_file_of(path, folder), folder)
+
+
+def model_directory(path: Path) -> Path:
+    """The model directory that a path names: that of a run, or the path itself."""
+    if (path / "model" / "config.json").is_file():  # a run
+        return path / "model"
+    return path
 
 
 def is_written_by_vitkit(path: Path) -> bool:

@@ -14,6 +14,7 @@ from vitkit.system.functions.results import Result
 from vitkit.system.functions.steps import DIRECTORY, IMAGES, MODEL, step
 from vitkit.system.functions.types import Messages, PathLike
 from vitkit.weights.destination import state_license
+from vitkit.weights.files.directory import model_directory
 from vitkit.weights.files.hub import paths_in
 from vitkit.weights.files.hub import upload as uploaded
 from vitkit.weights.licenses import License, check_may_be_shared, chosen, read_license
@@ -64,9 +65,7 @@ def push(
         Unavailable: If the hub cannot be reached, or refuses the upload.
     """
     given = folder
-    folder = Path(name_on_disk(given, "push"))
-    if (folder / "model" / "config.json").is_file():  # a run
-        folder = folder / "model"
+    folder = model_directory(Path(name_on_disk(given, "push")))
     if not (folder / "config.json").is_file():
         writing = step("convert", MODEL, DIRECTORY, to="huggingface")
         raise BadSettings(f"{given} is not a model directory; write one with {writing}")
