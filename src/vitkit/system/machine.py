@@ -97,8 +97,14 @@ def _devices() -> list[str]:
 
 def check_device(name: "str | torch.device") -> None:
     """Raise VitkitError, with the available devices, for one to which a model cannot be moved on this machine.
-    It can be moved to "meta", PyTorch's device without memory."""
-    if str(name) != "meta":
+    Other kinds that PyTorch knows, such as "meta" or "xpu", are left to it."""
+    import torch
+
+    try:
+        kind = torch.device(name).type
+    except RuntimeError:
+        kind = ""
+    if kind in ("", "cpu", "cuda", "mps"):
         _check_available(name)
 
 
