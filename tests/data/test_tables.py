@@ -476,6 +476,11 @@ def test_a_table_without_a_heading(listed, columns, suffix, mark):
     assert f"put a heading above it, such as path{mark}label" in str(caught.value)
 
 
+def test_a_column_may_be_called_like_an_image(listed):
+    source = open_source(listed("path,label,0.jpg\n0.jpg,cat,1\n1.jpg,dog,2\n", "list.csv"))
+    assert source.labels == ("cat", "dog")
+
+
 def test_a_path_that_no_file_can_have(listed):
     where = listed('{"image": "\\ud800.jpg", "label": "cat"}\n', "list.jsonl")
     with pytest.raises(BadData, match=r"line 1 has a path that no file can have: '\\ud800.jpg'"):

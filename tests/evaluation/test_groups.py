@@ -38,7 +38,7 @@ from vitkit.evaluation.metrics.calibration import (
 from vitkit.evaluation.metrics.classification import figures_of
 from vitkit.evaluation.metrics.metric import GroupSums, resampled, share_interval, with_intervals
 from vitkit.evaluation.metrics.other_targets import errors, several
-from vitkit.evaluation.metrics.paired import _of_shares, mcnemar, paired
+from vitkit.evaluation.metrics.paired import _of_figures, _of_shares, mcnemar, paired
 
 CLASSES = 4
 DRAWS = 100
@@ -128,6 +128,16 @@ def test_the_interval_of_a_difference_holds_that_no_difference_is(groups):
         low, high = of_both.difference.interval
         held += low <= 0 <= high
     assert held / count > 0.93
+
+
+def test_a_difference_of_shares_of_two_groups_is_possible():
+    number = np.repeat([0, 1], 6)
+    first = answered(number == 0, number)
+    second = answered(np.arange(12) % 3 > 0, number)
+    found = {each.difference.name: each.difference.interval for each in _of_figures(first, second)}
+    for name in ("balanced_accuracy", "macro_f1", "calibration_error"):
+        low, high = found[name]
+        assert -1 <= low < high <= 1
 
 
 def answered(right, groups):

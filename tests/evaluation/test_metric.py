@@ -108,3 +108,17 @@ def test_a_mean_has_the_interval_that_theory_gives_it():
     assert mean.interval == pytest.approx((mean.value - error, mean.value + error), abs=error / 6)
     assert most.interval[1] == most.value
     assert with_intervals(units, figures, len(numbers), finite=False)[0].interval is None
+
+
+@pytest.mark.parametrize("unit", [SHARE, UNITS["error"], CORRELATION])
+def test_a_widened_interval_of_very_few_stays_possible(unit):
+    """Widened for the variance of the fits, which `fewer` stands for."""
+    for seed in range(20):
+        seen = np.random.default_rng(seed).beta(8, 0.5, 3)
+        (metric,) = with_intervals(
+            {"x": unit}, lambda rows, x=seen: x[rows].mean(keepdims=True), 3, fewer=2
+        )
+        low, high = metric.interval
+        assert low <= metric.value <= high
+        assert unit == CORRELATION or low >= 0
+        assert unit == UNITS["error"] or high <= 1

@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from copy import deepcopy
 from dataclasses import replace
 
 import pytest
@@ -275,6 +276,23 @@ class TestOtherTools:
             block.attention.qkv.register_forward_hook(lambda *call: shapes.append(call[2].shape))
         model(batch_for(model.config))
         assert shapes == [(2, 25, 96)] * 2
+
+
+@torch.no_grad()
+def test_models_whose_first_layer_has_no_parameters_or_no_device_compute():
+    """Replicas of nn.DataParallel have plain tensors; a model on "meta" has no autocast."""
+    model = random_model(FAMILY["ViT"])
+    images = batch_for(model.config)
+    expected = model(images)
+    replica = deepcopy(model)
+    for module in replica.modules():
+        tensors = dict(module._parameters)
+        module._parameters.clear()
+        for name, tensor in tensors.items():
+            setattr(module, name, None if tensor is None else tensor.detach())
+    torch.testing.assert_close(replica(images), expected)
+    half = model.to("meta", torch.bfloat16)
+    assert half(images.to("meta", torch.bfloat16)).shape == expected.shape
 
 
 @every_model

@@ -121,7 +121,7 @@ def test_what_only_pytorch_does_is_pytorchs(run_dir, changes):
     assert opened(run_dir, **changes) is None
 
 
-@pytest.mark.parametrize("changes", [{"merge": 1}, {"crop": 0.9}], ids=str)
+@pytest.mark.parametrize("changes", [{"merge": 1}, {"crop": "native"}], ids=str)
 def test_another_computation_is_pytorchs(run_dir, images, changes):
     assert isinstance(runtime_of(request(str(run_dir), tuple(images), changes)), Eager)
 

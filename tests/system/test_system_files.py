@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from vitkit.inspection import Tile, contact_sheet, write_page
+from vitkit.system.errors import WorkerDied
 from vitkit.system.storage.files import (
     Record,
     check_replaceable,
@@ -127,6 +128,8 @@ def test_a_full_disk_names_the_file_that_was_to_be_written(tmp_path, monkeypatch
     with pytest.raises(RuntimeError, match="iostream"):
         into_a_folder(vague)
     monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=0))
+    with pytest.raises(WorkerDied, match="was killed"):  # which is a RuntimeError, too
+        into_a_folder(WorkerDied("a worker was killed"))
     assert raised(lambda: into_a_folder(vague)) == str(tmp_path / "model")
 
 

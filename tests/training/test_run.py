@@ -41,6 +41,7 @@ from vitkit.system.errors import Interrupted
 from vitkit.system.span import Span
 from vitkit.training import read_run, run_recipe
 from vitkit.training.record.metrics import last_metrics
+from vitkit.training.run import check_apart
 from vitkit.training.state.checkpoints import checkpoints, step_of
 from vitkit.training.state.state import trained
 from vitkit.training.step import _seed, clip_gradient, gradient, keys_of, update
@@ -615,3 +616,13 @@ def test_a_script_can_call_train(tmp_path):
     command = [sys.executable, "-W", "error", "mine.py"]
     subprocess.run(command, check=True, cwd=tmp_path, env=environment, timeout=120)
     assert (tmp_path / "run" / "model" / "config.json").exists()
+
+
+def test_a_run_may_be_called_like_its_data_set(tmp_path, monkeypatch):
+    """The folder "digits" is then the run's, and the images are scikit-learn's."""
+    monkeypatch.chdir(tmp_path)
+    run_dir = Path("digits")
+    check_apart(run_dir, "digits")
+    run_dir.mkdir()
+    (run_dir / "recipe.json").write_text("{}")
+    check_apart(run_dir, "digits")

@@ -4,6 +4,7 @@ import importlib.util
 import json
 from copy import deepcopy
 from dataclasses import replace
+from enum import Enum
 
 import numpy as np
 import pytest
@@ -237,7 +238,9 @@ def test_labels_that_do_not_fit_the_head_are_refused(classifier, tmp_path):
 
 def test_labels_are_copied_to_a_tuple_of_strings(classifier):
     names = ["w", "x", "y", "z"]
-    for given in (names, np.array(names), (name for name in names)):
+    ordered = dict.fromkeys(names).keys()
+    kinds = Enum("Kind", {name: name for name in names}, type=str)
+    for given in (names, np.array(names), (name for name in names), ordered, list(kinds)):
         copied = replace(classifier, labels=given)
         assert copied.labels == ("w", "x", "y", "z")
         assert {type(label) for label in copied.labels} == {str}

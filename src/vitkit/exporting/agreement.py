@@ -168,7 +168,7 @@ class Agreement:
     unit: str = "image"
     """What has a class: an image, or a pixel, of which `images` are compared then."""
     of_numbers: bool = False
-    """Whether the outputs are numbers, such as those of a regression or features, of which none is the answer."""
+    """Whether the outputs are numbers, such as those of a regression, of which none is the answer."""
     spread: float = 0.0
     """Standard deviation of the model's outputs over the images, of the output that varies most."""
 

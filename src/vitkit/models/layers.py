@@ -200,11 +200,15 @@ def in_type_of_weights(images: Tensor, layer: nn.Module) -> Tensor:
     which autocast ignores. Raises VitkitError for weights that autocast cannot combine with its own type,
     such as float16 with bfloat16.
     """
-    weights = next(layer.parameters()).dtype
+    first = next(layer.parameters(), None)
+    if first is None:  # a replica of nn.DataParallel, or a quantised layer
+        return images
+    weights = first.dtype
     if images.dtype == weights == torch.float32:  # nearly always
         return images
     device = images.device.type
-    if not torch.is_autocast_enabled(device):
+    has_autocast = torch.amp.is_autocast_available(device)  # "meta" has none
+    if not has_autocast or not torch.is_autocast_enabled(device):
         return images.to(weights)
     chosen = torch.get_autocast_dtype(device)
     if weights not in (torch.float32, chosen):

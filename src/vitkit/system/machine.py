@@ -104,7 +104,11 @@ def check_device(name: "str | torch.device") -> None:
         kind = torch.device(name).type
     except RuntimeError:
         kind = ""
-    if kind in ("", "cpu", "cuda", "mps"):
+    if kind in (
+        "",
+        "cuda",
+        "mps",
+    ):  # CUDA is not asked for the CPU: that would affect forked processes
         _check_available(name)
 
 

@@ -272,7 +272,11 @@ def check_apart(workdir: Path | None, data: str) -> None:
     """Raises Occupied if a run was given the folder of its images as its directory."""
     if workdir is None or not data or is_address(data) or not Path(data).is_dir():
         return
-    if workdir.is_dir() and workdir.samefile(data):
+    names = {path.name for path in workdir.iterdir()} if workdir.is_dir() else set()
+    is_run = bool(
+        names & FIRST
+    )  # which may be called like a data set that is no folder, such as digits
+    if names and not is_run and workdir.samefile(data):
         raise Occupied(
             f"`workdir` is {workdir}, the folder of the images; choose another one for the model"
         )

@@ -5,7 +5,7 @@ Legend: B batch, K classes, h w pixels of a prepared image.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, KeysView, Mapping, Set
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
@@ -127,7 +127,8 @@ class Classifier:
     def to(self, device: torch.device | str) -> "Classifier":
         """The classifier with its model on a device. Like nn.Module.to, this moves the model itself. Raises
         VitkitError for a device that this machine does not have."""
-        check_device(device)
+        if isinstance(device, str | torch.device):  # nn.Module.to takes types and numbers too
+            check_device(device)
         return replace(self, model=self.model.to(device))
 
     def for_inference(self) -> "Classifier":
@@ -336,7 +337,8 @@ def checked_labels(labels: Iterable[str]) -> tuple[str, ...]:
         )
     if not isinstance(labels, Iterable):
         raise BadSettings(f"labels is {labels!r}; give a list of names, one for each class")
-    if isinstance(labels, Set | Mapping):  # without an order, or with one that is not meant
+    if isinstance(labels, Set | Mapping) and not isinstance(labels, KeysView):
+        # Without an order, or with one that is not meant
         kind = type(labels).__name__
         raise BadSettings(f"labels is a {kind}; give a list of names, in the order of the classes")
     names = tuple(labels)
@@ -345,7 +347,7 @@ def checked_labels(labels: Iterable[str]) -> tuple[str, ...]:
             raise BadSettings(
                 f"labels holds {name!r}, which is not a string; give a name for each class"
             )
-    return tuple(str(name) for name in names)  # converts numpy's strings
+    return tuple(map(str.__str__, names))  # converts numpy's strings, and those of an Enum
 
 
 def check_preprocessing(preprocessing: object) -> None:

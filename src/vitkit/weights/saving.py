@@ -27,7 +27,7 @@ def save(classifier: "Classifier | ModelResult", path: Path | str) -> Path:
     inference or that another library changed; WrongArgument for an object that is not a model, or a path that is none.
     """
     if not isinstance(path, str | PathLike):
-        raise WrongArgument(f"path is {path!r}; it takes a path")
+        raise WrongArgument(f"`path` is {given(path)}; it takes a path")
     made = classifier.made if isinstance(classifier, ModelResult) else classifier
     if isinstance(made, str | Path):
         made = load(made, quiet=True)
@@ -37,8 +37,6 @@ def save(classifier: "Classifier | ModelResult", path: Path | str) -> Path:
             "vitkit.load returns, or a network with its preprocessing and the names of its outputs: "
             "Classifier(model, preprocessing, labels)"
         )
-    if not isinstance(path, str | PathLike):
-        raise WrongArgument(f"`path` is {given(path)}; it takes a path")
     if reason := impossible(path):
         raise BadSettings(f"`path` is {quoted(str(path))}, {reason}; give another name")
     return write_model(made, _format_to_save(made), Path(path))

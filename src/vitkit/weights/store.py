@@ -27,7 +27,7 @@ from vitkit.system.console.messages import say, say_detail
 from vitkit.system.console.text import printable, printable_name
 from vitkit.system.errors import BadSettings, BadWeights, VitkitError
 from vitkit.system.functions.results import ModelResult
-from vitkit.system.functions.values import read_value
+from vitkit.system.functions.values import read_flag
 from vitkit.system.machine import check_device
 from vitkit.weights.adoption import (
     adopt,
@@ -134,8 +134,8 @@ def load(
 
     # Refuse wrong values before anything is read
     hints = hints_of(given)
-    read_value("new_head", bool, new_head)
-    read_value("quiet", bool, quiet)
+    new_head = read_flag("new_head", new_head)
+    quiet = read_flag("quiet", quiet)
     if new_head and labels is None:
         raise BadSettings("new_head is for other classes; give their names in labels")
     if labels is not None:
@@ -450,7 +450,7 @@ def create(
 
     Raises VitkitError for an unknown name or setting, and for weights of another architecture.
     """
-    read_value("quiet", bool, quiet)
+    quiet = read_flag("quiet", quiet)
     if "pretrained" in changes:  # the argument of timm
         raise BadSettings(
             "name the pre-trained weights: a file, a folder or a name as weights=..., in place of "

@@ -253,10 +253,14 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
 
 
 def _check_heading(path: Path, names: Sequence[str], delimiter: str) -> None:
-    """Raises VitkitError if one of the names of columns is an image, so that the first line is no heading."""
+    """Raises VitkitError if one of the names of columns is an image and none is a usual one, so that the first
+    line is no heading."""
+    if any(name.lower() in PATH for name in names):
+        return
     for name in names:
         image = path.parent / name
-        if image.suffix.lower() in IMAGE_SUFFIXES and image.is_file():
+        # pathlib raises exceptions for names that are too long
+        if image.suffix.lower() in IMAGE_SUFFIXES and os.path.isfile(image):  # noqa: PTH113
             raise BadData(
                 f"{path}: the first line looks like a row of data, since {name} is an image; put a heading above "
                 f"it, such as path{delimiter}label"

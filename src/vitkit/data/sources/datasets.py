@@ -76,7 +76,7 @@ class DatasetItems(Store):
 
 
 def from_dataset(
-    dataset: Any, labels: Sequence[str] = (), target: Target = "auto", title: str = ""
+    dataset: Any, labels: Sequence[str] | None = (), target: Target = "auto", title: str = ""
 ) -> Source:
     """A map-style PyTorch Dataset, or a list of (image, target), as a Source; see the docstring of this
     module.
@@ -92,6 +92,7 @@ def from_dataset(
     target, or whose image changes when it is read again.
     """
     read_value("target", Target, target)
+    labels = () if labels is None else labels
     if isinstance(labels, str) or not isinstance(labels, Iterable):
         raise BadSettings(f"labels is {labels!r}; give a list of names, one for each class")
     table = dataset_table({"": dataset}, tuple(labels), target, title)

@@ -384,13 +384,11 @@ def with_intervals(
     if finite:
         independent = group_count(count, groups)
         columns = resampled(figures, count, groups=groups).T
-        intervals = [
-            interval_of(column, independent, unit)
-            for column, unit in zip(columns, units.values(), strict=True)
-        ]
+        intervals = [interval_of(column, independent) for column in columns]
         if fewer > 1:
             known = zip(units.values(), values, intervals, strict=True)
             intervals = [widened(*each, math.sqrt(fewer)) for each in known]
+        intervals = list(map(possible, intervals, units.values()))
     metrics = []
     for (name, unit), value, interval in zip(units.items(), values, intervals, strict=True):
         metrics.append(Metric(name, value, unit, interval))
@@ -406,10 +404,17 @@ def interval_of(
     targets."""
     if not np.isfinite(values).all() or np.ptp(values) < SAME:
         return None
-    low, high = percentiles(values, units)
+    return possible(percentiles(values, units), unit)
+
+
+def possible(interval: tuple[float, float] | None, unit: Unit | None) -> tuple[float, float] | None:
+    """The part of an interval that is possible in a unit."""
+    if interval is None:
+        return None
+    low, high = interval
     if unit in (NATS, SQUARED_ERROR, ERROR):
         low = max(low, 0.0)
-    elif unit == SHARE:
+    elif unit in (SHARE, MISFIT):
         low, high = max(low, 0.0), min(high, 1.0)
     elif unit == CORRELATION:  # R², which is one here, has no lower bound
         high = min(high, 1.0)

@@ -18,6 +18,7 @@ import numpy as np
 from vitkit.evaluation.metrics.answers import Answers
 from vitkit.evaluation.metrics.classification import RESAMPLED, TOP5_FROM, figures_of
 from vitkit.evaluation.metrics.metric import (
+    MISFIT,
     SHARE,
     Z_95,
     GroupSums,
@@ -166,6 +167,9 @@ def _of_figures(first: Answers, second: Answers) -> list[Difference]:
     for i, (name, unit) in enumerate(RESAMPLED.items()):
         first_value, second_value = values[:, i].tolist()
         interval = interval_of(others[:, 0, i] - others[:, 1, i], independent)
+        if interval is not None and unit in (SHARE, MISFIT):
+            low, high = interval
+            interval = (max(low, -1.0), min(high, 1.0))
         change = Metric(name, first_value - second_value, difference_of(unit), interval)
         own = Metric(name, first_value, unit)
         other = Metric(name, second_value, unit)

@@ -61,7 +61,8 @@ def read_arguments(
     for argument in required:
         if by_name[argument] is None:
             raise WrongArgument(f"vitkit.{name} needs {argument}, which is None")
-        if isinstance(by_name[argument], str) and not by_name[argument]:
+        may_be_empty = (name, argument) == ("finetune", "model")  # which chooses one then
+        if isinstance(by_name[argument], str) and not by_name[argument] and not may_be_empty:
             raise BadSettings(f"vitkit.{name} needs {argument}, which is empty")
 
     # The values

@@ -29,7 +29,7 @@ from vitkit.system.console.messages import (
 )
 from vitkit.system.errors import WrongArgument
 from vitkit.system.functions.call import read_arguments, takes_a_recipe
-from vitkit.system.functions.values import read_value
+from vitkit.system.functions.values import read_flag
 from vitkit.system.processes.signals import leaving_signals
 from vitkit.system.storage.addresses import without_credentials
 
@@ -51,7 +51,7 @@ def public(function: Callable[P, R]) -> Callable[P, R]:
             raise WrongArgument(
                 f"progress is {progress!r}; it is a function that receives messages"
             )
-        read_value("quiet", bool, quiet)
+        quiet = read_flag("quiet", quiet)
         listener = progress or (to_nobody if quiet else current_listener())
         callback = current_callback()
         if takes_a_recipe(function) and callable(values.get("track")):

@@ -55,6 +55,13 @@ def read_value(name: str, annotation: Any, value: Any) -> Any:
     return value
 
 
+def read_flag(name: str, value: Any) -> bool:
+    """A value as True or False, which None, 0 and 1 stand for too. Raises WrongArgument for another one."""
+    if value is None or value in (0, 1):
+        return bool(value)
+    return bool(read_value(name, bool, value))
+
+
 def _marks(annotation: Any) -> set[str]:
     """The names that a type has in usage messages, such as MODEL; they mark paths, and names that may be one."""
     marks: set[str] = set()

@@ -155,7 +155,10 @@ def _full_disk_named(path: Path, new: Path) -> Iterator[None]:
             error.filename = str(path)
         raise
     except RuntimeError as error:  # libraries in C++ do not say that the disk is full
-        if shutil.disk_usage(new.parent).free < LEAST_FREE:
+        free = LEAST_FREE
+        with suppress(OSError):
+            free = shutil.disk_usage(new.parent).free
+        if type(error) is RuntimeError and free < LEAST_FREE:  # errors of vitkit say what they are
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from error
         raise
 
