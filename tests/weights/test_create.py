@@ -177,7 +177,7 @@ def test_a_network_can_have_shapes_alone():
 
 def test_paths_devices_and_networks_that_are_none_are_refused(random_classifier, tmp_path):
     classifier = random_classifier(vit("mu/8", image=(32, 32), classes=3))
-    with pytest.raises(WrongArgument, match="path is 3; it takes a path"):
+    with pytest.raises(WrongArgument, match="`path` is 3; it takes a path"):
         save(classifier, 3)
     with pytest.raises(BadSettings, match="no device 'gpu'"):
         classifier.to("gpu")
