@@ -208,6 +208,7 @@ def test_streams_in_both_types_train_the_same_model(monkeypatch, tmp_path, capsy
     words = f"--data digits --steps 20 --seeds 1 --workdir {tmp_path / 'runs'}"
     plain, changed = run("residual", words, residual.main)["runs"]
     assert (plain["residual"], changed["residual"]) == ("float32", "bfloat16")
+    assert plain["curve"] != changed["curve"]
     for ours, theirs in zip(plain["curve"], changed["curve"], strict=True):
         assert ours["step"] == theirs["step"]
         at_most([abs(ours["loss"] - theirs["loss"])], 0.05)

@@ -92,6 +92,6 @@ def _codes_of(file: Path) -> frozenset[int]:
 def _say_that_letters_are_missing() -> None:
     """Say once that no font has some letters."""
     say(
-        "the letters of some names are in no single font of this machine, so pictures have boxes in their place; a font of the "
-        "language, such as one of Noto Sans, would help"
+        "the letters of some names are in no single font of this machine, so pictures have boxes in their place; a "
+        "font of the language, such as one of Noto Sans, would help"
     )

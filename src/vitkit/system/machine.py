@@ -104,11 +104,8 @@ def check_device(name: "str | torch.device") -> None:
         kind = torch.device(name).type
     except RuntimeError:
         kind = ""
-    if kind in (
-        "",
-        "cuda",
-        "mps",
-    ):  # CUDA is not asked for the CPU: that would affect forked processes
+    # Not for the CPU: asking for CUDA would affect the processes that this one forks
+    if kind in ("", "cuda", "mps"):
         _check_available(name)
 
 

@@ -16,7 +16,7 @@ from vitkit.data import Preprocessing, open_image
 from vitkit.models import Model
 from vitkit.system.console.messages import say_detail
 from vitkit.system.console.text import printable
-from vitkit.system.errors import BadSettings, BadWeights, Unsupported
+from vitkit.system.errors import BadSettings, BadWeights, Unsupported, VitkitError
 from vitkit.system.storage.files import temporary_folder
 from vitkit.weights.classifier import Classifier, has_head_of_zeros
 from vitkit.weights.destination import check_destination, write_model
@@ -204,6 +204,8 @@ def _compare_with_library(
         largest, scale = _compare_logits(classifier, ours, elsewhere.model.float())
     except ImportError:  # it is not installed
         return None
+    except VitkitError:  # of vitkit's own model
+        raise
     except Exception as error:
         # Any exception of another library, for files or images that it does not support
         reason = printable(f"{type(error).__name__}: {error}".splitlines()[0], 200)

@@ -442,7 +442,7 @@ def widened(
     return low, high
 
 
-FEW = 5  # independent images or groups
+FEW = 5  # independent images or groups, of which percentiles of resamples hold less than 95 %
 
 
 def percentiles(values: np.ndarray, units: int) -> tuple[float, float]:
@@ -450,9 +450,8 @@ def percentiles(values: np.ndarray, units: int) -> tuple[float, float]:
 
     With many units it is the central 95 % of the values. Resampling few units gives values that vary too
     little, so the interval is widened (Hesterberg 2015, "What teachers should know about the bootstrap",
-    the expanded percentile interval). No percentiles would be far enough apart of fewer than FEW units, as no
-    value lies outside of theirs: Student's interval for a mean holds it in 90 to 96 % of cases there, and
-    percentiles in 47 to 88 %.
+    the expanded percentile interval). Of fewer than FEW units no percentiles are far enough apart, as no
+    resample lies beyond the units' own values, so that is Student's interval with the resamples' deviation.
     """
     from scipy.special import ndtr
 

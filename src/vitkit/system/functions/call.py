@@ -11,6 +11,9 @@ from vitkit.system.functions.parameters import groups_of
 from vitkit.system.functions.results import ModelResult
 from vitkit.system.functions.values import read_value
 
+MAY_BE_EMPTY = {("finetune", "model")}
+"""Functions with a required argument that may be an empty text: `finetune` then chooses the model."""
+
 
 def read_arguments(
     function: Callable, args: Sequence[Any], named: Mapping[str, Any]
@@ -61,8 +64,8 @@ def read_arguments(
     for argument in required:
         if by_name[argument] is None:
             raise WrongArgument(f"vitkit.{name} needs {argument}, which is None")
-        may_be_empty = (name, argument) == ("finetune", "model")  # which chooses one then
-        if isinstance(by_name[argument], str) and not by_name[argument] and not may_be_empty:
+        is_empty = isinstance(by_name[argument], str) and not by_name[argument]
+        if is_empty and (name, argument) not in MAY_BE_EMPTY:
             raise BadSettings(f"vitkit.{name} needs {argument}, which is empty")
 
     # The values

@@ -57,7 +57,7 @@ def read_value(name: str, annotation: Any, value: Any) -> Any:
 
 def read_flag(name: str, value: Any) -> bool:
     """A value as True or False, which None, 0 and 1 stand for too. Raises WrongArgument for another one."""
-    if value is None or value in (0, 1):
+    if value is None or (isinstance(value, int) and value in (0, 1)):
         return bool(value)
     return bool(read_value(name, bool, value))
 
